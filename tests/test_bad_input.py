@@ -269,7 +269,7 @@ def test_features_too_large_for_a_masked_sum(tmp_path: Path) -> None:
     parties = small_parties(2)
     huge = replace(parties[1], features=parties[1].features * 1e12)
     settings = small_job(2, {"model": {"initial": {"method": "secure-sum"}}})
-    with refused(RangeOverflow, "B's h0", "feature_scaling"):
+    with refused(RangeOverflow, "B's features", "its part of h^0", "feature_scaling"):
         train(settings, tmp_path / "run", parties=[parties[0], huge])
 
 

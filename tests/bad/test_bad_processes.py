@@ -21,6 +21,7 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 from tests import nightly
 from tests.bad.arguments import argument_cases, outputs
 from tests.bad.case import Case, Material
+from tests.bad.drafts import choice_cases, draft_cases, reading_cases, serving_cases
 from tests.bad.runs import UNFINISHED, run_cases, state_of
 from tests.bad.settings import file_cases, settings_cases
 from tests.bad.tables import table_cases
@@ -47,6 +48,10 @@ SORTS: dict[str, Callable[[Material], Iterator[Case]]] = {
     "arguments": lambda material: chain(argument_cases(), outputs()),
     "tables": table_cases,
     "runs": run_cases,
+    "drafts": lambda material: draft_cases(),
+    "choices": lambda material: choice_cases(),
+    "reading": reading_cases,
+    "serving": serving_cases,
 }
 """A test for each, so that several processes share them."""
 
@@ -144,6 +149,8 @@ SAMPLE = (
     "party file: nodes.id=",
     "data check, csv nodes: nan",
     "train, csv nodes: a short row",
+    "init: two files of one party",
+    "net serve --metrics nonsense",
 )
 
 

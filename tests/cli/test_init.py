@@ -153,3 +153,9 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
     assert out.read_text() == "mine"
     init(bank, shop, "--out", out, "--replace")
     assert read_job(out).data.label_party == "bank"
+
+
+def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "job.yaml"
+    assert "name" in one_error(veilgraph("init", "bank", "shop", "--name", "", "--out", out))
+    assert not out.exists()

@@ -6,7 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,9 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli import app
 from veilgraph.cli.audit import FAILED
 from veilgraph.cli.telling import plain, tell, telling
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.predictions import Predictions
+from veilgraph.run.run_directory import RunDirectory
 
 JOB = """
 name: small
@@ -116,6 +119,44 @@ def test_what_a_run_sent_and_what_it_cost(trained: tuple[Path, Any]) -> None:
     assert all(0 < spent["epsilon_total"] <= 3 for spent in told["spent"].values())
     verified = document("report", run, "--verify")
     assert {record["party"] for record in verified["records"]} == {"A", "B", "server"}
+
+
+def test_predictions_are_those_of_the_csv(trained: tuple[Path, Any], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    told = document("predict", trained[0], "--nodes", "7,1", "--out", out)
+    assert (told["run"], told["file"]) == (str(trained[0]), str(out))
+    assert told["model_version"]
+    assert datetime.fromisoformat(told["made_at"]).tzinfo is not None
+    assert [each["node"] for each in told["predictions"]] == [7, 1]
+    header, *lines = out.read_text(encoding="utf-8").splitlines()
+    written = [
+        f"{each['node']},{each['class']},{','.join(f'{chance:.6f}' for chance in each['probabilities'].values())}"
+        for each in told["predictions"]
+    ]
+    assert written == lines
+    names = [f"p{name}" for name in told["predictions"][0]["probabilities"]]
+    assert header == ",".join(("node", "class", *names))
+
+
+def test_predictions_have_the_names_that_the_run_has() -> None:
+    chances = torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    named = Predictions(torch.tensor([3]), torch.tensor([1]), chances, ("C1",), ("good", "fraud"))
+    assert named.records() == [{"id": "C1", "class": "fraud", "probabilities": {"good": 0.25, "fraud": 0.75}}]
+    of_pairs = replace(
+        named,
+        probabilities=torch.zeros(1, 0),
+        class_names=None,
+        ids=("a\tb",),
+        keys=("source", "target"),
+        columns={"score": torch.tensor([0.5])},
+    )
+    assert of_pairs.records() == [{"source": "a", "target": "b", "score": 0.5}]
+
+
+def test_what_was_named_for_the_next_joint_inference(tmp_path: Path) -> None:
+    job = parse_job({"paradigm": "sealed", "data": {"holders": ["A", "B"], "label_holder": "A"}, "named_nodes": 9})
+    RunDirectory.create(tmp_path / "run", job).party("A").save_seed(0)
+    assert document("predict", tmp_path / "run", "--ids", "C1,C2,C1", "--ask") == {"named": 2}
 
 
 def test_a_comparison_of_a_run(trained: tuple[Path, Any]) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import veilgraph as vg
 from tests.cli.commands import one_error, veilgraph
 from tests.tables.writing import write
+from veilgraph.graph.party import save_party
 from veilgraph.protocol.job_file import read_job
 
 NODES = 40
@@ -77,6 +80,54 @@ def test_check_refuses_what_train_would(raw: Path, tmp_path: Path) -> None:
         assert "bank's features are too large for the ring" in said
         assert f" of {NODES} nodes too large" in said
         assert "data.feature_scaling: standard" in said
+
+
+def test_a_masked_sum_is_checked_too(job: Path, tmp_path: Path) -> None:
+    summed = ("--set", "data.feature_scaling=none", "--set", "model.initial.method=secure-sum")
+    assert veilgraph("check", job, *summed).exit_code == 0
+    large = (*summed, "--set", "model.initial.init_std=1e6")
+    refused = one_error(veilgraph("check", job, *large))
+    trained = veilgraph("train", job, "--out", tmp_path / "run", *large)
+    assert trained.exit_code == 1
+    for said in (refused, trained.stderr):
+        assert "'s features are too large for the ring: its part of h^0" in said
+
+
+def test_what_others_data_decide_is_said_and_not_checked(raw: Path, tmp_path: Path) -> None:
+    apart = ("--set", "data={holders: [bank, shop], label_holder: bank}")
+    for method, known in (("collaborative", False), ("secure-sum", False), ("individual", True)):
+        said = veilgraph("check", raw / "job.yaml", *apart, "--set", f"model.initial.method={method}")
+        assert said.exit_code == 0, said.output
+        assert ("each holder finds out of its own when the job begins" in said.stdout) is not known
+        here = veilgraph("check", raw / "job.yaml", "--set", f"model.initial.method={method}")
+        assert "each holder finds out" not in here.stdout
+    job, parties = tmp_path / "sealed.yaml", {}
+    for name in ("bank", "shop"):
+        party = yaml.safe_load((raw / name / "party.yaml").read_text(encoding="utf-8"))
+        parties[name] = str(raw / name / "sealed.yaml")
+        text = yaml.safe_dump({**party, "limits": {"leakage": ["predicted-classes"]}})
+        Path(parties[name]).write_text(text, encoding="utf-8")
+    for unit_rows in (True, False):
+        content = {"paradigm": "sealed", "data": {"parties": parties}, "model": {"unit_rows": unit_rows}}
+        job.write_text(yaml.safe_dump(content), encoding="utf-8")
+        said = veilgraph("check", job)
+        assert said.exit_code == 0, said.output
+        assert ("follows from all holders' nodes and edges together" in said.stdout) is not unit_rows
+
+
+def test_sealed_columns_are_checked_on_graphs(tmp_path: Path) -> None:
+    job = tmp_path / "sealed.yaml"
+    content = {"paradigm": "sealed", "data": {"dataset": "synthetic"}, "train": {"epochs": 2}}
+    job.write_text(yaml.safe_dump({**content, "model": {"unit_rows": False}}), encoding="utf-8")
+    assert veilgraph("check", job).exit_code == 0
+    graphs = {}
+    for graph in vg.simulate.vertically(vg.datasets.load("synthetic"), 2, label_holder="A"):
+        graphs[graph.party] = str(tmp_path / f"{graph.party}.safetensors")
+        save_party(replace(graph, features=graph.features.to_dense() * 1e6), Path(graphs[graph.party]))
+    job.write_text(yaml.safe_dump({**content, "data": {"graphs": graphs}, "model": {"unit_rows": False}}))
+    assert "model.unit_rows=false: the holders' columns are too large" in one_error(
+        veilgraph("check", job, "--set", "data.feature_scaling=none")
+    )
 
 
 def test_one_large_number_is_found(raw: Path) -> None:

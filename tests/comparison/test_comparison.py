@@ -8,7 +8,7 @@ import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
-from tests.cli.commands import one_error, veilgraph
+from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from veilgraph.comparison import plain
 from veilgraph.comparison import study as studies
@@ -431,6 +431,17 @@ def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(studies, "paradigm_of", lambda job: loading)
     with refused(DataError, key="test_mask"):
         compare_job(small(), tmp_path / "study")
+
+
+def test_a_party_file_that_is_none_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
+    with refused(ConfigError, key=PurePath("none.yaml")):
+        compare_job(small(), tmp_path / "study", party=tmp_path / "none.yaml")
+    assert not (tmp_path / "study").exists()
+
+
+def test_several_runs_are_compared_on_a_reports_page() -> None:
+    told = veilgraph("compare", "runs/a", "runs/b", "runs/c", "--seeds", "2")
+    assert "veilgraph report runs/a runs/b runs/c" in usage_error(told)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,9 +26,11 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.deploy import join as joining
+from veilgraph.deploy.demo import join_site as joining_site
 from veilgraph.deploy.guard.heard import FOLDER, Heard, forget, heard_s
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics import door, exposed
@@ -39,6 +42,9 @@ from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.progress import DONE, STATES, SiteJobs, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.project import ProjectSettings, provision
+
+if TYPE_CHECKING:
+    from tests.deploy.consortium import Consortium
 
 JOBS = [f"aaaaaaaa-1111-4111-8111-11111111111{digit}" for digit in range(9)]
 HERE = read_address("127.0.0.1:0", beyond=False)
@@ -357,6 +363,50 @@ def test_join_says_how_its_site_is(bank: Kit, tmp_path: Path, monkeypatch: pytes
     assert [line.split(";")[0] for line in said[1:]] == [
         "bank is connected", "bank: the site's process ended with code 7", "bank is connected", "bank has left",
     ]  # fmt: skip
+
+
+def metrics_of(log: Path, deadline: float) -> Address:
+    """Where a site that has just joined says that its metrics are."""
+    while "is connected" not in (said := log.read_text(encoding="utf-8", errors="replace")):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+    (port,) = re.findall(r"metrics at http://127\.0\.0\.1:(\d+)/metrics", said)
+    return Address("127.0.0.1", int(port), socket.AF_INET)
+
+
+@nightly
+def test_a_site_of_a_consortium_is_watched_while_a_job_runs(consortium: Consortium) -> None:
+    """By ``net join --metrics`` in a process of its own: before, during and after a job over the engine."""
+    from tests.deploy.consortium import job  # noqa: PLC0415 - seconds to import
+
+    epochs, sites, kit = 60, consortium.network.sites, consortium.network.kits["A"]
+    sites["A"].send_signal(signal.SIGTERM)
+    sites["A"].wait(60)
+    party_file = consortium.out / "tables" / "A" / "party.yaml"
+    sites["A"] = joining_site(kit, party_file, 1, "--metrics", "127.0.0.1:0")
+    at = metrics_of(kit / "join.log", time.monotonic() + 120)
+    before = metrics(lambda: Page(ask(at, path="/metrics")[1]))
+    assert (before["veilgraph_jobs", "running"], before["veilgraph_jobs", "done"]) == (0, 0)
+
+    settings = job("watched", train={"epochs": epochs, "checkpoint_every": 5, "patience": None})
+    submitting = threading.Thread(target=consortium.submit, args=(settings,))
+    submitting.start()
+    seen, answers = list[dict[tuple[str, ...], float]](), set[tuple[int, int, int]]()
+    while submitting.is_alive():
+        told = {path: ask(at, path=path) for path in ("/metrics", "/ready", "/healthz")}
+        values = metrics(lambda page=told["/metrics"][1]: Page(page))  # type: ignore[misc]
+        if values["veilgraph_jobs", "running"] and ("veilgraph_job_epoch",) in values:
+            seen.append(values)
+            answers.add((told["/metrics"][0], told["/ready"][0], told["/healthz"][0]))
+        submitting.join(0.2)
+    assert answers == {(200, 200, 200)}
+    told_epochs = [values["veilgraph_job_epoch",] for values in seen]
+    assert told_epochs == sorted(told_epochs)
+    assert 0 < told_epochs[-1] <= epochs, "no checkpoint was seen, of which there were twelve"
+    assert {values.get(("veilgraph_job_epochs",), epochs) for values in seen} == {epochs}
+    assert all(values["veilgraph_site_processes",] >= 1 for values in seen)
+    after = metrics(lambda: Page(ask(at, path="/metrics")[1]))
+    assert (after["veilgraph_jobs", "running"], after["veilgraph_jobs", "done"]) == (0, 1)
 
 
 SECRET = "secretword"

@@ -224,6 +224,13 @@ def test_a_new_inference_is_noticed(running):
     assert sum("now serving the joint inference of" in line for line in lines) == 1
 
 
+def test_probabilities_have_six_digits(running):
+    caller, run, _ = running
+    infer_anew(run, torch.tensor([[1 / 3, 2 / 3]], dtype=torch.float64), ids=("C1",))
+    answer = caller.predict("C1")[1]
+    assert answer["predictions"][0]["probabilities"] == {"good": 0.333333, "fraud": 0.666667}
+
+
 def damages():
     yield "cut short", lambda run: predictions_file(run).write_bytes(predictions_file(run).read_bytes()[:100])
     yield "missing", lambda run: predictions_file(run).unlink()

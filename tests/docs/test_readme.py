@@ -50,15 +50,24 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first"}
 
 
-def test_the_python_pages_blocks_run_in_order(tmp_path, monkeypatch):
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+@pytest.mark.parametrize(
+    ("name", "needs", "made"),
+    [
+        (
+            "python.md",
+            "private_set_intersection",
+            {"curves.png", "runs/relations", "runs/tables", "runs/custom", "runs/classifier"},
+        ),
+        ("tuning.md", "optuna", {"runs/tuned", "runs/best"}),
+    ],
+)
+def test_a_pages_python_blocks_run_in_order(tmp_path, monkeypatch, name, needs, made):
+    pytest.importorskip(needs, reason=f"{needs} is not installed")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     namespace = {"__name__": "page"}
-    for block in re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
-        exec(compile(block, "docs/python.md", "exec"), namespace)
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"relations", "tables", "custom", "classifier"}
-    assert (tmp_path / "curves.png").is_file()
+    for block in blocks("python", (ROOT / "docs" / name).read_text(encoding="utf-8")):
+        exec(compile(block, f"docs/{name}", "exec"), namespace)
+    assert {*tmp_path.glob("runs/*"), *tmp_path.glob("*.png")} == {tmp_path / each for each in made}
 
 
 def commands(page):

@@ -39,6 +39,17 @@ def test_the_page_has_every_step() -> None:
     assert all(f"exports/bank/{name}" in PAGE for name in FILES["bank"])
 
 
+def test_the_export_is_made_by_whoever_has_installed_what_the_page_says(tmp_path: Path) -> None:
+    """Which has no pytest."""
+    call = (
+        "import runpy, sys; sys.modules['pytest'] = None; "
+        f"sys.argv = ['export', {str(tmp_path / 'exports')!r}]; "
+        "runpy.run_module('tests.messy.export', run_name='__main__')"
+    )
+    subprocess.run([sys.executable, "-c", call], cwd=ROOT, check=True, timeout=120)
+    assert {path.name for path in (tmp_path / "exports" / "bank").iterdir()} == set(FILES["bank"])
+
+
 def globbed(word: str) -> list[str]:
     """As a shell has it."""
     return sorted(map(str, Path().glob(word))) if "*" in word else []

@@ -6,15 +6,18 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.errors import refused as told_refused
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.mask import add
 from veilgraph.mpc.plain import masked_sum, rounded
+from veilgraph.mpc.ring import encode
 from veilgraph.paradigms.vertical.initial.build import METHODS
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative, PlainCollaborative
 from veilgraph.paradigms.vertical.initial.individual import PlainOwn
 from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std, init_weight
+from veilgraph.paradigms.vertical.initial.ranges import SUM_BITS, check_sum
 from veilgraph.paradigms.vertical.initial.secure_sum import SecureSum
 
 NAMES = ["A", "B", "C", "D", "E"]
@@ -275,6 +278,28 @@ def test_features_too_large_for_the_ring_are_refused_at_set_up(sparse):
     assert "data.feature_scaling" in message
     roomier = InitialSettings(gradient_bits=8)
     embed_session(roomier, matrices, dim=2, steps=1, bits=4, gradient=pull)
+
+
+def test_a_part_too_large_for_a_masked_sum_is_refused_at_set_up():
+    matrices = matrices_of(["dense", "dense"], 5, [3, 4], 1)
+    chosen = InitialSettings(method="secure-sum")
+    embed_session(chosen, matrices | {"B": matrices["B"] * 1e3}, dim=2, steps=1, bits=12, gradient=pull)
+    message = refused(chosen, matrices | {"B": matrices["B"] * 1e8})
+    assert message.startswith("B's features are too large for the ring: its part of h^0")
+    assert "2^20 with model.initial.method=secure-sum" in message
+
+
+@pytest.mark.parametrize(("holders", "room"), [(2, 20), (3, 19), (4, 19), (5, 18)])
+def test_the_bound_of_a_masked_sum_is_what_the_masks_leave(holders, room):
+    """Eight deviations of the longest row, against the headroom that ``PairwiseMasks.hide`` leaves."""
+    row = torch.tensor([[2.0**room / 8]], dtype=torch.float64)
+    check_sum("A", row * (1 - 1e-9), holders, 1.0)
+    with told_refused(RangeOverflow, key="model.initial.method", value="secure-sum", party="A"):
+        check_sum("A", row, holders, 1.0)
+    headroom = (holders - 1).bit_length()
+    encode(torch.tensor([2.0**room * (1 - 1e-9)], dtype=torch.float64), SUM_BITS, "x", "", headroom)
+    with told_refused(RangeOverflow, key="x"):
+        encode(torch.tensor([2.0**room], dtype=torch.float64), SUM_BITS, "x", "", headroom)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -59,7 +59,7 @@ def test_a_groups_figures_are_of_its_own_nodes() -> None:
     shown = dict(zip(found.headings, row.figures, strict=True))
     assert shown["recall at the threshold"].startswith(f"{100 * at.recall.value:.1f} % (")
     assert shown["flagged"].startswith(f"{100 * at.raised.value:.1f} % (")
-    assert shown["of class yes"].startswith(f"{100 * TOLD.test.labels[mine].mean():.1f} % (")
+    assert shown["of yes"].startswith(f"{100 * TOLD.test.labels[mine].mean():.1f} % (")
     assert 0.5 < float(shown["AUC"].split()[0]) < 1
     plain = groups(TOLD, by(values), None)
     assert plain.headings == ("nodes", "accuracy")

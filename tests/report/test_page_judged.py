@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
 from veilgraph.graph.party import load_party
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page.assemble import environment
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import Found, find
@@ -70,6 +71,10 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> N
     assert guess == f"{percent(1 - labels.mean())} by always saying no"
     never = f1_score(labels, np.zeros_like(labels), average="macro", zero_division=0)
     assert row(told, "macro F1")[2] == f"{never:.3f} by always saying no"
+    assert [one.meaning for one in told.rows if "fraud" in one.meaning] == [
+        "precision on average over all of fraud, the highest scores first",
+        "of fraud, found in that share of the nodes",
+    ]
     assert f"{labels.sum()} of them ({percent(labels.mean())}) are fraud" in told.caption
 
 
@@ -119,7 +124,24 @@ def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
     told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure)))
     assert [each.title for each in told.rows] == ["accuracy", "macro F1"]
     assert (told.headline, told.ranking, told.beside) == (None, None, ())
-    assert "cannot be ranked" in told.notes[0]
+    assert told.unranked.startswith(
+        "All nodes of a predicted class have the same probability, so nodes cannot be ranked"
+    )
+    sealed = replace(found, settings=parse_job({"paradigm": "sealed"}))
+    of_sealed = judged(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure)))
+    assert of_sealed.unranked.startswith(
+        "Classes alone were opened, so nodes cannot be ranked: there is no AUC, no prec"
+    )
+    three = np.eye(3)[TOLD.test.taken]
+    many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three)))
+    assert "there is no AUC. A job" in many.unranked
+    assert judged(sealed, TOLD).unranked == ""
+
+
+def test_of_one_class_alone_nothing_is_told_apart(found: Found) -> None:
+    told = judged(found, replace(TOLD, test=drawn(1, of=0.0)))
+    assert told.ranking is None
+    assert told.unranked.startswith("All test nodes here are no, so")
 
 
 def test_predictions_that_are_not_the_trainings_are_told_apart(found: Found) -> None:

@@ -213,9 +213,9 @@ def test_tables_are_aligned_once_and_no_trial_is_beyond_their_limits(
 ) -> None:
     aligned = list[Path]()
 
-    def align(job: JobSettings, out: Path) -> object:
+    def align(job: JobSettings, out: Path, **named: Any) -> object:
         aligned.append(out)
-        return jobs.align(job, out)
+        return jobs.align(job, out, **named)
 
     monkeypatch.setattr(tuning, "align", align)
     job = tables()

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
 
-from veilgraph.api.jobs import Job, settings_of
+from veilgraph.api.jobs import Job, settings_beside
 from veilgraph.api.runs import ONE_MACHINE, Run
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 from veilgraph.core.given import check_functions, path_of
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
-from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIBED
 from veilgraph.nn import CustomModel
-from veilgraph.protocol.job import JobSettings
 from veilgraph.run import jobs
-from veilgraph.run.given import GivenIds, GivenParties, by_name
+from veilgraph.run.given import GivenIds, GivenParties
 from veilgraph.run.jobs import Progress
-
-_OF_DATA: Final = (
-    "dataset",
-    *DESCRIBED.values(),
-    "root",
-    "graphs",
-    "parties",
-    "feature_proportions",
-    "edge_proportions",
-    "split",
-)
-"""Settings of ``data`` that are of no use beside ``parties=``."""
 
 
 def fit(
@@ -85,10 +70,7 @@ def fit(
     """
     check_functions(on_epoch=on_epoch, progress=progress)
     path = None if out is None else _fresh(out)
-    names = None if parties is None else list(by_name(parties, None))
-    settings = settings_of(job, names)
-    if names is not None:
-        _check_no_other_data(settings, len(names))
+    settings = settings_beside(job, parties)
     path = fresh_path(settings.name) if path is None else path
     jobs.train(
         settings,
@@ -119,34 +101,6 @@ def _fresh(out: str | Path) -> Path:
             value=str(path),
         )
     return path
-
-
-def _check_no_other_data(job: JobSettings, holders: int) -> None:
-    """Refuses a job that says where its data come from, or how they are divided, beside holders that bring theirs.
-
-    The default data set says nothing: it is in every job that names none.
-
-    Raises:
-        ConfigError: names the setting.
-    """
-    for key in _OF_DATA:
-        value = getattr(job.data, key)
-        if value is not None and (key, value) != ("dataset", DEFAULT_DATASET):
-            raise ConfigError(
-                f"data.{key}: the job names it, and parties= brings the data in its place; leave one of them out "
-                "(a job without: vg.Job(**{**job.model_dump(), 'data': {}}))",
-                code="other-data",
-                key=f"data.{key}",
-                value=value,
-            )
-    stated = job.data.holders
-    if "holders" in job.data.model_fields_set and isinstance(stated, int) and stated != holders:
-        raise ConfigError(
-            f"data.holders={stated}: parties= brings {holders}; give as many, or leave data.holders out",
-            code="other-holders",
-            key="data.holders",
-            value=stated,
-        )
 
 
 def _teller(progress: Progress, on_epoch: Callable[[Record], object] | None) -> Progress:

@@ -11,9 +11,11 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.given import path_of, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
+from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIBED
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.arguments import check_job
+from veilgraph.run.given import GivenParties, by_name
 from veilgraph.samples.shipped import shipped_job, shipped_jobs
 
 Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
@@ -23,6 +25,17 @@ _SUFFIXES: Final = (".yaml", ".yml")
 _BROUGHT: Final = ("dataset", "graphs", "parties")
 _SOURCES: Final = (*_BROUGHT, "holders")
 """Keys of ``data`` that say who the holders are."""
+_OF_DATA: Final = (
+    "dataset",
+    *DESCRIBED.values(),
+    "root",
+    "graphs",
+    "parties",
+    "feature_proportions",
+    "edge_proportions",
+    "split",
+)
+"""Settings of ``data`` that are of no use beside ``parties=``."""
 
 
 def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettings:
@@ -48,6 +61,23 @@ def settings_of(job: Job, holders: Sequence[PartyId] | None = None) -> JobSettin
         return _shipped(str(job), path)
     content = read_yaml(path, "job file")
     return parse_job(_with_holders({} if content is None else content, holders), str(path))
+
+
+def settings_beside(job: Job, parties: GivenParties | None) -> JobSettings:
+    """Those of a job whose holders bring their own data.
+
+    Args:
+        job: see ``Job``.
+        parties: what they bring; None: what the job names.
+
+    Raises:
+        ConfigError: as ``settings_of``; or the job names data too.
+    """
+    names = None if parties is None else list(by_name(parties, None))
+    settings = settings_of(job, names)
+    if names is not None:
+        _check_no_other_data(settings, len(names))
+    return settings
 
 
 def read_job(path: str | Path) -> JobSettings:
@@ -81,3 +111,31 @@ def _with_holders(content: object, holders: Sequence[PartyId] | None) -> Any:  #
     if not isinstance(stated, Mapping) or any(stated.get(key) is not None for key in _SOURCES):
         return dict(content)
     return {**content, "data": {**stated, "holders": list(holders)}}
+
+
+def _check_no_other_data(job: JobSettings, holders: int) -> None:
+    """Refuses a job that says where its data come from, or how they are divided, beside holders that bring theirs.
+
+    The default data set says nothing: it is in every job that names none.
+
+    Raises:
+        ConfigError: names the setting.
+    """
+    for key in _OF_DATA:
+        value = getattr(job.data, key)
+        if value is not None and (key, value) != ("dataset", DEFAULT_DATASET):
+            raise ConfigError(
+                f"data.{key}: the job names it, and parties= brings the data in its place; leave one of them out "
+                "(a job without: vg.Job(**{**job.model_dump(), 'data': {}}))",
+                code="other-data",
+                key=f"data.{key}",
+                value=value,
+            )
+    stated = job.data.holders
+    if "holders" in job.data.model_fields_set and isinstance(stated, int) and stated != holders:
+        raise ConfigError(
+            f"data.holders={stated}: parties= brings {holders}; give as many, or leave data.holders out",
+            code="other-holders",
+            key="data.holders",
+            value=stated,
+        )

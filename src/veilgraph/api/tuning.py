@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from veilgraph.api.jobs import Job, settings_of
+from veilgraph.api.jobs import Job, settings_beside
 from veilgraph.core.files import fresh_path
 from veilgraph.core.given import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.protocol.space import Choice, Value, choice_of
+from veilgraph.run.given import GivenIds, GivenParties
 from veilgraph.tuning import tune as tuning
 from veilgraph.tuning.tune import Tuning
 
@@ -18,19 +19,29 @@ Choices: TypeAlias = "Mapping[str, Choice | str | Sequence[Value]]"
 
 
 def tune(
-    job: Job, out: str | Path | None = None, *, trials: int = 20, seeds: int = 1, vary: Choices | None = None
+    job: Job,
+    out: str | Path | None = None,
+    *,
+    parties: GivenParties | None = None,
+    ids: GivenIds | None = None,
+    trials: int = 20,
+    seeds: int = 1,
+    vary: Choices | None = None,
 ) -> Tuning:
     """Chooses settings of a job by what they reach on its validation nodes, with all parties on this machine.
 
     Args:
-        job: as for ``fit``; its data too.
+        job: as for ``fit``.
         out: a directory to make, or of a tuning to go on with; default: ``runs/<job's name>-tuning-<date>-<time>``.
+        parties: what each holder brings, as for ``fit``; default: what the job names. Tables are aligned once. A
+            tuning goes on with the same data alone.
+        ids: as for ``fit``.
         trials: in all; the first is the job as it is.
         seeds: that settings are judged by the mean of; the job's and those after it.
         vary: what to choose from; default: what the job's paradigm says is worth it.
 
     Returns:
-        Its ``best`` is the job to ``fit``; test nodes were not looked at.
+        Its ``best`` is the job to ``fit``, beside the same ``parties``; test nodes were not looked at.
 
     Raises:
         VeilgraphError: as ``veilgraph.tuning.tune.tune``.
@@ -43,6 +54,6 @@ def tune(
     if vary is not None:
         check_mapping("vary", vary, "dotted key → what to choose from")
     space = None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}
-    settings = settings_of(job)
+    settings = settings_beside(job, parties)
     path = fresh_path(f"{settings.name}-tuning") if path is None else path
-    return tuning.tune(settings, path, trials=trials, seeds=seeds, space=space)
+    return tuning.tune(settings, path, trials=trials, seeds=seeds, space=space, parties=parties, ids=ids)

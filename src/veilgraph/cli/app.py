@@ -104,7 +104,7 @@ LinkName = Annotated[
 
 
 def command(
-    name: str, example: str, group: typer.Typer | None = None, *, json: bool = False
+    name: str, example: str, group: typer.Typer | None = None, *, json: bool = False, further: bool = False
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
     """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
 
@@ -113,6 +113,7 @@ def command(
         example: a call of it.
         group: that it is of; None: of the program itself.
         json: whether it has ``--json``, and tells what it found.
+        further: whether it refuses words beyond its arguments itself, which are in its context's ``args``.
     """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -123,7 +124,8 @@ def command(
             with reported():
                 inner(*args, **kwargs)
 
-        return (group or app).command(name, epilog=f"Example: {example}")(run)
+        settings = {"allow_extra_args": True} if further else None
+        return (group or app).command(name, epilog=f"Example: {example}", context_settings=settings)(run)
 
     return register
 

@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
 
 
-@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True)
+@command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
 def compare_command(
     context: typer.Context,
     what: Annotated[
@@ -59,6 +59,13 @@ def compare_command(
 
     Of a run: its network on each holder's data alone, and on all in one place.
     """
+    if context.args:
+        runs = " ".join((str(what), *context.args))
+        raise typer.BadParameter(
+            f"{len(context.args) + 1} are given, and one job or one run is compared with its alternatives; several "
+            f"finished runs are beside each other on the page of: veilgraph report {runs}",
+            param_hint="JOB.yaml|RUN",
+        )
     if what.is_dir():
         refuse_given(
             context,

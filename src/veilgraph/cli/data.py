@@ -222,6 +222,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         found["holders"] = described
         if doubt := delta_in_doubt(settings, nodes):
             note(doubt)
+        if unknown := paradigm_of(settings).unknown_range(settings):
+            note(unknown)
         _check_accepted(settings)
         if costs is not None:
             note(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")

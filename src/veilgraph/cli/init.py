@@ -58,7 +58,9 @@ def init_job_command(
     if twice is not None:
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
-    drafted = draft_job(name or out.name.split(".")[0], paradigm, parties or holders, label_holder, select_by)
+    drafted = draft_job(
+        out.name.split(".")[0] if name is None else name, paradigm, parties or holders, label_holder, select_by
+    )
     write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
         typer.echo(f"to decide: {decision}")

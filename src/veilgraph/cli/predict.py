@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import LinkName, Processes, command, messages
+from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
 
-@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv")
+@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
 def predict_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
     nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
@@ -50,12 +51,22 @@ def predict_command(
         from veilgraph.run.naming import name_ahead  # noqa: PLC0415
 
         count = name_ahead(run, chosen, ids=wanted)
+        tell({"named": count})
         typer.echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
     from veilgraph.run.jobs import predict  # noqa: PLC0415
 
     with messages().status("predicting"):
         predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)
+    tell(
+        {
+            "run": run,
+            "model_version": predictions.model_version,
+            "made_at": predictions.made_at,
+            "predictions": predictions.records(),
+            "file": out,
+        }
+    )
     text = predictions.csv()
     if out is None:
         typer.echo(text, nl=False)

@@ -19,6 +19,7 @@ from veilgraph.comparison.ways import NOBODY, Kind, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import PartyId
+from veilgraph.core.words import called
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
 from veilgraph.protocol.inputs import Inputs
@@ -73,6 +74,7 @@ class Study:
         alarms: share of the nodes that are looked at, of ``recall``.
         seeds: that were trained with.
         tested: test nodes of each.
+        recall_of: the class that is looked for, where there are two.
         lines: the label holder's own first, the job's network at their head.
     """
 
@@ -82,6 +84,7 @@ class Study:
     seeds: tuple[int, ...]
     tested: tuple[int, ...]
     lines: tuple[Line, ...]
+    recall_of: str = "class 1"
 
     @property
     def judged(self) -> Line | None:
@@ -113,6 +116,7 @@ class Study:
             "seeds": list(self.seeds),
             "test_nodes": list(self.tested),
             "recall_at": self.alarms,
+            "recall_of": self.recall_of,
             "at_home": self.at_home().name,
             "over_home": None if over_home is None else number(over_home),
             "ways": [
@@ -177,6 +181,7 @@ def compare_job(
         key: value for key, value in {"output": "probabilities", "named_nodes": None}.items() if hasattr(job, key)
     }
     job = with_overrides(job, ranked)
+    looked_for = _looked_for(job, party)
     _opened(out, job, party)
     with (
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
@@ -190,7 +195,7 @@ def compare_job(
             kinds = ways(inputs, at_home=party is not None, tuned=tuned)
             for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
                 found.setdefault(name, []).append(tested)
-        study = _study(out, job, alarms, used, found, kinds)
+        study = _study(out, job, alarms, used, found, kinds, looked_for)
         write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
     return study
 
@@ -202,6 +207,7 @@ def _study(
     seeds: tuple[int, ...],
     found: Mapping[str, list[Scored]],
     kinds: Mapping[str, Kind],
+    recall_of: str,
 ) -> Study:
     figures = {name: estimates(each, alarms) for name, each in found.items()}
     first = next(iter(figures))
@@ -215,7 +221,14 @@ def _study(
         Line(name, kinds[name].shares, kinds[name].about, one, above(name, first), above(name, job.paradigm))
         for name, one in figures.items()
     )
-    return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines)
+    return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines, recall_of)
+
+
+def _looked_for(job: JobSettings, party: Path | None) -> str:
+    """The class that is looked for among two, by its name where the label holder's party file names it."""
+    path = party or (job.data.parties or {}).get(job.data.label_party)
+    label = None if path is None else Organisation.read(path, job.data.label_party).settings.nodes.label
+    return called("1" if label is None else label.classes[1])
 
 
 def _opened(out: Path, job: JobSettings, party: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +11,11 @@ TRUST: Final = (
     "undo masks and shares."
 )
 """What a protocol of honest parties rests on."""
+
+
+def called(name: str) -> str:
+    """A class's name in a sentence; of a number that it is a class."""
+    return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name
 
 
 def listed(names: Sequence[str], *, none: str = "nobody") -> str:

@@ -139,12 +139,19 @@ def local_network(
         yield LocalNetwork(kits, administrator, sites)
 
 
-def join_site(kit: Path, party_file: Path | None, threads: int) -> subprocess.Popen[bytes]:
-    """Starts ``veilgraph net join`` in a process of its own; what it says goes to join.log in the kit."""
+def join_site(kit: Path, party_file: Path | None, threads: int, *options: str) -> subprocess.Popen[bytes]:
+    """Starts ``veilgraph net join`` in a process of its own; what it says goes to join.log in the kit.
+
+    Args:
+        kit: of the site.
+        party_file: of a holder.
+        threads: that it computes in.
+        options: further ones of the command.
+    """
     party = [] if party_file is None else ["--party", str(party_file)]
     with whole_file(kit / "join.log") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.cli", "net", "join", str(kit), *party],
+            [sys.executable, "-m", "veilgraph.cli", "net", "join", str(kit), *party, *options],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -94,15 +94,7 @@ class Inference:
     def answer(self, ids: Sequence[str]) -> dict[str, Any]:
         """Predictions in the order asked for, and the ids that are not among the common nodes."""
         some = self.predictions.of([self.rows[text] for text in ids if text in self.rows])
-        labels = some.class_labels()
-        found: list[dict[str, Any]] = [{"id": name} for name in some.names()]
-        for each, predicted, chances in zip(found, some.classes.tolist(), some.probabilities.tolist(), strict=True):
-            if labels:
-                rounded = (round(chance, _DECIMALS) for chance in chances)
-                each |= {"class": labels[predicted], "probabilities": dict(zip(labels, rounded, strict=True))}
-        for name, values in some.columns.items():
-            for each, value in zip(found, values.tolist(), strict=True):
-                each[name] = value
+        found = [{"id": name, **each} for name, each in zip(some.names(), some.found(_DECIMALS), strict=True)]
         return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
 
 

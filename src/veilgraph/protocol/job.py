@@ -269,6 +269,11 @@ class JobSettings(Settings):
         return False
 
     @property
+    def opens_classes_alone(self) -> bool:
+        """Whether of a predicted node its class alone is learnt, and no probability."""
+        return False
+
+    @property
     def passes_cost(self) -> bool:
         """Whether every forward pass is a release that a privacy budget pays for."""
         return self.privacy is not None and not self.privacy.once

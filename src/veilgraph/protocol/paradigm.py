@@ -160,6 +160,10 @@ class Paradigm(ABC, Generic[J]):
     def check_tables(self, job: J) -> None:
         """What parties would find out of each other's tables, where all party files are on this machine."""
 
+    def unknown_range(self, job: J) -> str:
+        """What these cannot find out before the parties compute, of numbers that may not fit; empty where they can."""
+        return ""
+
     def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
         """What parties would find out of each other's graphs before the first step, where all are on this machine.
 

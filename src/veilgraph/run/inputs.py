@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import yaml
+from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
@@ -15,6 +20,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
+from veilgraph.privacy.single import parts
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -22,8 +28,9 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.given import Given, GivenIds, GivenParties, organisations, taken
 from veilgraph.run.run_directory import RunDirectory
+from veilgraph.tables.frames import Tables
 
-__all__ = ["GivenIds", "GivenParties", "accepted_by_parties", "gather_inputs", "save_inputs"]
+__all__ = ["GivenIds", "GivenParties", "accepted_by_parties", "fingerprint", "gather_inputs", "save_inputs"]
 
 _PARTY_FILE: Final = "party.yaml"
 
@@ -36,10 +43,38 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
         if graph.party in inputs.ids:
             store.save_ids(inputs.ids[graph.party])
     for name, tables in inputs.tables.items():
-        folder = _tables_folder(run, name)
-        tables.write(folder)
-        content = yaml.safe_dump(tables.described(name), sort_keys=False, allow_unicode=True)
-        write_whole(folder / _PARTY_FILE, content.encode())
+        _write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
+
+
+def _write_tables(tables: Tables, party: PartyId, path: Path) -> None:
+    """Their files, and the party file that describes them, at ``path``."""
+    tables.write(path.parent)
+    write_whole(path, yaml.safe_dump(tables.described(party), sort_keys=False, allow_unicode=True).encode())
+
+
+def fingerprint(inputs: Inputs) -> str:
+    """SHA-256 (hex) of what holders bring: another one where any of it has changed.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    found = sha256()
+    for graph in inputs.graphs:
+        for each in fields(graph):
+            value = getattr(graph, each.name)
+            if not isinstance(value, Tensor):
+                found.update(f"{each.name}{value!r}".encode())
+                continue
+            for part in parts(value):
+                found.update(f"{each.name}{part.dtype}{tuple(part.shape)}".encode())
+                found.update(part.contiguous().numpy().data)
+        found.update(json.dumps(inputs.ids.get(graph.party)).encode())
+    with TemporaryDirectory() as folder:
+        for name, path in (inputs.settings.data.parties or {}).items():
+            if name in inputs.tables:
+                _write_tables(inputs.tables[name], name, path := Path(folder) / name / _PARTY_FILE)
+            found.update(f"{name}{Organisation.read(path, name).digest()}".encode())
+    return found.hexdigest()
 
 
 def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: GivenIds | None, out: Path) -> Inputs:
@@ -143,7 +178,9 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     if settings.data.is_apart:
         raise ConfigError(
             "data.holders: names alone are for jobs across organisations (veilgraph net submit); on one machine give "
-            "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}"
+            "every holder's party file, as in parties: {bank: bank/party.yaml, shop: shop/party.yaml}",
+            key="data.holders",
+            value=list(settings.data.names),
         )
     paths = {name: path.absolute() for name, path in (settings.data.parties or {}).items()}
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})

@@ -23,7 +23,7 @@ from veilgraph.nn.local.custom import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.arguments import check_job, check_options
 from veilgraph.run.beginning import begin, check_beginning
-from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, gather_inputs, save_inputs
+from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
 from veilgraph.run.naming import name_nodes
 from veilgraph.run.party import SimulatedWork, run_simulated
@@ -237,7 +237,9 @@ def load_result(path: str | Path) -> TrainResult:
     return TrainResult(path, run.result(), run.metrics(), _predictions(run))
 
 
-def align(settings: JobSettings, out: str | Path, *, processes: bool = False) -> dict[PartyId, int]:
+def align(
+    settings: JobSettings, out: str | Path, *, parties: GivenParties | None = None, processes: bool = False
+) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
     ``resume`` trains on it. In paradigm horizontal the tables are read and nothing common is looked for.
@@ -245,6 +247,7 @@ def align(settings: JobSettings, out: str | Path, *, processes: bool = False) ->
     Args:
         settings: a job whose ``data.parties`` names party files.
         out: the run directory, made here.
+        parties: each holder's tables, in place of these.
         processes: run every party in a process of its own.
 
     Returns:
@@ -256,10 +259,12 @@ def align(settings: JobSettings, out: str | Path, *, processes: bool = False) ->
     out = path_of("out", out)
     check_job(settings)
     check_options({"processes": processes})
-    if not settings.data.from_tables:
+    inputs = gather_inputs(settings, parties, None, out) if parties is not None or settings.data.from_tables else None
+    if inputs is None or not inputs.settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
-    settings = accepted_by_parties(settings)
+    settings = inputs.settings
     run = RunDirectory.create(out, settings)
+    save_inputs(inputs, run)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
     _run(run, settings, "align", None, _wire(None, processes=processes), processes=processes, tick=lambda: None)

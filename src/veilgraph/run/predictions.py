@@ -135,6 +135,32 @@ class Predictions:
             writer.writerow([*(name.split(SEPARATOR) if self.keys else [name]), *told, *found])
         return text.getvalue()
 
+    def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
+        """What is predicted of each node: ``class`` and ``probabilities`` by class, where there are any, and columns.
+
+        Args:
+            decimals: of probabilities; None: all that there are.
+        """
+        labels, found = self.class_labels(), [dict[str, Any]() for _ in self.nodes]
+        for each, predicted, chances in zip(found, self.classes.tolist(), self.probabilities.tolist(), strict=True):
+            if labels:
+                told = chances if decimals is None else [round(chance, decimals) for chance in chances]
+                each.update({"class": labels[predicted], "probabilities": dict(zip(labels, told, strict=True))})
+        for name, values in self.columns.items():
+            for each, value in zip(found, values.tolist(), strict=True):
+                each[name] = value
+        return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """``found`` of each node after what names it: its ``id``, without ids its ``node``, or a name's words."""
+        if self.ids is None:
+            named: list[dict[str, Any]] = [{"node": node} for node in self.nodes.tolist()]
+        else:
+            keys = self.keys or ("id",)
+            words = (name.split(SEPARATOR) if self.keys else [name] for name in self.ids)
+            named = [dict(zip(keys, each, strict=True)) for each in words]
+        return [name | found for name, found in zip(named, self.found(), strict=True)]
+
 
 def save_predictions(
     store: PartyStore,

@@ -70,7 +70,7 @@ class TrialFile:
             raise RunError(f"{self._path} is no file of trials ({error}); choose another directory") from error
         if about != self._about:
             wanted, found = self._about, about if isinstance(about, dict) else {}
-            differs = sorted(key for key in wanted if found.get(key) != wanted[key])
+            differs = sorted(key for key in {*wanted, *found} if found.get(key) != wanted.get(key))
             raise RunError(
                 f"{self._path} has trials of another {' and '.join(differs) or 'version'}; choose another directory, "
                 "or ask for the same"

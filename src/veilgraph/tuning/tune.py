@@ -17,12 +17,14 @@ import yaml
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import SERVER
+from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.figures import LAST, LOSS
+from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.space import Options, Space, Span, Value
-from veilgraph.run.inputs import accepted_by_parties
+from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, fingerprint, gather_inputs
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
 from veilgraph.run.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
@@ -46,7 +48,7 @@ class Tuning:
         figure: of the validation nodes, which was chosen by.
         trials: in the order in which they were made; the first is the job as it was given.
         space: they were chosen in.
-        best: the job with the settings that reached most.
+        best: the job with the settings that reached most, to ``fit``, beside what holders brought where they did.
     """
 
     path: Path
@@ -76,6 +78,8 @@ def tune(
     trials: int = 20,
     seeds: int = 1,
     space: Space | None = None,
+    parties: GivenParties | None = None,
+    ids: GivenIds | None = None,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
 ) -> Tuning:
     """Chooses settings of a job by what they reach on its validation nodes; test nodes are not looked at.
@@ -90,17 +94,26 @@ def tune(
         trials: in all, those of earlier sessions counted.
         seeds: that settings are judged by the mean of; the job's and those after it.
         space: what to vary; default: what the paradigm says is worth it.
+        parties: what each holder brings, as for ``train``; a tuning goes on with the same alone.
+        ids: as for ``train``.
         stage: shows the progress of one training.
 
     Raises:
-        ConfigError: Optuna is not installed, the space has a key or value that the job cannot have, or trials would
-            spend a budget.
+        ConfigError: Optuna is not installed, the space has a key or value that the job cannot have, trials would
+            spend a budget, or the job cannot take what holders bring.
+        DataError: what holders bring breaks a rule.
         RunError: ``out`` is something else; or no trial was complete.
     """
     check_installed()
     for name, count in (("trials", trials), ("seeds", seeds)):
         if count < 1:
             raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
+    brought = None
+    if parties is not None or ids is not None:
+        brought = gather_inputs(job, parties, ids, out / _RUN)
+        job = _naming(job, brought.settings)
+    elif job.data.from_tables:
+        accepted_by_parties(job)
     chosen = dict(paradigm_of(job).space(job) if space is None else space)
     check_space(job, chosen)
     figure = chosen_by(job)
@@ -110,8 +123,8 @@ def tune(
         raise RunError(f"{out} cannot be made ({error}); choose a writable directory") from error
     with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
         about = {"job": job.model_dump(mode="json", exclude=job.unsaid), "space": described(chosen), "seeds": seeds}
-        file = _opened(out, about)
-        trainings = _Trainings(job, out, figure, seeds, stage)
+        file = _opened(out, about if brought is None else {**about, "data": fingerprint(brought)})
+        trainings = _Trainings(job, out, figure, seeds, stage, parties, brought)
         while len(file.trials) < trials:
             file.add(tried(trainings, chosen, file.trials))
         best = file.best()
@@ -121,6 +134,13 @@ def tune(
         write_whole(out / BEST, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
         shutil.rmtree(out / _ALIGNED, ignore_errors=True)
     return Tuning(out, figure, file.trials, chosen, settings)
+
+
+def _naming(job: JobSettings, brought: JobSettings) -> JobSettings:
+    """The job with the names of those who bring their own data, and with no data beside theirs."""
+    none = dict.fromkeys(f"data.{key}" for key in ("dataset", *DESCRIBED.values()))
+    names = {"data.holders": list(brought.data.names), "data.label_holder": brought.data.label_party}
+    return with_overrides(job, {**none, **names})
 
 
 def check_installed() -> None:
@@ -228,9 +248,20 @@ def tried(trainings: Trainings, space: Space, trials: Sequence[Trial]) -> Trial:
 
 
 class _Trainings:
-    def __init__(self, job: JobSettings, out: Path, figure: str, seeds: int, stage: Stage) -> None:
+    def __init__(
+        self,
+        job: JobSettings,
+        out: Path,
+        figure: str,
+        seeds: int,
+        stage: Stage,
+        parties: GivenParties | None,
+        brought: Inputs | None,
+    ) -> None:
         self.job, self.seeds = job, seeds
         self._out, self._figure, self._stage = out, figure, stage
+        self._parties, self._ids = parties, None if brought is None else brought.ids or None
+        self._aligns = (job if brought is None else brought.settings).data.from_tables
 
     def value(self, number: int, job: JobSettings, place: int, watch: Callable[[int, float], None]) -> float:
         """What a job reaches with one of the seeds, higher is better."""
@@ -246,14 +277,14 @@ class _Trainings:
             shutil.rmtree(run, ignore_errors=True)
 
     def _trained(self, settings: JobSettings, run: Path, progress: Progress) -> TrainResult:
-        if not settings.data.from_tables:
-            return train(settings, run, progress=progress)
+        if not self._aligns:
+            return train(settings, run, parties=self._parties, ids=self._ids, progress=progress)
         aligned = self._out / _ALIGNED
         if not aligned.exists():
             shutil.rmtree(unfinished := self._out / _ALIGNING, ignore_errors=True)
-            align(self.job, unfinished)
+            align(self.job, unfinished, parties=self._parties)
             unfinished.rename(aligned)
-        settings = accepted_by_parties(settings)
+        settings = gather_inputs(settings, self._parties, None, run).settings  # tables in memory are in the run's copy
         shutil.copytree(aligned, run)
         write_job(settings, run / "job.yaml")
         directory = RunDirectory.open(run)

@@ -23,7 +23,7 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.view import Seen
 from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks
-from veilgraph.paradigms.vertical.initial.secure_sum import SUM_BITS
+from veilgraph.paradigms.vertical.initial.ranges import SUM_BITS
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.cut import GRADIENT_BITS

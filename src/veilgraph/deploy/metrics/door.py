@@ -2,6 +2,9 @@
 
 No body is read, no connection is kept, no header is looked at. Whoever keeps connections open without asking is cut off
 after seconds, and sooner where another wants in.
+
+No library's: of 96 connections that send a byte now and then, wsgiref lets nobody else in, uvicorn with a limit answers
+503 to all others, http.server and prometheus_client make a thread for each; none of the last three ever cuts them off.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
+from veilgraph.paradigms.sealed.twin import check_ranges
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
 from veilgraph.protocol.costs import Costs, PartySizes
@@ -114,6 +115,19 @@ class Sealed(Paradigm[SealedJob]):
         scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
         check_federation(scaled, job.data.label_party)
         return Inputs(job, scaled)
+
+    def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
+        if not job.model.unit_rows:
+            check_ranges(job, graphs)
+
+    def unknown_range(self, job: SealedJob) -> str:
+        if job.model.unit_rows:
+            return ""
+        return (
+            "whether columns fit the ring with model.unit_rows=false follows from all holders' nodes and edges "
+            "together, and nothing shows it where they do not: numbers wrap around. Set model.unit_rows to true, or "
+            "check it on graphs that are on one machine (data.graphs, of veilgraph data align)"
+        )
 
     def prepare(self, own: Preparation) -> Prepared:
         return align(own)

@@ -188,6 +188,10 @@ class SealedJob(JobSettings):
     def predicts_named(self) -> bool:
         return self.named_nodes is not None
 
+    @property
+    def opens_classes_alone(self) -> bool:
+        return self.output == "classes"
+
 
 def sealed(job: JobSettings) -> SealedJob:
     """A job as what it is.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.bounded import BoundedMachine
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
@@ -59,6 +60,29 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
     for number in range(steps or job.train.epochs):
         program.step(number)
     return program
+
+
+def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
+    """Refuses columns of which what is computed once, in the first step or in a prediction would not fit the rings.
+
+    Later steps have other weights, which nobody knows before.
+
+    Args:
+        job: the job.
+        graphs: of all holders.
+
+    Raises:
+        RangeOverflow: it says what is too large.
+        DataError: as ``own_data`` and ``with_labels``.
+    """
+    context, data = together(job, graphs)
+    remedy = "set it to true, or scale the columns (data.feature_scaling: standard)"
+    machine = BoundedMachine(list(data), "model.unit_rows", str(job.model.unit_rows).lower(), remedy)
+    program = SealedProgram(machine, context)
+    program.enter(trains=True)
+    program.begin()
+    program.step(0)
+    program.predict()
 
 
 def predicting_twin(

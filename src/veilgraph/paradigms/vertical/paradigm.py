@@ -21,7 +21,7 @@ from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.costs import costs_of
 from veilgraph.paradigms.vertical.data_holder import DataHolder
-from veilgraph.paradigms.vertical.initial.ranges import check_together
+from veilgraph.paradigms.vertical.initial.ranges import IN_THE_RING, check_together
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
@@ -130,6 +130,15 @@ class Vertical(Paradigm[VerticalJob]):
     def check_tables(self, job: VerticalJob) -> None:
         """Of all nodes of a table, for which of them are common is not known before they are aligned."""
         check_together(job.model.initial, job.model.dim, encoded_tables(job), job.feature_bits)
+
+    def unknown_range(self, job: VerticalJob) -> str:
+        method = job.model.initial.method
+        if method not in IN_THE_RING or not job.data.is_apart:
+            return ""
+        return (
+            f"whether features fit the ring of model.initial.method={method} each holder finds out of its own when the "
+            "job begins: their tables are not here"
+        )
 
     def prepare(self, own: Preparation) -> Prepared:
         return align(own)

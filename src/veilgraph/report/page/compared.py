@@ -200,7 +200,8 @@ def _measured(found: Compared) -> tuple[str, ...]:
         said.insert(2, "With one seed the intervals say nothing of how much another training would differ.")
     if "recall" in told.ways[0].figures:
         said.append(
-            f"Recall is of class 1, among the {100 * told.recall_at:g} % of the nodes that are likeliest of it."
+            f"Recall is of {told.recall_of}, "
+            f"among the {100 * told.recall_at:g} % of the nodes that are likeliest of it."
         )
     if told.over_home is not None:
         said.append(

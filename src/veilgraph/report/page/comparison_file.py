@@ -42,6 +42,7 @@ class Told(BaseModel):
     seeds: tuple[int, ...]
     test_nodes: tuple[int, ...]
     recall_at: float
+    recall_of: str = "class 1"
     at_home: str
     over_home: Number | None
     ways: tuple[Way, ...]

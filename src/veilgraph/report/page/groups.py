@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.comparison.figures import estimates
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.words import called
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.report.page.scored import Scored
@@ -123,7 +124,7 @@ def groups(told: Scored, by: ByColumn, threshold: float | None) -> Groups:
         rows.append(Group(name, _figures(told, others, threshold)))
     headings: tuple[str, ...] = ("nodes", "accuracy")
     if threshold is not None:
-        headings = ("nodes", f"of class {told.classes[1]}", "AUC", "recall at the threshold", "flagged")
+        headings = ("nodes", f"of {called(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
     return Groups(by.name, headings, tuple(rows), len(rest))
 
 

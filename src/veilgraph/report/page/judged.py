@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
-from veilgraph.core.words import counted, figure
+from veilgraph.core.words import called, counted, figure
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
@@ -35,8 +37,8 @@ from veilgraph.report.tables import percent
 
 LOOKED_AT: Final = 0.05
 """Share of the test nodes whose recall is among the figures."""
-_PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of class 1, the highest scores first")
-_RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of class 1, found in that share of the nodes")
+_PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
+_RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of {}, found in that share of the nodes")
 _AT_ONCE, _FEWEST_SAMPLES = 10**8, 40
 """Probabilities of all samples together: some ten seconds."""
 _CHANGED: Final = 1e-3
@@ -128,6 +130,7 @@ class Judged:
         samples: of the test nodes, by which intervals are.
         notes: what must be said beside the figures.
         rows: the first figure first.
+        unranked: why there is no ranking of two classes; empty where there is one, or there are more.
         ranking: of two classes with probabilities; else None.
         groups: where a column is named.
     """
@@ -139,6 +142,7 @@ class Judged:
     samples: int = DRAWS
     notes: tuple[str, ...] = ()
     rows: tuple[Row, ...] = ()
+    unranked: str = ""
     ranking: Ranking | None = None
     groups: Groups | None = None
 
@@ -163,7 +167,8 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
         for each in (measures.main, *(each for each in (AUC, _PR_AUC, _RECALL, ACCURACY, F1) if each != measures.main))
         if each.name in known and (told.is_ranked or each.name not in ranked)
     }
-    pair = len(told.classes) == 2 and told.is_ranked and 0 < told.test.labels.sum() < len(told.test.labels)
+    unranked = _unranked(found, told)
+    pair = len(told.classes) == 2 and not unranked
     return Judged(
         headline=rows.get(measures.main.name),
         beside=tuple(_beside(rows, measures.main)) if pair else (),
@@ -171,6 +176,7 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
         samples=samples,
         notes=tuple(_notes(found, told, known)),
         rows=tuple(rows.values()),
+        unranked=unranked,
         ranking=_ranking(told) if pair else None,
         groups=None if by is None else groups(told, by, threshold_of(told) if pair else None),
     )
@@ -185,11 +191,6 @@ def samples_of(size: int) -> int:
     return min(DRAWS, max(_FEWEST_SAMPLES, _AT_ONCE // max(size, 1)))
 
 
-def called(name: str) -> str:
-    """A class's name in a sentence; of a number that it is a class."""
-    return f"class {name}" if name.isdigit() else name
-
-
 def _positives(told: Scored) -> str:
     count = int(told.test.labels.sum())
     return f", {count:,} of them ({percent(count / len(told.test.labels))}) are {called(told.classes[1])}"
@@ -200,7 +201,7 @@ def _row(each: Figure, one: Estimate, told: Scored) -> Row:
         f"{each.shown(one.low)} to {each.shown(one.high)}" if each.is_share else f"{one.low:.3f} to {one.high:.3f}"
     )
     value = each.shown(one.value) if each.is_share else f"{one.value:.3f}"
-    return Row(each.title, value, interval, _baseline(each, told), each.meaning)
+    return Row(each.title, value, interval, _baseline(each, told), each.meaning.format(called(told.classes[-1])))
 
 
 def _baseline(each: Figure, told: Scored) -> str:
@@ -237,12 +238,22 @@ def _notes(found: Found, told: Scored, known: Mapping[str, Estimate]) -> list[st
             f"The newest predictions are not those that the training ended with, of which the test {main.title} was "
             f"{main.shown(ended)}: data or noise are others. All figures here are of the newest."
         )
-    if not told.is_ranked:
-        notes.append(
-            "Classes alone are predicted, without probabilities: nodes cannot be ranked, so there is no AUC, curve or "
-            "threshold."
-        )
     return notes
+
+
+def _unranked(found: Found, told: Scored) -> str:
+    """Why nodes cannot be ranked, or one of two classes not be looked for; empty where they can."""
+    pair = len(told.classes) == 2
+    none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
+    if not told.is_ranked and found.settings.opens_classes_alone:
+        return f"Classes alone were opened, so nodes cannot be ranked: {none}. A job that opens probabilities has them."
+    if not told.is_ranked:
+        return f"All nodes of a predicted class have the same probability, so nodes cannot be ranked: {none}."
+    present = np.unique(told.test.labels)
+    if pair and len(present) == 1:
+        one = called(told.classes[present[0]])
+        return f"All test nodes here are {one}, so nothing says how well one class is told from the other: {none}."
+    return ""
 
 
 def _ranking(told: Scored) -> Ranking:

@@ -1,4 +1,7 @@
-"""Whether h^0 of ``collaborative`` fits the ring at the start of a training; asked of each holder's features."""
+"""Whether h^0 fits the ring at the start of a training; asked of each holder's features.
+
+``collaborative`` computes it there, ``secure-sum`` adds the holders' parts up there; other methods have no ring.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,14 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc import ring
 from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std
 
+IN_THE_RING: Final = ("collaborative", "secure-sum")
 SCALE_REMEDY: Final = (
     "scale the features (data.feature_scaling: standard), or lower model.initial.gradient_bits or "
     "model.initial.feature_bits"
 )
+SUM_BITS: Final = 40
+"""Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""
+SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the learning rate"
 _STD: Final = 8.0
 """No entry of x·W, normal with std·‖x‖, is expected beyond so many standard deviations."""
 
@@ -48,10 +55,36 @@ def check_start(party: PartyId, matrix: Tensor, settings: InitialSettings, featu
         )
 
 
+def check_sum(party: PartyId, matrix: Tensor, holders: int, std: float) -> None:
+    """Refuses features of which a holder's part of ``secure-sum`` would not fit beside the others'.
+
+    Args:
+        party: whose they are.
+        matrix: x, Tensor[N, F], dense or ``torch.sparse_csr``.
+        holders: that are added up.
+        std: of W's initial entries.
+
+    Raises:
+        RangeOverflow: a row is too long; it says how many are.
+    """
+    room = 63 - ring.GUARD_BITS - (holders - 1).bit_length() - SUM_BITS
+    starts = lengths(matrix) * (_STD * std)
+    beyond = int((starts >= 2.0**room).sum())
+    if beyond:
+        raise RangeOverflow(
+            f"{party}'s features are too large for the ring: its part of h^0 of about {float(starts.max()):.3g}, at "
+            f"{beyond:,} of {len(starts):,} nodes too large, must stay below 2^{room} with "
+            "model.initial.method=secure-sum; scale the features (data.feature_scaling: standard)",
+            key="model.initial.method",
+            value="secure-sum",
+            party=party,
+        )
+
+
 def check_together(
     settings: InitialSettings, dim: int, matrices: Mapping[PartyId, Tensor], feature_bits: int | None
 ) -> None:
-    """As ``check_start``, of all holders' features where these are on one machine; other methods have other bounds.
+    """As ``check_start`` or ``check_sum``, of all holders' features where these are on one machine.
 
     Args:
         settings: of the job.
@@ -62,11 +95,15 @@ def check_together(
     Raises:
         RangeOverflow: as ``check_start``, of the first holder.
     """
-    if settings.method != "collaborative" or not matrices:
+    if settings.method not in IN_THE_RING or not matrices:
+        return
+    std = init_std(settings, sum(matrix.shape[1] for matrix in matrices.values()), dim)
+    if settings.method == "secure-sum":
+        for party, matrix in matrices.items():
+            check_sum(party, matrix, len(matrices), std)
         return
     if feature_bits is None:
         feature_bits = max(map(ring.fractional_bits, matrices.values()))
-    std = init_std(settings, sum(matrix.shape[1] for matrix in matrices.values()), dim)
     for party, matrix in matrices.items():
         check_start(party, matrix, settings, feature_bits, std)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from torch import Tensor
 from typing_extensions import override
 
@@ -11,11 +9,7 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.mpc.mask import sum_among
 from veilgraph.paradigms.vertical.initial.individual import Individual
 from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, init_std, init_weight
-
-SUM_BITS: Final = 40
-"""Fractional bits of what ``secure-sum`` opens: |h^0| and |g| stay below 2^21."""
-
-_SUM_REMEDY: Final = "scale the features (data.feature_scaling) or lower the learning rate"
+from veilgraph.paradigms.vertical.initial.ranges import SUM_BITS, SUM_REMEDY, check_sum
 
 
 class SecureSum(Individual):
@@ -30,6 +24,7 @@ class SecureSum(Individual):
         self._session = session
         std = init_std(session.settings, sum(session.features.values()), session.dim)
         party = session.link.party
+        check_sum(party, session.matrix, len(session.features), std)
         weight = init_weight(session.streams, party, session.features[party], session.dim, std)
         self.weight.data.copy_(weight.to(session.dtype))
 
@@ -44,5 +39,5 @@ class SecureSum(Individual):
     def _sum(self, own: Tensor, tag: Tag, purpose: str) -> Tensor:
         session = self._session
         return sum_among(
-            session.link, session.others, session.masks, own, tag, bits=SUM_BITS, purpose=purpose, remedy=_SUM_REMEDY
+            session.link, session.others, session.masks, own, tag, bits=SUM_BITS, purpose=purpose, remedy=SUM_REMEDY
         )
