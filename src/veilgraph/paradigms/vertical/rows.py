@@ -167,7 +167,7 @@ _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to 
 _OF_PERTURBED: Final = (
     "Computed from labels that were perturbed once, and paid for: ε bounds what the receiver can infer of a label."
 )
-_WHO: Final = "Not protected: rows that are not zero are training nodes."
+_WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
 _H0_GRADIENTS: Final = (Form("e, 0", "ring [N, d]", "training"),)
@@ -197,7 +197,7 @@ def _learned(ends: Ends[Any], what: str, *forms: Form) -> tuple[Row[VerticalJob]
     when = (EVERY_STEP, PERTURBED_LABELS)
     return (
         Row(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
-        Row(Kind.GRADIENT, ends, "whose rows are not zero", "none", _WHO, (TRAINED_NODES,), when),
+        Row(Kind.GRADIENT, ends, "which of its rows are not zero, in the clear", "none", _WHO, (TRAINED_NODES,), when),
     )
 
 
@@ -279,7 +279,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
              ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, TRUE_LABELS,
              forms=(Form("s, 0", "real [N, w]", "training"),)),
-    *_learned(LABELLED_TO_SERVER, "gradient of z_L in the clear", Form("s, 0", "real [N, w]", "training")),
+    *_learned(LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", Form("s, 0", "real [N, w]", "training")),
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
     *_either(Kind.GRADIENT, TO_SERVER,
@@ -294,7 +294,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP, TRUE_LABELS,
              forms=_RETURNED),
-    *_learned(TO_ANOTHER, "gradient of what the receiver published, in the clear", *_RETURNED),
+    *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", *_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
 )
