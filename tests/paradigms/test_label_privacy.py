@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from sklearn.cluster import KMeans
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local import publish_labels
@@ -36,8 +36,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.ledgers import LEDGER
+from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import RunDirectory
 
 OPEN_JOB: Settings = {
@@ -166,10 +167,43 @@ def test_two_runs_without_tables_draw_apart(tmp_path: Path) -> None:
 
 
 def test_a_lost_ledger_ends_the_run(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", small_parties(2)), tmp_path / "run")
+    graphs = small_parties(2)
+    settings = saved(tmp_path / "data", graphs)
+    run = train(settings, tmp_path / "run")
     (run.path / "parties" / "A" / LEDGER).unlink()
+    store = RunDirectory.open(run.path).party("A")
+    with pytest.raises(RunError), publisher_of(store, settings, graphs[0], None, begun=True):
+        pass
     with pytest.raises(RunError):
         predict(run.path)
+
+
+def test_labels_that_changed_in_a_run_are_drawn_and_paid_for_anew(tmp_path: Path) -> None:
+    graphs = small_parties(2)
+    settings = saved(tmp_path / "data", graphs)
+    run = train(settings, tmp_path / "run")
+    store, mine = RunDirectory.open(run.path).party("A"), graphs[0]
+    assert mine.labels is not None
+    told = []
+    for labels in (mine.labels, (mine.labels + 1) % 3, (mine.labels + 1) % 3):
+        with publisher_of(store, settings, replace(mine, labels=labels), None, begun=True) as door:
+            assert door.label_door is not None
+            told.append(door.label_door.perturbed())
+    assert torch.equal(told[0], told[1]) is False
+    assert torch.equal(told[1], told[2])
+    assert len(paid(run.path)) == 2
+
+
+def test_the_loss_of_a_batch_is_that_of_its_nodes() -> None:
+    graph, transition = small_parties(2)[0].common_part(), LabelResponse(1.0, 3).transition()
+    objective = Objective(graph, small_job().train, torch.float64, transition)
+    logits = torch.randn(graph.num_nodes, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows = torch.arange(graph.num_nodes).flip(0)
+    assert objective.training_loss(logits.flip(0), rows) == pytest.approx(float(objective.training_loss(logits)))
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    by_hand = corrected_cross_entropy(logits[graph.train_mask], graph.labels[graph.train_mask], transition)
+    assert float(objective.training_loss(logits)) == pytest.approx(float(by_hand))
 
 
 def test_the_door_keeps_within_its_budget(tmp_path: Path) -> None:

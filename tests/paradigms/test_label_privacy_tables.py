@@ -16,8 +16,9 @@ from tests.errors import refused
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
-from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
+from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.protocol.job import JobSettings
@@ -127,6 +128,35 @@ def test_another_epsilon_is_another_release(tmp_path: Path) -> None:
         train(with_overrides(settings, {"label_privacy.epsilon": 0.5}), tmp_path / "third")
     train(settings, tmp_path / "fourth")
     assert ledger(settings).total() == pytest.approx(1.75), "what was paid for is used again, whatever came between"
+
+
+def test_a_prediction_perturbs_nothing(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    run = train(settings, tmp_path / "run")
+    first = told(settings)
+    flipped(tmp_path / "data", "train")
+    predict(run.path)
+    assert told(settings) == first
+    assert len(lines(tmp_path / "data")) == 1
+
+
+def test_what_was_kept_and_never_paid_for_is_paid_for_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = job(tmp_path / "data", 2.0, max_epsilon=2.5)
+
+    def cut(*_: object, **__: object) -> None:
+        raise RunError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "charge", cut)
+        with pytest.raises(VeilgraphError, match="the disk is full"):
+            train(settings, tmp_path / "first")
+    assert told(settings)
+    assert not lines(tmp_path / "data")
+    train(with_overrides(settings, {"label_privacy.epsilon": 1.0}), tmp_path / "second")
+    with pytest.raises(VeilgraphError, match=r"does not fit what limits\.max_epsilon leaves"):
+        train(settings, tmp_path / "third")
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def _label_publisher_of(
     response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]
     kept = sent = account = None
     if lasting is None:
-        kept = OwnRelease(store.keeper, f"{response!r} {depends_on(settings, alignment, graph)}")
+        kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
     else:
         account = account_of(lasting.ledger, settings, lasting.ids, None)
         sent = sent_labels(account, nodes, labels, lasting.ids)

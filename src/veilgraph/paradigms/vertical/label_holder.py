@@ -51,6 +51,13 @@ class LabelHolder(DataHolder, Judge):
             self._objective = self._on_perturbed_labels()
         return start
 
+    @override
+    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
+        """A prediction learns from no label, and so perturbs none."""
+        if self.session.publisher.label_door is not None and not self._learns:
+            return None, ""
+        return super()._afford(begins=begins)
+
     def _on_perturbed_labels(self) -> Objective:
         """The loss and the judgement that others see anything of; test nodes, of which they do not, keep theirs."""
         door, settings = self.session.publisher.label_door, self.session.settings
