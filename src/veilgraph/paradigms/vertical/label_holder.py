@@ -63,7 +63,8 @@ class LabelHolder(DataHolder, Judge):
         door, settings = self.session.publisher.label_door, self.session.settings
         if door is None:
             raise ConfigError(
-                f"label_privacy: {self.session.link.party} has no door that perturbs labels; give its session one"
+                f"label_privacy: {self.session.link.party} has no door that perturbs labels; give its session one",
+                key="label_privacy",
             )
         perturbed = with_perturbed(self._common, door.perturbed())
         return Objective(perturbed, settings.train, self.session.dtype, door.response.transition())
