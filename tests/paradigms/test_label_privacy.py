@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from sklearn.cluster import KMeans
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.nn.correction import corrected_cross_entropy
+from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local import publish_labels
@@ -273,38 +275,38 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        ({"paradigm": "horizontal"}, "label_privacy"),
-        ({"paradigm": "averaging"}, "label_privacy"),
-        ({"paradigm": "sealed", "data": {"holders": 2}}, "label_privacy"),
-        ({"paradigm": "node-dp", "release": {"features": {"epsilon": 1.0}}}, "label_privacy"),
+        ({"paradigm": "horizontal"}, "label_privacy.epsilon"),
+        ({"paradigm": "averaging"}, "label_privacy.epsilon"),
+        ({"paradigm": "sealed", "data": {"holders": 2}}, "label_privacy.epsilon"),
+        ({"paradigm": "node-dp", "release": {"features": {"epsilon": 1.0}}}, "label_privacy.epsilon"),
         (
             {
                 "privacy": {"epsilon_total": 4.0},
                 "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
             },
-            "label_privacy",
+            "label_privacy.epsilon",
         ),
         (
             {
                 "privacy": {"schedule": "every-step", "noise_multiplier": 2.0},
                 "train": {"select_by": "last", "patience": None},
             },
-            "label_privacy",
+            "label_privacy.epsilon",
         ),
-        ({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}}, "label_privacy"),
+        ({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}}, "label_privacy.epsilon"),
         ({"train": {"class_weights": "balanced"}}, "train.class_weights"),
     ],
 )
 def test_where_it_is_not_supported_a_job_is_refused(content: dict[str, Any], key: str) -> None:
-    parse_job(content)
+    kind = type(parse_job(content))
     with refused(ValidationError, key=key):
-        parse_job({**content, "label_privacy": {"epsilon": 2.0}})
+        kind.model_validate({**content, "label_privacy": {"epsilon": 2.0}})
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, float("inf"), None])
 def test_epsilon_is_finite_and_positive(epsilon: object) -> None:
     with refused(ValidationError, key="label_privacy.epsilon"):
-        parse_job({"label_privacy": {"epsilon": epsilon}})
+        VerticalJob.model_validate({"label_privacy": {"epsilon": epsilon}})
 
 
 def test_jobs_without_it_are_what_they_were_and_with_it_others() -> None:

@@ -169,8 +169,8 @@ class JobSettings(Settings):
             raise ValueError("privacy is for paradigm='vertical'; leave it out")
         if self.label_privacy is not None:
             raise ValueError(
-                f"label_privacy is for paradigm='vertical', and this is {self.paradigm!r}; leave it out (node-dp has "
-                "release.labels)"
+                f"label_privacy.epsilon={self.label_privacy.epsilon:g} is for paradigm='vertical', and this is "
+                f"{self.paradigm!r}; leave it out (node-dp has release.labels)"
             )
         if self.targets is not None:
             raise ValueError(

@@ -164,9 +164,7 @@ _NOISED_SUM: Final = (
     "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
 )
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
-_OF_PERTURBED: Final = (
-    "Computed from labels that were perturbed once, and paid for: ε bounds what the receiver can infer of a label."
-)
+_OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
@@ -181,13 +179,14 @@ def _either(
     noised: tuple[str, Protection, str],
     reveals: tuple[Told[VerticalJob], ...],
     *when: Fact[VerticalJob],
+    bare_when: tuple[Fact[VerticalJob], ...] = (),
     rounds: range = ANY,
     forms: tuple[Form, ...] = (),
 ) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
-        Row(kind, ends, *bare, reveals, (*when, BARE), rounds=rounds, forms=forms),
+        Row(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
         Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds, forms=forms),
     )
 
@@ -277,7 +276,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              forms=(Form("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
     # Gradients
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
-             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, TRUE_LABELS,
+             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),
              forms=(Form("s, 0", "real [N, w]", "training"),)),
     *_learned(LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", Form("s, 0", "real [N, w]", "training")),
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
@@ -292,8 +291,8 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
               "It comes from the receiver's own labels."),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP, forms=_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
-             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP, TRUE_LABELS,
-             forms=_RETURNED),
+             ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
+             bare_when=(TRUE_LABELS,), forms=_RETURNED),
     *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", *_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),

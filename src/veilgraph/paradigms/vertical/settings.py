@@ -39,25 +39,25 @@ class VerticalJob(JobSettings):
         if self.model.initial.release is not None:
             self._check_perturbed()
         if self.label_privacy is not None:
-            self._check_label_privacy()
+            self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
         if self.privacy is not None:
             (self._check_once if self.privacy.once else self._check_every_step)()
 
-    def _check_label_privacy(self) -> None:
+    def _check_label_privacy(self, said: str) -> None:
         if self._once:
             raise ValueError(
-                "label_privacy is about what leaves the label holder, and with privacy.schedule=once nothing does: it "
-                "is not needed; leave it out"
+                f"{said} is about what leaves the label holder, and with privacy.schedule=once nothing does: it is not "
+                "needed; leave it out"
             )
         if self.privacy is not None:
             raise ValueError(
-                "label_privacy perturbs labels and privacy.schedule=every-step noises rows, and their ε are not "
+                f"{said} perturbs labels and privacy.schedule=every-step noises rows, and their ε are not "
                 "counted together; leave one of them out, or take privacy.schedule=once, where no label leaves its "
                 "holder"
             )
         if self.model.initial.release is not None:
             raise ValueError(
-                "label_privacy perturbs labels and model.initial.method=perturbed features, and their ε are not "
+                f"{said} perturbs labels and model.initial.method=perturbed features, and their ε are not "
                 "counted together; leave label_privacy out, or choose another method"
             )
         if self.train.class_weights != "none":
