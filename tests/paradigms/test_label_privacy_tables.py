@@ -146,7 +146,7 @@ def test_what_was_kept_and_never_paid_for_is_paid_for_or_refused(
     settings = job(tmp_path / "data", 2.0, max_epsilon=2.5)
 
     def cut(*_: object, **__: object) -> None:
-        raise RunError("the disk is full", code="disk")
+        raise RunError("the disk is full; make room", code="disk")
 
     with monkeypatch.context() as patch:
         patch.setattr(Account, "charge", cut)
