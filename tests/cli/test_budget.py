@@ -243,3 +243,34 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     assert "party='stranger' is not in the job" in one_error(
         veilgraph("budget", bank / "job.yaml", "--party", stranger)
     )
+
+
+LABELS = """
+name: labels
+data: {dataset: synthetic, split: [0.5, 0.25, 0.25], stratify: false}
+model: {dim: 4}
+train: {epochs: 2}
+label_privacy: {epsilon: 1.5}
+"""
+
+
+def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(LABELS, encoding="utf-8")
+    budget = veilgraph("budget", job)
+    assert budget.exit_code == 0, budget.output
+    text = words(budget.stdout)
+    for part in ("randomised response", "1.5", "B │ nothing", "features and edges are not noised", "not hidden: which"):
+        assert part in text
+    assert "--total is about noise" in one_error(veilgraph("budget", job, "--total", "2"))
+    assert "A learns from perturbed labels: ε 1.5 of one label" in words(veilgraph("check", job).stdout)
+    trained = veilgraph("train", job, "--out", tmp_path / "run")
+    assert trained.exit_code == 0, trained.output
+    assert "Unit: one label, replacement" in words(trained.stdout)
+    assert "figures compare with perturbed labels" in words(trained.stdout)
+    page = page_html(RunDirectory.open(tmp_path / "run"))
+    for part in ("one label of a training or validation node", "total ε 1.5", "they are no accuracies"):
+        assert part in page
+    facts = json.loads(veilgraph("budget", job, "--json").stdout)
+    assert facts["holders"]["A"] == [{"what": "label", "mechanism": "randomised response", "epsilon": 1.5}]
+    assert facts["holders"]["B"] == []

@@ -1,4 +1,5 @@
 import itertools
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ from veilgraph.protocol.limits import (
     too_few,
 )
 from veilgraph.protocol.organisation import largest_epsilon
-from veilgraph.protocol.paradigm import PARADIGMS
+from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import TO_SERVER, Row
@@ -305,6 +306,48 @@ def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
 PERTURBED = {"perturbed-features", "perturbed-labels"}
 
 
+LABELS = parse_job({"label_privacy": {"epsilon": 2.0}})
+
+
+def test_who_accepts_what_gradients_tell_accepts_it_with_perturbed_labels() -> None:
+    assert set(revelations(LABELS)) == DEFAULT | {"training-nodes"}
+    assert refusal(LimitSettings(), LABELS, "A") is None
+    without = tuple(DEFAULT - {"training-rows"})
+    reason = str(refusal(LimitSettings(leakage=without), LABELS, "A"))
+    assert "training-rows (every job)" in reason
+    assert "training-nodes (label_privacy.epsilon=2)" in reason
+    assert "training" not in str(refusal(LimitSettings(leakage=()), LABELS, "B")), "it has no labels there"
+
+
+def test_a_bound_on_labels_bounds_nothing_else() -> None:
+    about = LimitSettings(leakage=(), max_epsilon=2, epsilon_unit="label")
+    reason = str(refusal(about, LABELS, "A", epsilon=2.0))
+    assert {name for name in all_revelations() if f"{name} (" in reason} == {
+        "initial-embeddings",
+        "embedding-sums",
+        "training-nodes",
+    }
+    accepting = about.model_copy(update={"leakage": ("initial-embeddings", "embedding-sums", "training-nodes")})
+    assert refusal(accepting, LABELS, "A", epsilon=2.0) is None
+    assert "total ε of 2.5" in str(refusal(accepting, LABELS, "A", epsilon=2.5))
+    for unit in ("row", "edge", "node"):
+        other = accepting.model_copy(update={"epsilon_unit": unit})
+        assert f"limits.epsilon_unit={unit} and the job's ε is about label" in str(
+            refusal(other, LABELS, "A", epsilon=2.0)
+        )
+    assert "is about row" in str(refusal(accepting, private(EVERY_STEP), "A", epsilon=2.0))
+
+
+def test_what_a_label_costs_in_every_paradigm() -> None:
+    vertically = paradigm_of(LABELS)
+    assert [vertically.label_epsilon(LABELS, party) for party in "AB"] == [2.0, 0.0]
+    assert [vertically.label_epsilon(job(), party) for party in "AB"] == [math.inf, 0.0]
+    assert [vertically.label_epsilon(private(ONCE), party) for party in "AB"] == [0.0, 0.0], "nothing leaves A"
+    assert vertically.label_epsilon(private(EVERY_STEP), "A") == math.inf
+    for settings in (local(private="B"), parse_job({"paradigm": "horizontal"})):
+        assert paradigm_of(settings).label_epsilon(settings, "B") == math.inf
+
+
 def local(holders: int = 3, *, private: str | None = None, **network: Any) -> JobSettings:
     labels = None if private is None else {"holder": private, "epsilon": 2.5}
     release = {"features": {"epsilon": 1.5}, "labels": labels}
@@ -369,7 +412,9 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         server={"layers": 0},
         head={"logit_hops": 2},
     )
-    assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED - ELSEWHERE
+    assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED - ELSEWHERE - {
+        "training-nodes"
+    }
     for names in itertools.chain(itertools.combinations(all_revelations(), 3), [tuple(all_revelations())[::2], ()]):
         reason = refusal(LimitSettings(leakage=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None

@@ -44,6 +44,7 @@ VALID: dict[str, dict[str, Any]] = {
     "no patience": {"train": {"patience": None}},
     "batches": {"train": {"batch_size": 64}},
     "rounds": {"model": {"rounds": 3, "combine": {"strategy": "degree-weighted"}}},
+    "labels": {"label_privacy": {"epsilon": 2}},
     "noised once": {"privacy": NOISED, "model": ONCE},
     "noised in every step": {"privacy": EVERY_STEP, "train": LAST},
     "noised nodes": {
@@ -130,6 +131,10 @@ def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> N
 def test_noise_and_what_perturbs_leave_all_as_it_is() -> None:
     for kind in ("noised once", "noised in every step", "noised nodes", "perturbed", "node-dp", "node-dp, labels"):
         assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
+
+
+def test_perturbed_labels_take_no_shares_of_classes_and_little_decay() -> None:
+    assert keys({}) - keys({"label_privacy": {"epsilon": 2}}) == {"train.class_weights", "train.weight_decay"}
 
 
 def test_what_holders_bring_is_scaled_by_column_and_words_by_row() -> None:

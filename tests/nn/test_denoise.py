@@ -5,7 +5,8 @@ from torch.nn import functional
 from tests.errors import refused
 from tests.nn.slow import random_graph, slow_aggregate
 from veilgraph.core.errors import DataError
-from veilgraph.paradigms.node_dp.denoise import LabelDenoising, corrected
+from veilgraph.nn.correction import corrected
+from veilgraph.paradigms.node_dp.denoise import LabelDenoising
 from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings
 

@@ -66,6 +66,17 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", SERVER, Kind.GRADIENT): "noisy gradient of z_L; spread over the label holder's edges",
         ("A", SERVER, Kind.MASKED_GRADIENT): "masked noisy gradients of earlier rounds",
     },
+    "labels perturbed": {
+        (SERVER, "B", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver published, of perturbed labels",
+                "which of its rows are not zero, in the clear",
+            )
+        ),
+        ("A", SERVER, Kind.GRADIENT): "; ".join(
+            ("gradient of z_L, of perturbed labels", "which of its rows are not zero, in the clear")
+        ),
+    },
     "every step, not masked": {
         ("A", SERVER, Kind.EMBEDDING): "noisy embeddings",
         (SERVER, "A", Kind.COMBINED): "; ".join(

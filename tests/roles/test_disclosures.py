@@ -224,7 +224,10 @@ def test_a_prediction_has_a_row_for_everything() -> None:
 
 
 def of_said(name: str) -> JobSettings:
-    perturbed = {"perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}})}
+    perturbed = {
+        "perturbed": job(initial={"method": "perturbed", "release": {"epsilon": 1.0}}),
+        "labels perturbed": parse_job({"label_privacy": {"epsilon": 1.0}}),
+    }
     known = PRIVATE | HORIZONTAL | LOCAL | SEALED | AVERAGING | perturbed
     return known[name] if name in known else job(MODELS[name][0], **MODELS[name][1])
 

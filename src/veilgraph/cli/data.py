@@ -238,6 +238,11 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         found["holders"] = data_facts(graphs, aligned=settings.is_aligned)
         if costs is not None:
             note(will_send(costs))
+    if settings.label_privacy is not None:
+        note(
+            f"{settings.data.label_party} learns from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
+            "label, and none of features and edges (veilgraph budget says what that hides)"
+        )
     _show_preset(settings, choices)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
     typer.echo(f"{job} is a valid job; {way} {job}")

@@ -13,7 +13,7 @@ from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from veilgraph.privacy.local.settings import FeatureReleaseSettings
+    from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
     from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.organisation import Organisation
 
@@ -99,6 +99,10 @@ def _shown(
                 "the job itself; leave them out"
             )
         return _show_releases(settings, settings.feature_release, nodes)
+    if settings.label_privacy is not None:
+        if asked:
+            raise ConfigError("--total is about noise on embeddings; the ε of perturbed labels is in the job itself")
+        return _show_labels(settings, settings.label_privacy)
     from veilgraph.report.budget import (  # noqa: PLC0415
         Horizon,
         budget_facts,
@@ -134,6 +138,16 @@ def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes
     for note in notes:
         typer.echo(note)
     return {"holders": release_facts(settings, release), "notes": notes}
+
+
+def _show_labels(settings: JobSettings, private: LabelPrivacySettings) -> dict[str, object]:
+    from veilgraph.report.labels import label_facts, label_notes, label_table  # noqa: PLC0415
+
+    results().print(label_table(settings, private))
+    notes = label_notes(settings, private)
+    for note in notes:
+        typer.echo(note)
+    return {"holders": label_facts(settings, private), "notes": notes}
 
 
 def _organisation(path: Path, settings: JobSettings | None) -> Organisation:

@@ -28,6 +28,8 @@ def show_result(result: TrainResult) -> None:
         results().print(spent_table(result.summary["privacy"], settings))
         if said := worth(result.summary, settings):
             typer.echo(said)
+    if settings.label_privacy is not None:
+        typer.echo("Training and validation figures compare with perturbed labels, test figures with true ones.")
     say_where(result.path)
     tell({"run": result.path, "summary": result.summary})
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from veilgraph.privacy.local.publish import LocalPublisher
+    from veilgraph.privacy.local.publish_labels import LabelPublisher
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Publisher:
     Attributes:
         is_open: whether embeddings go through as they are.
         values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
+        label_door: the door for labels that are learned from perturbed; None where this party perturbs none.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
         order: Tensor[N] int64, the holder's nodes in the order in which a single release is made; None: as they are.
         clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
@@ -45,6 +47,7 @@ class Publisher:
 
     is_open: bool = True
     values: LocalPublisher | None = None
+    label_door: LabelPublisher | None = None
     watched: Tensor | None = None
     clean: Tensor
     order: Tensor | None = None

@@ -79,11 +79,17 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
         party: of the holder.
     """
     private, split = job.label_release, party.nodes.split
-    if private is None or private.holder != party.party or not isinstance(split, SplitFractions) or not split.stratify:
+    if not isinstance(split, SplitFractions) or not split.stratify:
+        return ""
+    if private is not None and private.holder == party.party:
+        setting, sees = "release.labels", "the learner sees"
+    elif job.label_privacy is not None and job.data.label_party == party.party:
+        setting, sees = "label_privacy", "others see by gradients"
+    else:
         return ""
     return (
-        "its party file has nodes.split.stratify=true, and a split by classes tells the labels that release.labels "
-        "protects, as the learner sees who is trained on; set nodes.split.stratify to false"
+        f"its party file has nodes.split.stratify=true, and a split by classes tells the labels that {setting} "
+        f"protects, as {sees} who is trained on; set nodes.split.stratify to false"
     )
 
 

@@ -20,7 +20,7 @@ from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
-from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
@@ -107,6 +107,12 @@ class JobSettings(Settings):
     )
     privacy: PrivacySettings | None = Field(None, description="null: no differential privacy; paradigm vertical")
 
+    label_privacy: LabelPrivacySettings | None = Field(
+        None,
+        description="the label holder learns from labels under randomised response, so that what leaves it says little "
+        "of a label; null: from the labels as they are; paradigm vertical, without privacy",
+    )
+
     former: ClassVar[Mapping[str, str]] = {"limits": "audit_limits", "data.parts": "data.partition"}
     """Dotted key of version 0.1 → what it is called now. Jobs are hashed as version 0.1 spelt them."""
     former_name: ClassVar[str | None] = None
@@ -161,6 +167,11 @@ class JobSettings(Settings):
             )
         if self.privacy is not None:
             raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        if self.label_privacy is not None:
+            raise ValueError(
+                f"label_privacy.epsilon={self.label_privacy.epsilon:g} is for paradigm='vertical', and this is "
+                f"{self.paradigm!r}; leave it out (node-dp has release.labels)"
+            )
         if self.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
@@ -231,7 +242,8 @@ class JobSettings(Settings):
     @property
     def adds_noise(self) -> bool:
         """Whether anything leaves a holder with noise, or as if it had some."""
-        return self.privacy is not None or self.feature_release is not None or self.label_release is not None
+        noise = (self.privacy, self.feature_release, self.label_release, self.label_privacy)
+        return any(settings is not None for settings in noise)
 
     @property
     def per_edge(self) -> tuple[PartyId, ...]:
@@ -286,7 +298,7 @@ class JobSettings(Settings):
     @property
     def unsaid(self) -> set[str]:
         """Settings that are new and not given: without them a job is, wherever jobs are told apart, what it was."""
-        return {"record"} if self.record is None else set()
+        return {name for name in ("record", "label_privacy") if getattr(self, name) is None}
 
     @classmethod
     def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:

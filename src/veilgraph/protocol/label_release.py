@@ -10,6 +10,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.local.publish_labels import learned_from
 
 _NONE, _TRAIN, _VAL = 0, 1, 2
 UNKNOWN: Final = -1
@@ -62,6 +63,19 @@ class ReleasedLabels:
             )
         labels, split = values.to(torch.int64).unbind(dim=1)
         return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
+
+
+def with_perturbed(graph: PartyGraph, labels: Tensor) -> PartyGraph:
+    """The graph with other labels at its training and validation nodes; the rest keep theirs.
+
+    Args:
+        graph: of common nodes alone, with labels.
+        labels: Tensor[n] int64, in the order of ``learned_from``.
+    """
+    nodes = learned_from(graph.labels, graph.train_mask, graph.val_mask)
+    known = torch.empty(0, dtype=torch.int64) if graph.labels is None else graph.labels.clone()
+    known[nodes] = labels
+    return replace(graph, labels=known)
 
 
 def _are_labels(values: Tensor, classes: int) -> bool:

@@ -14,7 +14,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements
+from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements, wider
 
 REASON_CHARACTERS: Final = 500
 """No reason for a refusal is longer."""
@@ -43,8 +43,10 @@ class LimitSettings(Settings):
         description="largest accepted δ of that ε, which is at the least δ of any job so far; every holder refuses a "
         "job whose δ is 1/N or more, of N nodes",
     )
-    epsilon_unit: Literal["row", "edge", "node", "node-edges"] | None = Field(
-        None, description="what max_epsilon has to be about; null: what the first release is about"
+    epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = Field(
+        None,
+        description="what max_epsilon has to be about; null: what the first release is about; label: labels alone, of "
+        "which jobs tell others nothing, or what label_privacy bounds",
     )
     epsilon_neighbours: Neighbours | None = Field(
         None, description="the relation between neighbouring data that it has to be about; null: the first release's"
@@ -221,7 +223,7 @@ def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | 
     name, delta = _delta(job, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
-    unit: str = "node" if job.privacy is None else job.privacy.unit
+    unit: str = _unit(job)
     relation: str = "replacement" if job.privacy is None else job.privacy.relation
     for limit, wanted, found in (
         ("epsilon_unit", limits.epsilon_unit, unit),
@@ -230,6 +232,12 @@ def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | 
         if wanted is not None and wanted != found:
             return f"limits.{limit}={wanted} and the job's ε is about {found}: change the job, or the limit"
     return None
+
+
+def _unit(job: JobSettings) -> str:
+    if job.privacy is not None:
+        return job.privacy.unit
+    return "node" if job.feature_release is not None else "label"
 
 
 def _too_costly(
@@ -242,6 +250,11 @@ def _too_costly(
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
+    if limits.epsilon_unit == "label" and not job.adds_noise:
+        return (
+            f"{limit} about labels and the job bounds nothing that is told of them: take paradigm=vertical and "
+            "label_privacy.epsilon, or remove the limit"
+        )
     why = paradigm_of(job).unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
@@ -255,9 +268,13 @@ def _unaccepted(
     nodes: int | None,
 ) -> str | None:
     holds = limits.max_epsilon is not None and _too_costly(limits, job, party, epsilon, nodes) is None
-    accepted = {*limits.leakage, *(bounded(job) if holds else ())}
+    accepted, contained = {*limits.leakage, *(bounded(job) if holds else ())}, wider(job)
     found = {**besides, **causes(job, party)}
-    new = [f"{name} ({cause})" for name, cause in found.items() if name not in accepted]
+    new = [
+        f"{name} ({cause})"
+        for name, cause in found.items()
+        if name not in accepted and contained.get(name) not in limits.leakage
+    ]
     if not new:
         return None
     return (

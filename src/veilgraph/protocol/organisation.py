@@ -103,8 +103,11 @@ class Organisation:
         if party in job.per_edge and (reasons := beyond_own_edge(self.settings.edges)):
             why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
-        epsilon, besides = largest_epsilon(job, party, nodes), paradigm_of(job).told_by_tables(job, features)
-        return refusal(self.settings.limits, job, party, nodes, epsilon=epsilon, besides=besides)
+        limits, besides = self.settings.limits, paradigm_of(job).told_by_tables(job, features)
+        epsilon = largest_epsilon(job, party, nodes)
+        if limits.epsilon_unit == "label" and job.privacy is None and job.feature_release is None:
+            epsilon = paradigm_of(job).label_epsilon(job, party)
+        return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
 
 
 @dataclass(frozen=True)

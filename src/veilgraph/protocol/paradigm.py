@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
@@ -77,6 +78,10 @@ class Paradigm(ABC, Generic[J]):
             party: a holder.
             nodes: common to all holders, where that is known.
         """
+
+    def label_epsilon(self, job: J, party: PartyId) -> float:
+        """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
+        return math.inf
 
     @abstractmethod
     def unbounded(self, job: J) -> str:

@@ -45,6 +45,11 @@ def bounded(job: JobSettings) -> frozenset[str]:
     return frozenset(told.name for row in rows for told in row.reveals) - bare
 
 
+def wider(job: JobSettings) -> dict[str, str]:
+    """Name → that of what tells the same and more, of all that jobs of its paradigm may reveal."""
+    return {told.name: told.part_of for told in _told(paradigm_of(job).rows) if told.part_of}
+
+
 def statements(job: JobSettings) -> dict[str, str]:
     """Name → who learns what, of all that jobs of its paradigm may reveal."""
     return {told.name: told.statement for told in _told(paradigm_of(job).rows)}

@@ -29,6 +29,7 @@ class Told(Generic[J_contra]):
         statement: who learns what, in one sentence.
         cause: the settings that make a job's messages reveal it; empty where a party's own tables do.
         whose: the parties of whose data it tells others something.
+        part_of: name of what tells this and more, so that who accepts that accepts this; empty for none.
         jobs: in which it is revealed, for the documentation, where its rows' facts do not say so.
     """
 
@@ -37,6 +38,7 @@ class Told(Generic[J_contra]):
     cause: Callable[[J_contra], str]
     whose: Callable[[J_contra], Sequence[PartyId]] = _publishing
     jobs: str = ""
+    part_of: str = ""
 
 
 # fmt: off

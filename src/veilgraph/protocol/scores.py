@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.nn.discriminant import calibrated
 from veilgraph.protocol.job import TrainSettings
 
@@ -68,12 +69,16 @@ class Objective:
         graph: with labels and masks; of the common nodes in a federated job.
         settings: of the training: class weights, and what the best epoch is chosen by.
         dtype: of the logits.
+        transition: Tensor[c, c], P(label of the graph = j | true label = i), where those of the training and validation
+            nodes were perturbed: losses are corrected for it, and all that is judged by these nodes is by such labels.
 
     Raises:
         DataError: there are no labels or masks.
     """
 
-    def __init__(self, graph: PartyGraph, settings: TrainSettings, dtype: torch.dtype) -> None:
+    def __init__(
+        self, graph: PartyGraph, settings: TrainSettings, dtype: torch.dtype, transition: Tensor | None = None
+    ) -> None:
         labels, train, val = graph.labels, graph.train_mask, graph.val_mask
         if labels is None or train is None or val is None:
             raise DataError(
@@ -81,6 +86,7 @@ class Objective:
             )
         self._labels, self._train, self._val, self._test = labels, train, val, graph.test_mask
         self.classes = graph.num_classes or int(labels.max()) + 1
+        self._transition = transition
         self._select_by = settings.select_by
         self._weights = None
         if settings.class_weights == "balanced":
@@ -104,7 +110,7 @@ class Objective:
         chosen = self._train[rows]
         if not bool(chosen.any()):
             return logits.sum() * 0
-        return functional.cross_entropy(logits[chosen], self._labels[rows[chosen]], weight=self._weights)
+        return self._entropy(logits[chosen], self._labels[rows[chosen]])
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """What logits say of every node, for ``nn.discriminant``.
@@ -166,7 +172,12 @@ class Objective:
         )
 
     def _loss(self, logits: Tensor, mask: Tensor) -> Tensor:
-        return functional.cross_entropy(logits[mask], self._labels[mask], weight=self._weights)
+        return self._entropy(logits[mask], self._labels[mask])
+
+    def _entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self._transition is not None:
+            return corrected_cross_entropy(logits, labels, self._transition)
+        return functional.cross_entropy(logits, labels, weight=self._weights)
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:

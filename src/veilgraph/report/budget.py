@@ -26,6 +26,7 @@ from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delt
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.labels import label_notes
 from veilgraph.report.releases import release_notes
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.run_directory import Record, RunDirectory
@@ -74,6 +75,8 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
     privacy = job.privacy
     if privacy is None and job.feature_release is not None:
         return release_notes(job, job.feature_release, nodes)
+    if job.label_privacy is not None:
+        return label_notes(job, job.label_privacy)
     if privacy is None:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
@@ -289,6 +292,8 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         delta = job.feature_release.delta
         about = "" if delta is None else f"δ = {delta:g}, "
         table.caption = f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
+    elif job.label_privacy is not None:
+        table.caption = "Unit: one label, replacement; features and edges are not noised. Holds against everybody."
     return table
 
 

@@ -115,6 +115,10 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
 
 def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int, float | None]:
     """What each release does, how many there are, and at which δ."""
+    if job.label_privacy is not None:
+        if party != job.data.label_party:
+            return None, 0, None
+        return LocalEvent(job.label_privacy.epsilon, "label"), 1, None
     planned = paradigm_of(job).plan(job, party, nodes)
     if planned is not None:
         return planned.event, planned.releases, planned.delta

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
@@ -17,6 +17,7 @@ from veilgraph.privacy.ledger_file import LedgerFile
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
@@ -25,7 +26,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
-from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_rows, sent_sums
+from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
 
 LEDGER: Final = "ledger.jsonl"
@@ -63,6 +64,10 @@ def publisher_of(
     if settings.feature_release is not None:
         with _local_publisher_of(store, settings, graph, limit, alignment, lasting) as local:
             yield local
+        return
+    if settings.label_privacy is not None:
+        with _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun) as door:
+            yield door
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
     if graph is None or plan_ is None:
@@ -213,6 +218,49 @@ def _local_publisher_of(
         lifetime=account,
     ) as ledger:
         yield LocalPublisher(mechanism, response, ledger, system_secrets, own)
+
+
+@contextmanager
+def _label_publisher_of(
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    alignment: str,
+    lasting: Lasting | None,
+    *,
+    begun: bool,
+) -> Iterator[Publisher]:
+    """Of a label holder that learns from perturbed labels; an open door at all other parties.
+
+    Raises:
+        RunError: the ledger is missing, damaged or of another job.
+        DataError: it has no labels.
+    """
+    private = settings.label_privacy
+    if private is None or graph is None or graph.party != settings.data.label_party:
+        yield OPEN
+        return
+    common = graph.common_part()
+    nodes = learned_from(common.labels, common.train_mask, common.val_mask)
+    if common.labels is None or common.num_classes is None:
+        raise DataError(f"party {graph.party!r}: num_classes: label_privacy needs to know how many classes there are")
+    response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]
+    kept = sent = account = None
+    if lasting is None:
+        kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
+    else:
+        account = account_of(lasting.ledger, settings, lasting.ids, None)
+        sent = sent_labels(account, nodes, labels, lasting.ids)
+    with Ledger.open(
+        store.path / LEDGER,
+        _NO_DELTA,
+        limit,
+        job=settings.hash(),
+        expected=begun and bool(store.epochs() or store.model_path.is_file()),
+        lifetime=account,
+    ) as ledger:
+        yield LabelPublisher(response, labels, ledger, system_secrets, kept, sent)
 
 
 def _has_released(store: PartyStore) -> bool:

@@ -117,6 +117,20 @@ def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
     return OwnRelease(_keeper(account, how), _of(account.lifetime.each_key(ids), settings, graph))
 
 
+def sent_labels(account: Account, nodes: Tensor, labels: Tensor, ids: Sequence[str]) -> SentRows:
+    """What a label holder ever perturbed of labels (``label_privacy``): each label is its node's own.
+
+    Args:
+        account: what the job pays from.
+        nodes: Tensor[n] int64, whose labels these are.
+        labels: Tensor[n] int64.
+        ids: of all rows of the holder's graph.
+    """
+    each = account.lifetime.each_key(ids)[nodes.numpy()]
+    of = digest_of(each.tobytes().hex(), (labels,))
+    return SentRows(account, each, lambda new: np.unique(each[new.numpy()]), of)
+
+
 def order_of(each: Keys) -> Tensor:
     """Nodes by their keys, which is the same order in every job: Tensor[N] int64."""
     return torch.from_numpy(np.argsort(each, kind="stable"))

@@ -28,7 +28,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     run.write_json("traffic.json", traffic)
     result = _read(run.party(scored).path / "result.json")
     ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
-    if run.settings.privacy is not None or run.settings.feature_release is not None:
+    if run.settings.adds_noise:
         result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
     steps = sorted(record["step_seconds"] for record in run.metrics())
     result["seconds_per_step"] = steps[len(steps) // 2]

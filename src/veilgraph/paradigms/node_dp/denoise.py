@@ -11,22 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilgraph.core.errors import DataError
+from veilgraph.nn.correction import corrected
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.node_dp.kprop import propagate
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings
-
-
-def corrected(logits: Tensor, transition: Tensor) -> Tensor:
-    """p(y'|x) = p(y|x)·P, what the network says of the perturbed labels.
-
-    Args:
-        logits: Tensor[N, c] of the true classes.
-        transition: Tensor[c, c], P(released label = j | true label = i).
-
-    Returns:
-        Tensor[N, c] of probabilities.
-    """
-    return logits.softmax(dim=1) @ transition
 
 
 class LabelDenoising:

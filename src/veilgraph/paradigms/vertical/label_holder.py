@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import OutputHead, build_head
 from veilgraph.nn.propagate import Adjacency
@@ -15,12 +18,16 @@ from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.label_release import with_perturbed
+from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Objective
 
 
 class LabelHolder(DataHolder, Judge):
     """Holds labels and their split; neither is sent, but the gradient of z_L tells of them (docs/threat-model.md).
+
+    With ``label_privacy`` it trains and chooses by labels that were perturbed once, before the first step.
 
     The joint network predicts the common nodes; labels of the holder's own nodes take no part.
     """
@@ -29,12 +36,38 @@ class LabelHolder(DataHolder, Judge):
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, session.dtype)
+        self._common = common
         self._common_adjacency = self.adjacency if common is graph else Adjacency.from_graph(common, session.dtype)
         model = vertical(session.settings).model
         self._width = deep_width(model, len(session.holders))
         self._head: OutputHead = build_head(
             self._width, self._objective.classes, model.head, streams=session.streams, dtype=session.dtype
         ).to(session.device)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        start = super().setup(held)
+        if self.session.settings.label_privacy is not None and self._learns:
+            self._objective = self._on_perturbed_labels()
+        return start
+
+    @override
+    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
+        """A prediction learns from no label, and so perturbs none."""
+        if self.session.publisher.label_door is not None and not self._learns:
+            return None, ""
+        return super()._afford(begins=begins)
+
+    def _on_perturbed_labels(self) -> Objective:
+        """The loss and the judgement that others see anything of; test nodes, of which they do not, keep theirs."""
+        door, settings = self.session.publisher.label_door, self.session.settings
+        if door is None:
+            raise ConfigError(
+                f"label_privacy: {self.session.link.party} has no door that perturbs labels; give its session one",
+                key="label_privacy",
+            )
+        perturbed = with_perturbed(self._common, door.perturbed())
+        return Objective(perturbed, settings.train, self.session.dtype, door.response.transition())
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -57,7 +57,14 @@ class Vertical(Paradigm[VerticalJob]):
         own = plan(job, party, nodes)
         return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
 
+    def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
+        if party != job.data.label_party or job.learns_alone:
+            return 0.0
+        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
+
     def unbounded(self, job: VerticalJob) -> str:
+        if job.label_privacy is not None:
+            return "label_privacy bounds labels alone: set limits.epsilon_unit to label if these are meant"
         if job.privacy is None:
             if job.feature_release is not None:
                 return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
@@ -105,6 +112,16 @@ class Vertical(Paradigm[VerticalJob]):
         return not_partitioned(job.model.local)
 
     def load(self, job: VerticalJob) -> Inputs:
+        data = job.data
+        if job.label_privacy is not None and data.dataset is not None and (data.split is None or data.stratify):
+            raise ConfigError(
+                f"{data.label_party} refuses the job: others see by gradients who is trained on, and a split by "
+                "classes tells the labels that label_privacy protects; give data.split, as in [0.5, 0.25, 0.25], with "
+                "data.stratify: false",
+                code="refused",
+                key="data.split",
+                party=data.label_party,
+            )
         graphs = load_parties(job.data, job.seed)
         find_only_label_holder(graphs, job.data.label_party)
         return Inputs(job, graphs)

@@ -72,4 +72,6 @@ def _apart(said: Said) -> frozenset[str]:
     counted = ("train.evaluate_every", "train.patience")  # each counts by the other
     if any(key in said for key in counted):
         found.update(counted)
+    if said.get("label_privacy") is not None:  # the classes' shares are private; and decay outweighs so weak a loss
+        found.update(("train.class_weights", "train.weight_decay"))
     return frozenset(found)

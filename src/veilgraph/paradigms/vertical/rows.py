@@ -107,6 +107,11 @@ SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
 POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
 SINGLE_POOLED: Final = Told[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
 TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, _every_job, _label_holder)
+TRAINED_NODES: Final = Told[VerticalJob](
+    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
+    "and of their labels no more than the job's ε allows.",
+    lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}",
+    _label_holder, part_of="training-rows")
 EDGES: Final = Told[VerticalJob](
     "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
     "holder learn of its edges around the training nodes.",
@@ -119,6 +124,8 @@ NOISED: Final = Fact[VerticalJob](
     "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
 )
 BARE: Final = NOISED.otherwise("no noise")
+PERTURBED_LABELS: Final = Fact[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
 ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.learns_alone)
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 COLLABORATIVE: Final = Fact[VerticalJob](
@@ -157,6 +164,8 @@ _NOISED_SUM: Final = (
     "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
 )
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
+_OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
+_WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
 _H0_GRADIENTS: Final = (Form("e, 0", "ring [N, d]", "training"),)
@@ -170,14 +179,24 @@ def _either(
     noised: tuple[str, Protection, str],
     reveals: tuple[Told[VerticalJob], ...],
     *when: Fact[VerticalJob],
+    bare_when: tuple[Fact[VerticalJob], ...] = (),
     rounds: range = ANY,
     forms: tuple[Form, ...] = (),
 ) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
-        Row(kind, ends, *bare, reveals, (*when, BARE), rounds=rounds, forms=forms),
+        Row(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
         Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds, forms=forms),
+    )
+
+
+def _learned(ends: Ends[Any], what: str, *forms: Form) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
+    """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
+    when = (EVERY_STEP, PERTURBED_LABELS)
+    return (
+        Row(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
+        Row(Kind.GRADIENT, ends, "which of its rows are not zero, in the clear", "none", _WHO, (TRAINED_NODES,), when),
     )
 
 
@@ -257,8 +276,9 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              forms=(Form("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
     # Gradients
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
-             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP,
+             ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),
              forms=(Form("s, 0", "real [N, w]", "training"),)),
+    *_learned(LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", Form("s, 0", "real [N, w]", "training")),
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
     *_either(Kind.GRADIENT, TO_SERVER,
@@ -272,7 +292,8 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (), EVERY_STEP, forms=_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("gradient of what the receiver published, in the clear", "none", TRAINING),
              ("gradient of what the receiver published", "noise", _AFTERWARDS), (TRAINED,), EVERY_STEP,
-             forms=_RETURNED),
+             bare_when=(TRUE_LABELS,), forms=_RETURNED),
+    *_learned(TO_ANOTHER, "gradient of what the receiver published, of perturbed labels", *_RETURNED),
     *_either(Kind.GRADIENT, TO_ANOTHER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _AFTERWARDS), (EDGES,), EVERY_STEP, LOGIT_HOPS),
 )

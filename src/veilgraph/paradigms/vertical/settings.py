@@ -38,8 +38,33 @@ class VerticalJob(JobSettings):
         self._check_batches()
         if self.model.initial.release is not None:
             self._check_perturbed()
+        if self.label_privacy is not None:
+            self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
         if self.privacy is not None:
             (self._check_once if self.privacy.once else self._check_every_step)()
+
+    def _check_label_privacy(self, said: str) -> None:
+        if self._once:
+            raise ValueError(
+                f"{said} is about what leaves the label holder, and with privacy.schedule=once nothing does: it is not "
+                "needed; leave it out"
+            )
+        if self.privacy is not None:
+            raise ValueError(
+                f"{said} perturbs labels and privacy.schedule=every-step noises rows, and their ε are not "
+                "counted together; leave one of them out, or take privacy.schedule=once, where no label leaves its "
+                "holder"
+            )
+        if self.model.initial.release is not None:
+            raise ValueError(
+                f"{said} perturbs labels and model.initial.method=perturbed features, and their ε are not "
+                "counted together; leave label_privacy out, or choose another method"
+            )
+        if self.train.class_weights != "none":
+            raise ValueError(
+                "train.class_weights=balanced needs the true labels' shares, and with label_privacy nothing that "
+                "leaves the label holder may depend on them; set it to none"
+            )
 
     def _check_batches(self) -> None:
         if self.train.batch_size is None:

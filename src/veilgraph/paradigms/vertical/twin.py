@@ -30,10 +30,12 @@ from veilgraph.paradigms.vertical.initial.method import PlainEmbedding
 from veilgraph.paradigms.vertical.initial.own_nodes import OWN_NODES, PlainWithOwnNodes
 from veilgraph.paradigms.vertical.network import HolderNetwork, ServerNetwork, deep_width, next_input
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.batches import Batch, training_batches
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.label_release import with_perturbed
 from veilgraph.protocol.role import build_optimizer, precision
 from veilgraph.protocol.scores import Objective, Scores
 
@@ -47,6 +49,8 @@ class PlainNetwork:
         label_party: which of them has the labels.
         custom: for ``local.model: custom``.
         publishers: of the holders, in a job with differential privacy; they keep no ledger here.
+        perturbed: Tensor[n] int64, labels of the training and validation nodes under the job's ``label_privacy``; None:
+            it learns from the labels as they are.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class PlainNetwork:
         label_party: PartyId,
         custom: CustomModel | None = None,
         publishers: Mapping[PartyId, Publisher] | None = None,
+        perturbed: Tensor | None = None,
     ) -> None:
         self.settings = settings
         self._publishers = publishers or {}
@@ -67,7 +72,7 @@ class PlainNetwork:
         self._label_party = label_party
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
         self._label_adjacency = Adjacency.from_graph(common, dtype)
-        self._objective = Objective(common, settings.train, dtype)
+        self._objective = _objective(settings, common, dtype, perturbed)
         count = len(graphs)
         self.holders = {
             graph.party: HolderNetwork(
@@ -233,6 +238,14 @@ class PlainNetwork:
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(logits, everything=everything)
+
+
+def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, perturbed: Tensor | None) -> Objective:
+    private, classes = settings.label_privacy, common.num_classes
+    if perturbed is None or private is None or classes is None:
+        return Objective(common, settings.train, dtype)
+    transition = LabelResponse(private.epsilon, classes).transition()
+    return Objective(with_perturbed(common, perturbed), settings.train, dtype, transition)
 
 
 def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:

@@ -41,7 +41,7 @@ def describe(settings: VerticalJob) -> list[str]:
     if not once:
         sentences.append(
             f"The server has {counted(model.server.layers, 'further layer')}; {settings.data.label_party} gets the "
-            "output, computes the loss from its labels, and gradients return the same way."
+            f"output, computes the loss from {_labels(settings)}, and gradients return the same way."
         )
     return [*sentences, *_batches(settings), _noise(settings), TRUST]
 
@@ -81,9 +81,18 @@ def _combined(settings: VerticalJob) -> str:
     )
 
 
+def _labels(settings: VerticalJob) -> str:
+    private = settings.label_privacy
+    if private is None:
+        return "its labels"
+    return f"its labels under randomised response (ε {private.epsilon:g} of one label, once, before training)"
+
+
 def _noise(settings: VerticalJob) -> str:
     if settings.feature_release is not None:
         return "What nodes release of themselves is bounded by an ε; edges and labels are not noised."
+    if settings.label_privacy is not None:
+        return "What is told of a label is bounded by an ε; features and edges are not noised."
     if settings.privacy is None:
         return "There is no differential privacy: nothing is noised."
     if settings.privacy.noise_multiplier == 0:

@@ -132,6 +132,20 @@ class SentRows:
         used = [kept.batches[number] for number in np.unique(kept.batch[np.isin(kept.keys, self._each)])]
         return all(lifetime.has_paid(channel, one["content"], lifetime.lines.cohort(one["cohort"])) for one in used)
 
+    def fits(self, channel: str, rows: Tensor, event: Event, mechanism: str) -> bool:
+        """Whether the budget of all jobs has room for ``release`` of these rows, made anew where they must be."""
+        kept = self._load(self._path(channel, event, mechanism))
+        if kept.rows.shape[1] != rows.shape[1]:
+            kept = _nothing(rows.shape[1])
+        places, same = self._known(kept, self._digests(rows))
+        lifetime = self._account.lifetime
+        owing = [] if same.all() else [self._payers(torch.from_numpy(np.flatnonzero(~same)))]
+        for number in np.unique(kept.batch[places[same]]):
+            keys = lifetime.lines.cohort(kept.batches[number]["cohort"])
+            if not lifetime.has_paid(channel, kept.batches[number]["content"], keys):
+                owing.append(keys)
+        return not owing or lifetime.room(event, np.unique(np.concatenate(owing)), self._account.delta, 1) != 0
+
     def _known(self, kept: _Kept, digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where each row's node is among those kept, and whether the row is the same."""
         places = np.searchsorted(kept.keys, self._each)

@@ -72,3 +72,11 @@ class LabelReleaseSettings(Settings):
 
     holder: PartyName = Field(description="who has the labels; the job's label_holder, which learns, has none")
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False, description="ε of one node's label")]
+
+
+class LabelPrivacySettings(Settings):
+    """The label holder perturbs the labels that it trains and validates with, each a single time, before training."""
+
+    epsilon: float = Field(
+        gt=0, allow_inf_nan=False, description="ε of one node's label, by randomised response, for all jobs that use it"
+    )

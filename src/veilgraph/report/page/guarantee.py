@@ -8,7 +8,7 @@ from typing import Final
 
 from veilgraph.core.words import listed
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.report.budget import NO_PERSON, OF_NODES, holds_against
@@ -70,6 +70,8 @@ def guarantee(job: JobSettings, delta: float | None = None) -> Guarantee:
         return _published(job, job.privacy, delta)
     if job.feature_release is not None:
         return _perturbed(job, job.feature_release)
+    if job.label_privacy is not None:
+        return _labels(job, job.label_privacy)
     return Guarantee("", _NONE)
 
 
@@ -105,6 +107,25 @@ def _releases(settings: PrivacySettings) -> str:
     if settings.aggregation is not None:
         return f"one release, with noise in each of its hops ({settings.aggregation.hops})"
     return "one release" if settings.once else "a release in every step"
+
+
+def _labels(job: JobSettings, private: LabelPrivacySettings) -> Guarantee:
+    about = (
+        ("unit", "one label of a training or validation node"),
+        ("neighbouring relation", "replacement: the node's own class, or any other"),
+        ("δ", "0: the bound always holds"),
+        ("mechanism", f"randomised response, ε {private.epsilon:g}, a single time, at {job.data.label_party}"),
+        ("holds against", "everybody, all parties together"),
+    )
+    limits = (
+        "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "
+        "infinite.",
+        "Which nodes have a label for training, how many classes there are, and that a label has changed since another "
+        "job, is not hidden.",
+        f"Not counted: predictions and scores that {job.data.label_party} hands on; test scores compare with true "
+        "labels.",
+    )
+    return Guarantee("of one label, against everybody", _BOUND, about, limits)
 
 
 def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:

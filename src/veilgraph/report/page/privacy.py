@@ -70,7 +70,7 @@ def privacy(found: Found) -> Privacy:
         RunError: a ledger's summary is damaged.
     """
     job = found.settings
-    if job.privacy is None and job.feature_release is None:
+    if not job.adds_noise:
         return Privacy("none", guarantee(job))
     ledgers = _ledgers(found)
     accounts = tuple(_account(holder, ledger) for holder, ledger in ledgers.items())

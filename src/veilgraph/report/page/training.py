@@ -80,6 +80,11 @@ def _notes(found: Found) -> list[str]:
             f"All scores compare with labels that {private.holder}'s nodes had perturbed: they are not accuracies "
             "against the true labels, which stay there."
         )
+    if found.settings.label_privacy is not None and found.metrics:
+        notes.append(
+            "Training and validation scores compare with perturbed labels, which the epoch was chosen by: they are no "
+            "accuracies against the true labels. Test scores compare with true labels."
+        )
     return notes
 
 

@@ -1,0 +1,193 @@
+"""Labels of tables: perturbed once for all jobs of the same ε, label by label, within a budget about labels."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.errors import refused
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.tensor_file import load_tensors
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.report.lifetime import outlook_facts
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.samples.shipped import with_overrides
+
+ABOUT_LABELS: dict[str, Any] = {"epsilon_unit": "label", "leakage": ["training-nodes"]}
+
+
+def job(folder: Path, epsilon: float = 2.0, **limits: Any) -> JobSettings:
+    made = table_job(folder, {"label_privacy": {"epsilon": epsilon}, "train": {"epochs": 2}})
+    write_limits(folder, ABOUT_LABELS | {"max_epsilon": 2.0} | limits)
+    return made
+
+
+def write_limits(folder: Path, limits: dict[str, Any]) -> None:
+    path = folder / LABEL_HOLDER / "party.yaml"
+    said = yaml.safe_load(path.read_text())
+    limits["leakage"] = ["initial-embeddings", "embedding-sums", "single-embeddings", *limits["leakage"]]
+    path.write_text(yaml.safe_dump(said | {"limits": limits}))
+
+
+def ledger(settings: JobSettings) -> Lifetime:
+    return lifetime_of(Organisation.read((settings.data.parties or {})[LABEL_HOLDER], LABEL_HOLDER))
+
+
+def told(settings: JobSettings) -> dict[int, int]:
+    """Key of a node → its label as it was perturbed."""
+    (path,) = (ledger(settings).path.parent / "released").glob("*.safetensors")
+    kept = load_tensors(path)[0]
+    return dict(zip(kept["keys"].tolist(), kept["rows"].squeeze(1).int().tolist(), strict=True))
+
+
+def lines(folder: Path, party: str = LABEL_HOLDER) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / party / "ledger" / FILE).read_text().splitlines()[1:]]
+
+
+def flipped(folder: Path, split: str) -> str:
+    """One node of that split, which both holders have, has the other label; which node."""
+    path = folder / LABEL_HOLDER / "nodes.csv"
+    with path.open() as file:
+        table = list(csv.DictReader(file))
+    row = next(row for row in table if row["split"] == split and 20 < int(row["id"][1:]) < 60)
+    row["class"] = str(1 - int(row["class"]))
+    with path.open("w") as file:
+        writer = csv.DictWriter(file, list(table[0]))
+        writer.writeheader()
+        writer.writerows(table)
+    return row["id"]
+
+
+def test_other_jobs_of_the_same_tables_learn_from_the_same_labels(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    train(settings, tmp_path / "first")
+    first = told(settings)
+    assert ledger(settings).total() == pytest.approx(2.0)
+    assert ledger(settings).nodes == len(first)
+    second = train(with_overrides(settings, {"name": "second", "seed": 7, "model.dim": 6}), tmp_path / "second")
+    predict(second.path)
+    assert told(settings) == first
+    assert len(lines(tmp_path / "data")) == 1
+    assert ledger(settings).total() == pytest.approx(2.0)
+    assert not lines(tmp_path / "data", OTHER)
+
+
+def test_training_and_validation_nodes_that_all_have_pay_and_nobody_else(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    train(settings, tmp_path / "run")
+    with (tmp_path / "data" / LABEL_HOLDER / "nodes.csv").open() as file:
+        mine = {row["id"] for row in csv.DictReader(file) if row["split"] in ("train", "val")}
+    with (tmp_path / "data" / OTHER / "nodes.csv").open() as file:
+        both = mine & {row["id"] for row in csv.DictReader(file)}
+    assert set(told(settings)) == set(ledger(settings).keys(both).view(np.int64).tolist())
+
+
+def test_a_label_that_changed_is_perturbed_and_paid_for_alone(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", max_epsilon=4.0)
+    train(settings, tmp_path / "first")
+    first, node = told(settings), flipped(tmp_path / "data", "train")
+    train(with_overrides(settings, {"name": "second"}), tmp_path / "second")
+    paid = lines(tmp_path / "data")
+    key = ledger(settings).keys([node])
+    assert ledger(settings).lines.cohort(paid[1]["cohort"]).tolist() == key.tolist()
+    rest = set(first) - set(key.view(np.int64).tolist())
+    assert {each: told(settings)[each] for each in rest} == {each: first[each] for each in rest}
+    assert ledger(settings).total() == pytest.approx(4.0)
+    flipped(tmp_path / "data", "test")
+    train(with_overrides(settings, {"name": "third"}), tmp_path / "third")
+    assert len(lines(tmp_path / "data")) == 2, "labels of test nodes leave nothing behind"
+    flipped(tmp_path / "data", "train")
+    with refused(ConfigError, code="refused"):
+        train(with_overrides(settings, {"name": "fourth"}), tmp_path / "fourth")
+    assert len(lines(tmp_path / "data")) == 2
+
+
+def test_another_epsilon_is_another_release(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", 1.0)
+    train(settings, tmp_path / "first")
+    assert outlook_facts(ledger(settings), settings, LABEL_HOLDER) == {"total": pytest.approx(2.0), "jobs": 1}
+    assert outlook_facts(ledger(settings), settings, OTHER)["total"] == pytest.approx(1.0)
+    train(with_overrides(settings, {"label_privacy.epsilon": 0.75}), tmp_path / "second")
+    assert ledger(settings).total() == pytest.approx(1.75)
+    with refused(ConfigError, code="refused"):
+        train(with_overrides(settings, {"label_privacy.epsilon": 0.5}), tmp_path / "third")
+    train(settings, tmp_path / "fourth")
+    assert ledger(settings).total() == pytest.approx(1.75), "what was paid for is used again, whatever came between"
+
+
+def test_a_prediction_perturbs_nothing(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    run = train(settings, tmp_path / "run")
+    first = told(settings)
+    flipped(tmp_path / "data", "train")
+    predict(run.path)
+    assert told(settings) == first
+    assert len(lines(tmp_path / "data")) == 1
+
+
+def test_what_was_kept_and_never_paid_for_is_paid_for_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = job(tmp_path / "data", 2.0, max_epsilon=2.5)
+
+    def cut(*_: object, **__: object) -> None:
+        raise RunError("the disk is full; make room", code="disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "charge", cut)
+        with refused(RunError, code="disk"):
+            train(settings, tmp_path / "first")
+    assert told(settings)
+    assert not lines(tmp_path / "data")
+    train(with_overrides(settings, {"label_privacy.epsilon": 1.0}), tmp_path / "second")
+    with refused(ConfigError, code="refused"):
+        train(settings, tmp_path / "third")
+
+
+@pytest.mark.parametrize(
+    ("changes", "limits", "says"),
+    [
+        ({}, {"leakage": []}, "training-nodes"),
+        ({}, {"max_epsilon": 1.5}, "can cost A a total ε of 2"),
+        ({}, {"epsilon_unit": None}, "set limits.epsilon_unit to label"),
+        ({}, {"epsilon_unit": "node"}, "set limits.epsilon_unit to label"),
+        ({"label_privacy": None}, {"leakage": ["training-rows"]}, "label_privacy.epsilon"),
+    ],
+)
+def test_a_party_refuses_what_its_limits_do_not_allow(
+    tmp_path: Path, changes: dict[str, Any], limits: dict[str, Any], says: str
+) -> None:
+    settings = with_overrides(job(tmp_path / "data", **limits), changes)
+    with refused(ConfigError, code="refused", party=LABEL_HOLDER) as caught:
+        train(settings, tmp_path / "run")
+    assert says in str(caught.value)
+
+
+def test_a_split_by_classes_is_refused(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    path = tmp_path / "data" / LABEL_HOLDER / "party.yaml"
+    said = yaml.safe_load(path.read_text())
+    for stratify in (True, False):
+        said["nodes"]["split"] = {"train": 0.4, "val": 0.3, "test": 0.3, "stratify": stratify}
+        path.write_text(yaml.safe_dump(said))
+        if stratify:
+            with refused(ConfigError, code="refused"):
+                train(settings, tmp_path / "run")
+            assert not lines(tmp_path / "data")
+        else:
+            train(settings, tmp_path / "again")
