@@ -158,8 +158,6 @@ class Horizon:
         return self.jobs * planned.releases + self.predictions * planned.inference
 
     def __str__(self) -> str:
-        if self == Horizon():
-            return "what the job foresees"
         later = f" and {self.predictions:,} more predictions" if self.predictions else ""
         return f"{self.jobs:,} job{'s' if self.jobs > 1 else ''}{later}, each of changed data"
 
@@ -183,8 +181,9 @@ def noise_table(
         return None
     table = Table(title="Noise that a total needs", title_justify="left", caption_justify="left")
     first = plans[0][-1]
-    table.caption = f"For {lasting}. Mechanism {first.settings.mechanism}, noise rounded up."
-    table.caption += f" {_about(first.settings, first.delta)}."
+    table.caption = f"Mechanism {first.settings.mechanism}, noise rounded up. {_about(first.settings, first.delta)}."
+    if lasting != Horizon():
+        table.caption = f"For {lasting}. {table.caption}"
     for heading in (_TOTAL, "schedule", "holder", "releases", "noise over clip", _PER_RELEASE):
         table.add_column(heading, justify="left" if heading in ("schedule", "holder") else "right")
     for total in totals:

@@ -21,6 +21,7 @@ from typing import Annotated, Final, TypeVar
 import torch
 from cryptography.hazmat.primitives.serialization import Encoding
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
@@ -38,11 +39,17 @@ _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
 
 
+_LIFETIME: Final = ("lifetime", "lifetime_heard")
+
 _Said = TypeVar("_Said", bound="_Message")
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def text(self) -> str:
+        """As JSON."""
+        return self.model_dump_json()
 
 
 class Opening(_Message):
@@ -56,6 +63,11 @@ class Opening(_Message):
     """How far its lifetime ledger is; null where it has none in this job."""
     lifetime_heard: Stand | None = None
     """How far it last heard that the receiver's is; null where it heard nothing."""
+
+    @override
+    def text(self) -> str:
+        """Of a job that releases nothing it says nothing of lifetime ledgers."""
+        return self.model_dump_json(exclude={name for name in _LIFETIME if getattr(self, name) is None})
 
 
 class Verdict(_Message):
@@ -262,7 +274,7 @@ class Attesting:
     ) -> dict[PartyId, _Said]:
         tag = Tag(Kind.HELLO, 0, round_)
         for party in self._others:
-            link.send(party, tag, text_tensor(say(party).model_dump_json()))
+            link.send(party, tag, text_tensor(say(party).text()))
         texts = gather(link, self._others, tag, (None,), torch.uint8)
         found = {}
         for party, text in texts.items():
