@@ -17,7 +17,7 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run import jobs
@@ -32,6 +32,7 @@ LAST: Settings = {"train": {"select_by": "last"}}
 NOISE, DELTA = 2.0, 1e-4
 
 
+_COMPOSED = {"gaussian": GaussianEvent, "aggregation": AggregationEvent}
 _TO_SERVER = {
     "embedding": "embeddings",
     "masked": "embeddings",
@@ -86,8 +87,7 @@ def spent_total(run: Path, party: PartyId) -> float:
     events: dict[Event, int] = {}
     for entry in found:
         event = entry["event"]
-        assert event["kind"] == "gaussian"
-        release = GaussianEvent(event["noise_multiplier"], event["neighbours"], event["unit"])
+        release = _COMPOSED[event["kind"]](event["noise_multiplier"], event["neighbours"], event["unit"])
         events[release] = events.get(release, 0) + entry["count"]
     total = accountant.total(events, DELTA)
     assert total == pytest.approx(found[-1]["total"] if found else 0.0, rel=1e-12)
