@@ -43,7 +43,7 @@ END: Final = "\n## How"
 LEVELS: Final = ("edge", "node")
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 1e-4
-OURS, GAP = "ours", "GAP"
+OURS, CLEAR, GAP = "ours", "own rows in the clear", "GAP"
 ALONE: Final = "A alone"
 
 
@@ -101,7 +101,7 @@ class Figures:
         return [value for key, value in self.found.items() if key.startswith(prefix)]
 
 
-def job_of(each: Set, level: str, epsilon: float, seed: int) -> JobSettings:
+def job_of(each: Set, level: str, epsilon: float, seed: int, own_rows: str = "noised") -> JobSettings:
     """The job of a set at a total ε; infinity: nothing is noised."""
     noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}
     unit = {"unit": "edge"} if level == "edge" else {"unit": "node-edges", "degree_bound": each.bound}
@@ -123,7 +123,7 @@ def job_of(each: Set, level: str, epsilon: float, seed: int) -> JobSettings:
                 **({"select_by": "auc", "class_weights": "balanced"} if auc else {}),
                 **each.train,
             },
-            "privacy": {"aggregation": {"hops": 2, "dim": 64}, **noise, **unit},
+            "privacy": {"aggregation": {"hops": 2, "dim": 64, "own_rows": own_rows}, **noise, **unit},
         }
     )
 
@@ -146,6 +146,9 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
                 key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
                 job = job_of(each, level, epsilon, seed)
                 figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level))
+                if level == "edge" and math.isfinite(epsilon):
+                    clear = job_of(each, level, epsilon, seed, "clear")
+                    figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level))
                 if epsilon != CONTROL:
                     figures.measure(key.format(GAP), partial(_gap, each, job, whole, level, epsilon))
 
@@ -186,12 +189,14 @@ def _table(each: Set, level: str, figures: Figures) -> Iterator[str]:
     yield ""
     yield f"| | {' | '.join(heads)} | no noise |"
     yield f"|---|{'---:|' * (len(heads) + 1)}"
-    for way, words in ((OURS, "once, noise in every hop"), (GAP, "GAP, all data in one place")):
+    clear = {CLEAR: "the same, own rows in the clear"} if level == "edge" else {}
+    for way, words in {OURS: "once, noise in every hop", **clear, GAP: "GAP, all data in one place"}.items():
         cells = [_shown(figures.of(each.name, level, way, epsilon)) for epsilon in (*EPSILONS, math.inf)]
         yield f"| {words} | {' | '.join(cells)} |"
-    control = _shown(figures.of(each.name, level, OURS, CONTROL))
+    for way, words in {OURS: "control", **dict.fromkeys(clear, "control, own rows in the clear")}.items():
+        control = _shown(figures.of(each.name, level, way, CONTROL))
+        yield f"| {words}, ε = {CONTROL:g} | {' | '.join([control] * len(EPSILONS))} | – |"
     alone = _shown(figures.of(each.name, level, ALONE, 0))
-    yield f"| control, ε = {CONTROL:g} | {' | '.join([control] * len(EPSILONS))} | – |"
     yield f"| A alone, the same training | {' | '.join([alone] * len(EPSILONS))} | {alone} |"
     yield ""
 

@@ -63,6 +63,13 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
     "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
     "once, in every hop": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": HOPS}}),
+    "once, own rows in the clear": (
+        2,
+        {
+            "model": FIXED,
+            "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {**HOPS, "own_rows": "clear"}},
+        },
+    ),
     "once, of a node, in every hop": (
         3,
         {"model": FIXED, "privacy": {"epsilon_total": 4.0, **NODE, "aggregation": HOPS}},
@@ -274,6 +281,7 @@ LEAKS: Mapping[str, Leak] = {
     "nothing paid": Leak("noisy", nothing_paid, "paid"),
     "others' releases not paid for": Leak("joint", others_not_paid_for, "paid"),
     "noise after the last hop alone": Leak("once, in every hop", noise_after_the_last_hop_alone, "noise-level"),
+    "nor in the first hop": Leak("once, own rows in the clear", noise_after_the_last_hop_alone, "noise-level"),
     "one noise for all hops": Leak("once, in every hop", one_noise_for_all_hops, "noise-level"),
     "degrees not bounded, in every hop": Leak("once, of a node, in every hop", degrees_not_bounded, "reach"),
     "degrees not bounded": Leak("once, of a node", degrees_not_bounded, "reach"),

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from research import gap_beside
 from research.gap import Gap, _noisy_gradients, gap_logits
-from research.gap_beside import ALONE, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Figures, Set, bounded
+from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Figures, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -78,14 +78,15 @@ def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
     gap_beside.measure(TINY, LEVELS, [0], Figures(path))
     first = Figures(path).found
     ways = {f"{OURS}/4", f"{GAP}/4", f"{OURS}/{CONTROL:g}", f"{ALONE}/0", f"{OURS}/inf", f"{GAP}/inf"}
-    assert set(first) == {f"synthetic/{level}/{way}/0" for level in LEVELS for way in ways}
+    clear = {f"synthetic/edge/{CLEAR}/{epsilon}/0" for epsilon in ("4", f"{CONTROL:g}")}
+    assert set(first) == clear | {f"synthetic/{level}/{way}/0" for level in LEVELS for way in ways}
     monkeypatch.setattr(gap_beside, "train", None)  # nothing is trained anew
     gap_beside.measure(TINY, LEVELS, [0], Figures(path))
     assert Figures(path).found == first
     monkeypatch.setattr(gap_beside, "SETS", (TINY,))
     lines = gap_beside.tables(Figures(path))
     assert lines[0].startswith("**synthetic, level edge**: accuracy on test nodes, 1 seeds")
-    assert f"| {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[5]
+    assert f"| {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[6]
 
 
 def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:

@@ -20,6 +20,10 @@ def blobs(nodes: int, dim: int, distance: float, seed: int = 0) -> tuple[Tensor,
     return rows, labels
 
 
+def evidence_of(rows: Tensor, opinion: Tensor, variance: float) -> Tensor:
+    return class_evidence(rows, opinion, torch.full((rows.shape[1],), variance, dtype=torch.float64))
+
+
 def one_hot(labels: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(labels, 3).double()
 
@@ -32,7 +36,7 @@ def test_it_is_the_log_density_of_normal_classes_up_to_a_constant() -> None:
     within = centred.T @ centred
     shared = torch.distributions.MultivariateNormal
     densities = torch.stack([shared(mean, within / len(rows)).log_prob(rows) for mean in means], dim=1)
-    evidence = class_evidence(rows, opinion, 0.0)
+    evidence = evidence_of(rows, opinion, 0.0)
     difference = evidence - densities
     assert float((difference - difference.mean(dim=1, keepdim=True)).abs().max()) < 1e-9
 
@@ -50,7 +54,7 @@ def test_opinions_weigh_rows() -> None:
         for weight, row in zip(opinion[:, label], rows, strict=True):
             within += weight * torch.outer(row - means[label], row - means[label]) / len(rows)
     normal = torch.distributions.MultivariateNormal
-    difference = class_evidence(rows, opinion, 0.0)
+    difference = evidence_of(rows, opinion, 0.0)
     difference -= torch.stack([normal(mean, within).log_prob(rows) for mean in means], dim=1)
     assert float((difference - difference.mean(dim=1, keepdim=True)).abs().max()) < 1e-9
 
@@ -60,8 +64,19 @@ def test_nothing_but_noise_says_nothing(dim: int) -> None:
     generator = torch.Generator().manual_seed(dim)
     rows = 3.0 * torch.randn(2000, dim, dtype=torch.float64, generator=generator)
     opinion = torch.rand(2000, 3, dtype=torch.float64, generator=generator)
-    evidence = class_evidence(rows, opinion / opinion.sum(dim=1, keepdim=True), 9.0)
+    evidence = evidence_of(rows, opinion / opinion.sum(dim=1, keepdim=True), 9.0)
     assert float((evidence - evidence.mean(dim=1, keepdim=True)).abs().max()) < 0.15
+
+
+def test_columns_of_nothing_but_noise_take_nothing_from_those_without() -> None:
+    rows, labels = blobs(900, 8, 2.0)
+    noise = 30.0 * torch.randn(900, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    variance = torch.tensor([0.0] * 8 + [900.0] * 8, dtype=torch.float64)
+    alone = evidence_of(rows, one_hot(labels), 0.0)
+    beside = class_evidence(torch.cat([rows, noise], dim=1), one_hot(labels), variance)
+    assert float((beside - alone).abs().max()) < 0.2 * float(alone.abs().max())
+    as_if_noisy = evidence_of(torch.cat([rows, noise], dim=1), one_hot(labels), 900.0)
+    assert float(as_if_noisy.abs().max()) < 0.2 * float(alone.abs().max()), "the control: one variance for all"
 
 
 def test_the_more_noise_the_less_is_said() -> None:
@@ -69,7 +84,7 @@ def test_the_more_noise_the_less_is_said() -> None:
     spreads = []
     for variance in (0.0, 1.0, 16.0, 256.0, 65536.0):
         noise = torch.randn(rows.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-        evidence = class_evidence(rows + math.sqrt(variance) * noise, one_hot(labels), variance)
+        evidence = evidence_of(rows + math.sqrt(variance) * noise, one_hot(labels), variance)
         spreads.append(float((evidence - evidence.mean(dim=1, keepdim=True)).abs().mean()))
     assert spreads == sorted(spreads, reverse=True)
     assert spreads[0] > 1
@@ -85,7 +100,7 @@ def test_it_tells_classes_that_a_weak_opinion_hardly_knows() -> None:
     )
     opinion = 0.5 * one_hot(guessed) + 0.5 / 3
     assert float((guessed == labels).double().mean()) < 0.55
-    found = class_evidence(rows, opinion, 0.0).argmax(dim=1)
+    found = evidence_of(rows, opinion, 0.0).argmax(dim=1)
     assert float((found == labels).double().mean()) > 0.9
 
 
@@ -94,11 +109,11 @@ def test_few_rows_many_columns_and_missing_classes_stay_finite(shape: tuple[int,
     rows = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     opinion = torch.zeros(shape[0], 3)
     opinion[:, 0] = 1
-    evidence = class_evidence(rows, opinion, 0.0)
+    evidence = evidence_of(rows, opinion, 0.0)
     assert evidence.shape == (shape[0], 3)
     assert evidence.dtype == torch.float32
     assert bool(evidence.isfinite().all())
-    assert bool(class_evidence(torch.zeros(shape), opinion, 0.0).isfinite().all())
+    assert bool(evidence_of(torch.zeros(shape), opinion, 0.0).isfinite().all())
 
 
 def test_calibration_takes_the_factor_with_the_smallest_loss_on_the_judged_nodes() -> None:

@@ -37,6 +37,7 @@ from veilgraph.protocol.limits import LimitSettings, refusal
 DIM, HOPS = 6, 2
 UNITS: Mapping[str, Mapping[str, Any]] = {
     "edge": {"unit": "edge"},
+    "edge, own rows in the clear": {"unit": "edge", "aggregation": {"hops": HOPS, "dim": DIM, "own_rows": "clear"}},
     "node": {"unit": "node", "degree_bound": 2},
     "node-edges": {"unit": "node-edges", "degree_bound": 40},
     "node-edges, replaced": {"unit": "node-edges", "degree_bound": 40, "neighbours": "replacement"},
@@ -70,11 +71,13 @@ def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
     rows = graph.features.to_dense().double()
     rows = functional.normalize(rows @ random_projection(graph.num_features, DIM, streams, torch.float64))
     source_of_noise, released = fixed_secrets(f"noise of {graph.party}"), []
+    clear = privacy.aggregation is not None and privacy.aggregation.own_rows == "clear"
     for hop in range(HOPS + 1):
         clean = rows if hop == 0 else matrix @ rows
         if hop and privacy.sum_clip is not None:
             clean = clean * (privacy.sum_clip / clean.norm(dim=1, keepdim=True).clamp_min(privacy.sum_clip))
-        released.append(clean + mechanism.draw(tuple(clean.shape), source_of_noise))
+        noise = 0.0 if clear and not hop else mechanism.draw(tuple(clean.shape), source_of_noise)
+        released.append(clean + noise)
         if hop:
             rows = functional.normalize(released[-1])
     return torch.cat(released, dim=1)[: graph.common]
@@ -97,7 +100,7 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, un
 def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None:
     settings = job(3, noise_multiplier=3.0)
     learner = work(settings, small_parties(3), {}).learner
-    assert noise_variance(learner.session, NODES) == pytest.approx(2 * 9 / 4)
+    assert noise_variance(learner.session, NODES).tolist() == pytest.approx([2 * 9 / 4] * 3 * DIM)
     quiet = work(job(3, noise_multiplier=0), small_parties(3), {}).learner.released
     assert quiet is not None
     assert learner.released is not None
@@ -105,6 +108,29 @@ def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None
     assert float((learner.released - quiet)[:, first].var()) == pytest.approx(4.5, rel=0.3)
     assert float(quiet[:, first].norm(dim=1).max()) <= 1.0
     assert not torch.equal(learner.released[:, first], learner.released[:, DIM : 2 * DIM])
+
+
+def test_own_rows_in_the_clear_are_reckoned_with_as_they_are() -> None:
+    for holders, strategy, variance in ((3, "mean", 4.5), (3, "concat", 9.0), (2, "mean", 9.0)):
+        changes = {"model": {"combine": {"strategy": strategy}}}
+        settings = job(holders, changes, **UNITS["edge, own rows in the clear"], noise_multiplier=3.0)
+        learner = work(settings, small_parties(holders), {}).learner
+        expected = [0.0] * DIM + [variance] * HOPS * DIM
+        expected *= holders - 1 if strategy == "concat" else 1
+        assert noise_variance(learner.session, NODES).tolist() == pytest.approx(expected)
+
+
+def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:
+    noised, clear = (job(2, **UNITS[name], epsilon_total=4, delta=1e-5) for name in list(UNITS)[:2])
+    for settings, needed in ((noised, False), (clear, True)):
+        about = LimitSettings(max_epsilon=8, epsilon_unit="edge", leakage=())
+        assert ("own-rows" in (refusal(about, settings, "B", NODES, epsilon=4) or "")) == needed
+        accepting = about.model_copy(update={"leakage": ("own-rows",)})
+        assert refusal(accepting, settings, "B", NODES, epsilon=4) is None
+    costs = [plan(each, "B", NODES) for each in (noised, clear)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[0].multiplier == costs[1].multiplier, "of an edge they say nothing, so nothing is saved or paid"
 
 
 def test_evidence_is_taken_as_far_as_it_serves_the_validation_nodes() -> None:
@@ -227,6 +253,9 @@ def test_nothing_but_hellos_is_sent_where_one_refuses(monkeypatch: pytest.Monkey
         ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"sum_clip": 3.5}}, "aggregation.sum_clip"),
         ({"canaries": 5}, "canaries"),
         ({"aggregation": {"hops": 0}}, "privacy.aggregation.hops"),
+        ({"unit": "node", "degree_bound": 3, "aggregation": {"own_rows": "clear"}}, "aggregation.own_rows"),
+        ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"own_rows": "clear"}}, "aggregation.own_rows"),
+        ({"aggregation": {"own_rows": "some"}}, "privacy.aggregation.own_rows"),
     ],
 )
 def test_what_is_not_proven_is_refused(privacy: dict[str, Any], named: str) -> None:
@@ -264,3 +293,8 @@ def test_a_job_without_it_is_what_it_was() -> None:
     with_it = job(2, epsilon_total=4)
     assert parse_job(with_it.model_dump(mode="json")) == with_it
     assert with_it.hash() != job(2, epsilon_total=4, aggregation={"hops": 1, "dim": DIM}).hash()
+    said = with_it.model_dump(mode="json")["privacy"]["aggregation"]
+    assert "own_rows" not in said
+    clear = job(2, epsilon_total=4, aggregation={**said, "own_rows": "clear"})
+    assert parse_job(clear.model_dump(mode="json")) == clear
+    assert clear.hash() != with_it.hash()

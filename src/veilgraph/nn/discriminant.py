@@ -35,7 +35,7 @@ def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: float) -> Tensor:
+def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Tensor:
     """Log p(row | class), up to what is the same for all classes.
 
     Linear discriminant analysis with the classes' shared covariance (Fisher 1936).
@@ -43,7 +43,8 @@ def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: float) -> Tens
     Args:
         rows: Tensor[N, d], noisy.
         opinion: Tensor[N, C], probabilities of the classes at each node.
-        noise_variance: of the noise on one entry of ``rows``.
+        noise_variance: Tensor[d], of the noise on one entry of each column. Columns of one variance are drawn towards
+            the overall mean together.
 
     Returns:
         Tensor[N, C] in the dtype of ``rows``; zeros where the noise explains all class means.
@@ -51,12 +52,17 @@ def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: float) -> Tens
     centred, weights = (rows - rows.mean(dim=0)).double(), opinion.double()
     sizes = weights.sum(dim=0).clamp_min(1e-12)
     means = (weights.T @ centred) / sizes[:, None]
-    by_noise = noise_variance * rows.shape[1] * weights.square().sum(dim=0) / sizes.square()
-    lengths = means.square().sum(dim=1).clamp_min(1e-300)
-    means *= (1 - by_noise / lengths).clamp_min(0)[:, None]
+    spread = weights.square().sum(dim=0) / sizes.square()
+    for variance in sorted(set(noise_variance.tolist())):
+        alike = noise_variance == variance
+        by_noise = variance * alike.sum() * spread
+        lengths = means[:, alike].square().sum(dim=1).clamp_min(1e-300)
+        means[:, alike] *= (1 - by_noise / lengths).clamp_min(0)[:, None]
     within = (centred.T @ centred) / len(rows) - (means.T * (sizes / len(rows))) @ means
     eigenvalues, axes = torch.linalg.eigh(within)
-    smallest = max(noise_variance / 2, _SMALLEST_EIGENVALUE * float(eigenvalues.clamp_min(0).mean()), 1e-30)
+    smallest = max(
+        float(noise_variance.min()) / 2, _SMALLEST_EIGENVALUE * float(eigenvalues.clamp_min(0).mean()), 1e-30
+    )
     directions: Tensor = means @ (axes / eigenvalues.clamp_min(smallest)) @ axes.T
     evidence: Tensor = centred @ directions.T - (directions * means).sum(dim=1) / 2
     return evidence.to(rows.dtype)

@@ -15,7 +15,7 @@ is so much noise that s ≥ 1, rows are zero: nothing but noise is released.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -71,12 +71,21 @@ class NoisySums:
         hops: K.
         mechanism: Gaussian noise over a clip of 1; None for none.
         sum_clip: B; None: sums are as long as they are.
+        own_rows: whether Y_0 is noised too; where not it is X_0, which says nothing of edges.
 
     Raises:
         ConfigError: there is so little noise that sums of N rows on its grid are not exact.
     """
 
-    def __init__(self, pairs: sp.csr_array, hops: int, mechanism: Mechanism | None, sum_clip: float | None) -> None:
+    def __init__(
+        self,
+        pairs: sp.csr_array,
+        hops: int,
+        mechanism: Mechanism | None,
+        sum_clip: float | None,
+        own_rows: Literal["noised", "clear"] = "noised",
+    ) -> None:
+        self._own_noised = own_rows == "noised"
         self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
         entries = pairs.tocoo()
         whole = entries.data == 1.0
@@ -99,12 +108,13 @@ class NoisySums:
             source: of the noise.
 
         Returns:
-            Tensor[N, (K + 1)·d] float64, multiples of the noise's grid.
+            Tensor[N, (K + 1)·d] float64, multiples of the noise's grid; Y_0 without noise where it is to have none.
 
         Raises:
             RangeOverflow: an entry is not finite.
         """
-        released = [self._noised(self._of_length_1(rows), source)]
+        first = self._of_length_1(rows)
+        released = [self._noised(first, source) if self._own_noised else first]
         for hop in range(self._hops):
             before = rows if hop == 0 else released[-1]
             released.append(self._noised(self._summed(self._of_length_1(before)), source))

@@ -97,7 +97,8 @@ class NoisedPublisher(Publisher):
         if privacy.aggregation is None:
             raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
         mechanism = None if self._event is None else self.plan.mechanism("embeddings")
-        sums = NoisySums(pairs, privacy.aggregation.hops, mechanism, privacy.sum_clip)
+        hops = privacy.aggregation
+        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, hops.own_rows)
 
         def noised() -> Tensor:
             return sums.release(rows, self._source)[:common].clone()

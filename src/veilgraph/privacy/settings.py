@@ -63,6 +63,16 @@ class AggregationSettings(Settings):
     sum_clip: float | None = Field(
         None, gt=0, description="B: longest sum of a node's neighbours, for unit node-edges; null: √degree_bound"
     )
+    own_rows: Literal["noised", "clear"] = Field(
+        "noised",
+        description="a node's own row: noised as the sums are; or as it is, for unit edge, of which it says nothing",
+    )
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without ``own_rows`` where these are noised, which they were before there was a choice."""
+        said: dict[str, Any] = dump(self)
+        return said if self.own_rows == "clear" else {k: v for k, v in said.items() if k != "own_rows"}
 
 
 class PrivacySettings(Settings):
@@ -186,6 +196,11 @@ class PrivacySettings(Settings):
             raise ValueError(
                 f"degree_bound={self.degree_bound} with aggregation and unit='edge': one edge moves two rows of a hop "
                 "however many there are, and a bound would let it displace others; leave it out"
+            )
+        if aggregation.own_rows == "clear" and self.unit != "edge":
+            raise ValueError(
+                f"aggregation.own_rows='clear' with unit={self.unit!r}: a node's own row is made of its features, and "
+                "that ε is about these; leave it out, or choose unit edge"
             )
         if aggregation.sum_clip is None:
             return

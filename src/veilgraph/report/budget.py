@@ -20,9 +20,8 @@ from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import releases_within
-from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.plan import Channel, Plan
-from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import MECHANISMS, AggregationSettings, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -107,9 +106,13 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         planned = next(planned for planned in plans.values() if planned.releases)
         what = "node with all its edges" if privacy.unit == "node-edges" else privacy.unit
         notes.append(
-            f"noise is in every hop: one {what} moves the {privacy.aggregation.hops + 1} noisy matrices of a "
+            f"noise is in every hop: one {what} moves the {_noisy_matrices(privacy.aggregation)} noisy matrices of a "
             f"release by at most {planned.clips:.4g} together, where every row has length 1 before a hop"
         )
+        if privacy.aggregation.own_rows == "clear":
+            notes.append(
+                "privacy.aggregation.own_rows=clear: a node's own row goes without noise, so of features ε is infinite"
+            )
     if privacy.unit == "node-edges":
         notes.append(
             f"a holder whose graph has a node of more than privacy.degree_bound={privacy.degree_bound} neighbours "
@@ -253,8 +256,7 @@ def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, P
 def _of_total(planned: Plan, total: float, horizon: Horizon) -> Plan:
     """With the noise by which everything until the horizon has that total."""
     mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
-    clips = sensitivity_in_clips(privacy.relation) * mechanism.rows_moved(planned.rows)
-    noise = mechanism.for_total(total, planned.delta, horizon.releases(planned), clips)
+    noise = mechanism.for_total(total, planned.delta, horizon.releases(planned), planned.clips)
     update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
     return replace(planned, settings=privacy.model_copy(update=update))
 
@@ -363,7 +365,11 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
 
     every, gradients = planned.releases, planned.step.get("gradients", 0)
     changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
-    hops = {} if privacy.aggregation is None else {"noisy matrices": if_any(every, f"{privacy.aggregation.hops + 1}")}
+    hops = (
+        {}
+        if privacy.aggregation is None
+        else {"noisy matrices": if_any(every, f"{_noisy_matrices(privacy.aggregation)}")}
+    )
     return {
         "schedule": privacy.schedule,
         "releases per training step": _counts(planned.step),
@@ -386,6 +392,10 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         _TOTAL: _up(planned.epsilon_total) if _has_room(planned) else f"at most {_up(planned.epsilon_bound)}",
         "holds against": against,
     }
+
+
+def _noisy_matrices(hops: AggregationSettings) -> int:
+    return hops.hops + (hops.own_rows == "noised")
 
 
 def _deviation(planned: Plan, channel: Channel) -> str:

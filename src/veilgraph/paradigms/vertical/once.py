@@ -291,8 +291,8 @@ class LearningHolder(OnceRole, Judge):
         return {**super().weights(), "initial.weight": self._weight.data}
 
 
-def noise_variance(session: Session, nodes: int) -> float:
-    """Of the noise on one entry of what the label holder gets: public, as the job and the number of nodes are.
+def noise_variance(session: Session, nodes: int) -> Tensor:
+    """Tensor[w] float64: of the noise in each column that the label holder gets, public as job and number of nodes are.
 
     James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
     """
@@ -301,4 +301,9 @@ def noise_variance(session: Session, nodes: int) -> float:
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
     divisor = vertical(job).divisor or 1
     pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
-    return sum(variances) / pieces / divisor / divisor
+    columns = vertical(job).released_dim
+    found = torch.full((columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)
+    hops = None if job.privacy is None else job.privacy.aggregation
+    if hops is not None and hops.own_rows == "clear":
+        found[: hops.dim] = 0.0
+    return found.repeat(pieces)

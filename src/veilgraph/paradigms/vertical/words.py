@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.privacy.settings import AggregationSettings
 
 
 def describe(settings: VerticalJob) -> list[str]:
@@ -25,8 +26,8 @@ def describe(settings: VerticalJob) -> list[str]:
     if hops is not None:
         sentences.append(
             f"{listed(settings.publishing)} instead sum up what each node's neighbours have, scaled to length 1, "
-            f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time; "
-            f"{settings.data.label_party} trains on them and on its own data, alone."
+            f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time"
+            f"{_own_rows(hops)}; {settings.data.label_party} trains on them and on its own data, alone."
         )
     elif once:
         sentences.append(
@@ -44,6 +45,10 @@ def describe(settings: VerticalJob) -> list[str]:
             f"output, computes the loss from {_labels(settings)}, and gradients return the same way."
         )
     return [*sentences, *_batches(settings), _noise(settings), TRUST]
+
+
+def _own_rows(hops: AggregationSettings) -> str:
+    return ", beside what each node itself has, without noise" if hops.own_rows == "clear" else ""
 
 
 def _batches(settings: VerticalJob) -> list[str]:
