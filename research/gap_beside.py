@@ -8,23 +8,18 @@ neighbours at a holder that releases, and in GAP's graph: edges beyond are left 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any, Final
 
 import torch
 
+from research.figures import Figures, shown
 from research.gap import Gap, gap_logits
-from veilgraph import __version__
-from veilgraph.core.files import write_whole
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.degree import bound_degrees
@@ -75,30 +70,6 @@ SETS: Final = (
     Set("github", "auc", bound=50, local={"hops": 4}),
     Set("amazon", "auc", holders=3, bound=50, local={"hops": 4}),
 )
-
-
-class Figures:
-    """What was measured, ``set/level/way/ε/seed`` → test figure; kept after every one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.found: dict[str, float] = content.get("test", {})
-
-    def measure(self, key: str, made: Callable[[], float]) -> None:
-        """Measures what is not there yet."""
-        if key in self.found:
-            return
-        started = time.perf_counter()
-        self.found[key] = round(made(), 4)
-        content = {"version": __version__, "torch": torch.__version__, "test": self.found}
-        write_whole(self._path, (json.dumps(content, indent=1) + "\n").encode())
-        sys.stderr.write(f"{key}: {self.found[key]:.4f} ({time.perf_counter() - started:.0f} s)\n")
-
-    def of(self, name: str, level: str, way: str, epsilon: float) -> list[float]:
-        """Of all seeds."""
-        prefix = f"{name}/{level}/{way}/{epsilon:g}/"
-        return [value for key, value in self.found.items() if key.startswith(prefix)]
 
 
 def job_of(each: Set, level: str, epsilon: float, seed: int, own_rows: str = "noised") -> JobSettings:
@@ -191,20 +162,14 @@ def _table(each: Set, level: str, figures: Figures) -> Iterator[str]:
     yield f"|---|{'---:|' * (len(heads) + 1)}"
     clear = {CLEAR: "the same, own rows in the clear"} if level == "edge" else {}
     for way, words in {OURS: "once, noise in every hop", **clear, GAP: "GAP, all data in one place"}.items():
-        cells = [_shown(figures.of(each.name, level, way, epsilon)) for epsilon in (*EPSILONS, math.inf)]
+        cells = [shown(figures.of(each.name, level, way, epsilon)) for epsilon in (*EPSILONS, math.inf)]
         yield f"| {words} | {' | '.join(cells)} |"
     for way, words in {OURS: "control", **dict.fromkeys(clear, "control, own rows in the clear")}.items():
-        control = _shown(figures.of(each.name, level, way, CONTROL))
+        control = shown(figures.of(each.name, level, way, CONTROL))
         yield f"| {words}, ε = {CONTROL:g} | {' | '.join([control] * len(EPSILONS))} | – |"
-    alone = _shown(figures.of(each.name, level, ALONE, 0))
+    alone = shown(figures.of(each.name, level, ALONE, 0))
     yield f"| A alone, the same training | {' | '.join([alone] * len(EPSILONS))} | {alone} |"
     yield ""
-
-
-def _shown(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def written(page: str, figures: Figures) -> str:

@@ -1,19 +1,23 @@
 """What perturbed labels cost in accuracy: docs/privacy.md, "Labels under randomised response".
 
-``python -m research.label_privacy --seeds 2`` prints the table; ``--sets digits`` that row alone. A cell is the
-plaintext twin of a two-holder job with ``preset: auto``; the tests hold the twin to the federated job.
+``python -m research.label_privacy --seeds 2`` measures what ``docs/label-privacy.json`` lacks and prints the table;
+``--sets digits`` that set alone. A cell is the plaintext twin of a two-holder job with ``preset: auto``; the tests hold
+the twin to the federated job.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from statistics import fmean, stdev
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.baselines import isolated
@@ -28,6 +32,8 @@ from veilgraph.protocol.plain_fitting import fit
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, None)
 SETS: Final = ("digits", "cora")
 FIRST_SEED: Final = 10
+JOINT, ALONE = "joint", "A alone"
+FIGURES: Final = Path(__file__).parent.parent / "docs" / "label-privacy.json"
 
 
 def job(dataset: str, seed: int, epsilon: float | None) -> JobSettings:
@@ -63,25 +69,35 @@ def alone(dataset: str, seed: int) -> float:
     return float(isolated(settings, graphs, settings.data.label_party).summary["test_accuracy"])
 
 
-def shown(values: list[float]) -> str:
-    """Mean and standard deviation."""
-    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+def measure(figures: Figures, sets: Sequence[str], seeds: Sequence[int]) -> None:
+    """All that is not there yet."""
+    for name in sets:
+        for seed in seeds:
+            for epsilon in EPSILONS:
+                shown = "none" if epsilon is None else f"{epsilon:g}"
+                figures.measure(f"{name}/label/{JOINT}/{shown}/{seed}", partial(accuracy, name, seed, epsilon))
+            figures.measure(f"{name}/label/{ALONE}/none/{seed}", partial(alone, name, seed))
+
+
+def table(figures: Figures) -> list[str]:
+    """Markdown: a row for each set."""
+    heads = ["none" if epsilon is None else f"ε = {epsilon:g}" for epsilon in EPSILONS]
+    lines = [f"| data | {' | '.join([*heads, 'A alone, none'])} |", f"|---|{'---|' * (len(heads) + 1)}"]
+    for name in figures.sets():
+        cells = [shown(figures.of(name, "label", JOINT, epsilon)) for epsilon in EPSILONS]
+        lines.append(f"| {name} | {' | '.join([*cells, shown(figures.of(name, 'label', ALONE, None))])} |")
+    return lines
 
 
 def main(arguments: list[str]) -> None:
-    """Prints the table."""
+    """Measures what is not there yet, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--sets", default=",".join(SETS))
     given = parser.parse_args(arguments)
-    seeds = range(FIRST_SEED, FIRST_SEED + given.seeds)
-    heads = ["none" if epsilon is None else f"ε = {epsilon:g}" for epsilon in EPSILONS]
-    sys.stdout.write(f"| | {' | '.join([*heads, 'A alone, none'])} |\n|---|{'---|' * (len(heads) + 1)}\n")
-    for dataset in given.sets.split(","):
-        cells = [shown([accuracy(dataset, seed, epsilon) for seed in seeds]) for epsilon in EPSILONS]
-        cells.append(shown([alone(dataset, seed) for seed in seeds]))
-        sys.stdout.write(f"| {dataset} | {' | '.join(cells)} |\n")
-        sys.stdout.flush()
+    figures = Figures(FIGURES)
+    measure(figures, given.sets.split(","), range(FIRST_SEED, FIRST_SEED + given.seeds))
+    sys.stdout.write("\n".join([*table(figures), ""]))
 
 
 if __name__ == "__main__":

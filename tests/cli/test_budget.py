@@ -260,9 +260,10 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     budget = veilgraph("budget", job)
     assert budget.exit_code == 0, budget.output
     text = words(budget.stdout)
-    for part in ("randomised response", "1.5", "B │ nothing", "features and edges are not noised", "not hidden: which"):
+    for part in ("randomised response", "1.5", "B │ nothing", "features and edges are not noised", "not hidden: which", "What to expect", "digits"):
         assert part in text
-    assert "--total is about noise" in one_error(veilgraph("budget", job, "--total", "2"))
+    for option in ("--total", "--jobs", "--predictions"):
+        assert "are about noise on embeddings" in one_error(veilgraph("budget", job, option, "2"))
     assert "A learns from perturbed labels: ε 1.5 of one label" in words(veilgraph("check", job).stdout)
     trained = veilgraph("train", job, "--out", tmp_path / "run")
     assert trained.exit_code == 0, trained.output

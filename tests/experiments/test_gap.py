@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from research import gap_beside
+from research.figures import Figures
 from research.gap import Gap, _noisy_gradients, gap_logits
-from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Figures, Set, bounded
+from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon

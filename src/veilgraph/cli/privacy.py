@@ -100,34 +100,45 @@ def _shown(
             )
         return _show_releases(settings, settings.feature_release, nodes)
     if settings.label_privacy is not None:
-        if asked:
-            raise ConfigError("--total is about noise on embeddings; the ε of perturbed labels is in the job itself")
+        if asked or lasting != (1, 0):
+            raise ConfigError(
+                "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed labels is in the "
+                "job itself, and the same labels are paid for once; leave them out"
+            )
         return _show_labels(settings, settings.label_privacy)
     from veilgraph.report.budget import (  # noqa: PLC0415
         Horizon,
         budget_facts,
         budget_notes,
         budget_table,
+        horizon_note,
+        job_epsilons,
         noise_facts,
         noise_notes,
         noise_table,
     )
 
+    horizon = Horizon(*lasting)
     with messages().status("accounting"):
         planned = None if settings.privacy is None else budget_table(settings, nodes)
         notes = budget_notes(settings, nodes)
-        needed = noise_table(settings, totals, nodes, Horizon(*lasting))
+        needed = noise_table(settings, totals, nodes, horizon)
+        more = [note for note in (horizon_note(settings, totals, nodes, horizon), *noise_notes(settings)) if note]
     if planned is not None:
         results().print(planned)
     for note in notes:
         typer.echo(note)
     if needed is not None:
         results().print(needed)
-    for note in noise_notes(settings):
+    for note in more:
         typer.echo(note)
-    notes += noise_notes(settings)
-    holders = None if settings.privacy is None else budget_facts(settings, nodes)
-    return {"holders": holders, "noise": noise_facts(settings, totals, nodes, Horizon(*lasting)), "notes": notes}
+    expected = _show_expected(settings, job_epsilons(settings, totals, nodes, horizon))
+    return {
+        "holders": None if settings.privacy is None else budget_facts(settings, nodes),
+        "noise": noise_facts(settings, totals, nodes, horizon),
+        "notes": [*notes, *more],
+        "expected": expected,
+    }
 
 
 def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes: int | None) -> dict[str, object]:
@@ -147,7 +158,20 @@ def _show_labels(settings: JobSettings, private: LabelPrivacySettings) -> dict[s
     notes = label_notes(settings, private)
     for note in notes:
         typer.echo(note)
-    return {"holders": label_facts(settings, private), "notes": notes}
+    expected = _show_expected(settings, {private.epsilon: private.epsilon})
+    return {"holders": label_facts(settings, private), "notes": notes, "expected": expected}
+
+
+def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[dict[str, object]]:
+    """What came of such jobs where that was measured: total ε → that of one job."""
+    from veilgraph.report.expected import expected_facts, expected_table, not_measured  # noqa: PLC0415
+
+    table = expected_table(settings, epsilons)
+    if table is not None:
+        results().print(table)
+    elif settings.privacy is not None and epsilons:
+        typer.echo(not_measured(settings))
+    return expected_facts(settings, epsilons)
 
 
 def _organisation(path: Path, settings: JobSettings | None) -> Organisation:

@@ -19,6 +19,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.settings import MECHANISMS, AggregationSettings, PrivacySettings, fitting_delta
@@ -241,6 +242,39 @@ def noise_facts(
         for total in totals
         for schedule, name, planned in _that_release(job, nodes)
     ]
+
+
+def job_epsilons(
+    job: JobSettings, totals: Sequence[float], nodes: int | None = None, horizon: Horizon | None = None
+) -> dict[float, float]:
+    """Total ε → that of a single job with the noise that it needs, of the job's own schedule; the arguments are
+    ``noise_table``'s.
+    """
+    schedule = None if job.privacy is None else job.privacy.schedule
+    plans = [planned for each, _, planned in _that_release(job, nodes) if each == schedule]
+    return {
+        total: _of_total(planned, total, horizon or Horizon()).epsilon_total for planned in plans for total in totals
+    }
+
+
+def horizon_note(job: JobSettings, totals: Sequence[float], nodes: int | None, horizon: Horizon) -> str:
+    """Which totals such jobs fit with the noise that the job has; empty for the job alone, or without any noise.
+
+    The arguments are ``noise_table``'s.
+    """
+    plans = [] if job.privacy is None or horizon == Horizon() else _plans(job, nodes).values()
+    needed = [
+        accountant.total({of.event: horizon.releases(of)}, of.delta)
+        for of in plans
+        if of.releases and of.event is not None
+    ]
+    if not needed:
+        return ""
+    fits = [f"{each:g}" for each in totals if max(needed) <= each]
+    return (
+        f"with the noise that the job has, {horizon} come to a {_TOTAL} of {_up(max(needed))}, which fits "
+        f"{'a total of ' + ', '.join(fits) if fits else 'none of the totals asked about'}"
+    )
 
 
 def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, Plan]]:

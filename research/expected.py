@@ -1,0 +1,75 @@
+"""The curves that ``veilgraph budget`` shows, of what was measured: ``python -m research.expected``.
+
+It measures nothing. What it takes are the means of ``research.gap_beside`` and ``research.label_privacy``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any, Final
+
+from research import gap_beside, label_privacy
+from research.figures import Figures
+from veilgraph.core.files import write_whole
+from veilgraph.report.expected import CURVES
+
+_WAYS: Final = {
+    "edge, noise in every hop": ("edge", gap_beside.OURS),
+    "edge, noise in every hop, own rows in the clear": ("edge", gap_beside.CLEAR),
+    "node-edges, noise in every hop": ("node", gap_beside.OURS),
+}
+
+
+def made() -> dict[str, Any]:
+    """What the file has."""
+    return {"curves": [*_of_hops(Figures(gap_beside.FIGURES)), *_of_labels(Figures(label_privacy.FIGURES))]}
+
+
+def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
+    for way, (level, of) in _WAYS.items():
+        for each in gap_beside.SETS:
+            points = {epsilon: figures.of(each.name, level, of, epsilon) for epsilon in gap_beside.EPSILONS}
+            without = figures.of(each.name, level, gap_beside.OURS, math.inf)
+            control = figures.of(each.name, level, of, gap_beside.CONTROL)
+            alone = figures.of(each.name, level, gap_beside.ALONE, 0) or figures.of(
+                each.name, level, gap_beside.OURS, gap_beside.CONTROL
+            )
+            if without and control and all(points.values()):
+                yield _curve(way, each.name, each.figure.replace("auc", "AUC"), alone, without, control, points)
+
+
+def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
+    for name in figures.sets():
+        of = {epsilon: figures.of(name, "label", label_privacy.JOINT, epsilon) for epsilon in label_privacy.EPSILONS}
+        alone, without = figures.of(name, "label", label_privacy.ALONE, None), of.pop(None)
+        points = {epsilon: values for epsilon, values in of.items() if epsilon is not None}
+        if alone and without and all(points.values()):
+            yield _curve("labels", name, "accuracy", alone, without, points[min(points)], points)
+
+
+def _curve(
+    way: str,
+    data: str,
+    figure: str,
+    alone: list[float],
+    without: list[float],
+    control: list[float],
+    points: dict[float, list[float]],
+) -> dict[str, Any]:
+    return {
+        "way": way,
+        "data": data,
+        "figure": figure,
+        "seeds": min(map(len, (without, control, *points.values()))),
+        "alone": round(fmean(alone), 4),
+        "without": round(fmean(without), 4),
+        "control": round(fmean(control), 4),
+        "points": {f"{epsilon:g}": round(fmean(values), 4) for epsilon, values in points.items()},
+    }
+
+
+if __name__ == "__main__":
+    write_whole(CURVES, (json.dumps(made(), indent=1) + "\n").encode())

@@ -1,0 +1,71 @@
+"""What accuracy a budget lets expect: from curves that were measured, said only of jobs of their kind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import research.expected
+from tests.roles.once import job as once_job
+from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.report.budget import Horizon, horizon_note, job_epsilons, noise_facts
+from veilgraph.report.expected import CURVES, Curve, curves, expected_facts, expected_table, not_measured, way_of
+
+HOPS: dict[str, Any] = {"unit": "edge", "epsilon_total": 4, "delta": 1e-5, "aggregation": {"hops": 2, "dim": 8}}
+CURVE = Curve("edge, noise in every hop", "x", "accuracy", 3, 0.7, 0.9, 0.69, {1.0: 0.7, 4.0: 0.8, 16.0: 0.84})
+
+
+def test_the_file_is_what_was_measured() -> None:
+    assert json.loads(CURVES.read_text(encoding="utf-8")) == research.expected.made(), "python -m research.expected"
+    assert {curve.way for curve in curves()} >= {"edge, noise in every hop", "labels"}
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "expected"), [(0.5, 0.69), (1.0, 0.7), (2.0, 0.75), (4.0, 0.8), (8.0, 0.82), (16.0, 0.84), (99.0, 0.84)]
+)
+def test_between_measured_points_it_is_a_line_and_beyond_them_no_promise(epsilon: float, expected: float) -> None:
+    assert CURVE.at(epsilon) == pytest.approx(expected)
+
+
+def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
+    kinds = {
+        "edge, noise in every hop": once_job(2, **HOPS),
+        "edge, noise in every hop, own rows in the clear": once_job(
+            2, **{**HOPS, "aggregation": {"hops": 2, "dim": 8, "own_rows": "clear"}}
+        ),
+        "node-edges, noise in every hop": once_job(2, **{**HOPS, "unit": "node-edges", "degree_bound": 5}),
+        "labels": parse_job(
+            {
+                "data": {"dataset": "cora", "split": [0.5, 0.25, 0.25], "stratify": False},
+                "label_privacy": {"epsilon": 2},
+            }
+        ),
+    }
+    assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}
+    for job in (once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
+        assert way_of(job) == ""
+        assert expected_table(job, {4.0: 4.0}) is None
+        assert "was not measured" in not_measured(job)
+
+
+def test_one_job_of_a_horizon_has_the_noise_that_the_total_needs_and_its_own_epsilon() -> None:
+    job = once_job(2, **HOPS)
+    planned = plan(job, "B")
+    assert planned is not None
+    assert noise_facts(job, [4.0])[-1]["noise_multiplier"] == planned.multiplier, "as the job itself would have it"
+    assert job_epsilons(job, [4.0]) == {4.0: pytest.approx(4.0, rel=1e-6)}
+    twelve = job_epsilons(job, [4.0, 16.0], horizon=Horizon(12))
+    assert 0.5 < twelve[4.0] < 1.5 < twelve[16.0] < 6
+    facts = expected_facts(job, twelve)
+    assert {each["epsilon_total"] for each in facts} == {4.0, 16.0}
+    assert all(each["epsilon_job"] == twelve[each["epsilon_total"]] for each in facts)
+
+
+def test_a_horizon_says_which_totals_the_jobs_own_noise_fits() -> None:
+    job = once_job(2, **HOPS)
+    assert horizon_note(job, [4.0], None, Horizon()) == ""
+    assert horizon_note(job, [4.0, 64.0], None, Horizon(3)).endswith("which fits a total of 64")
+    assert horizon_note(job, [4.0, 5.0], None, Horizon(3)).endswith("none of the totals asked about")
