@@ -260,7 +260,15 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     budget = veilgraph("budget", job)
     assert budget.exit_code == 0, budget.output
     text = words(budget.stdout)
-    for part in ("randomised response", "1.5", "B │ nothing", "features and edges are not noised", "not hidden: which", "What to expect", "digits"):
+    for part in (
+        "randomised response",
+        "1.5",
+        "B │ nothing",
+        "features and edges are not noised",
+        "not hidden: which",
+        "What to expect",
+        "digits",
+    ):
         assert part in text
     for option in ("--total", "--jobs", "--predictions"):
         assert "are about noise on embeddings" in one_error(veilgraph("budget", job, option, "2"))

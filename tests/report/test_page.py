@@ -206,5 +206,5 @@ def test_templates_are_package_data() -> None:
     patterns = re.findall(r'"(report/[^"]+)"', (root / "pyproject.toml").read_text())
     package = root / "src" / "veilgraph"
     shipped = {path for pattern in patterns for path in package.glob(pattern)}
-    assert shipped == set((package / "report" / "templates").iterdir())
+    assert shipped == {*(package / "report" / "templates").iterdir(), package / "report" / "expected.json"}
     assert len(shipped) > 8

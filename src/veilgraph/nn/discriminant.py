@@ -50,19 +50,22 @@ def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Ten
         Tensor[N, C] in the dtype of ``rows``; zeros where the noise explains all class means.
     """
     centred, weights = (rows - rows.mean(dim=0)).double(), opinion.double()
+    variances = noise_variance.double().clone()
+    groups = [variances == value for value in sorted(set(variances.tolist()))]
+    for alike in groups if len(groups) > 1 else ():  # of one size, or the largest would hide the others' eigenvalues
+        size = centred[:, alike].square().mean().clamp_min(1e-300)
+        centred[:, alike] /= size.sqrt()
+        variances[alike] /= size
     sizes = weights.sum(dim=0).clamp_min(1e-12)
     means = (weights.T @ centred) / sizes[:, None]
     spread = weights.square().sum(dim=0) / sizes.square()
-    for variance in sorted(set(noise_variance.tolist())):
-        alike = noise_variance == variance
-        by_noise = variance * alike.sum() * spread
+    for alike in groups:
+        by_noise = variances[alike].sum() * spread
         lengths = means[:, alike].square().sum(dim=1).clamp_min(1e-300)
         means[:, alike] *= (1 - by_noise / lengths).clamp_min(0)[:, None]
     within = (centred.T @ centred) / len(rows) - (means.T * (sizes / len(rows))) @ means
     eigenvalues, axes = torch.linalg.eigh(within)
-    smallest = max(
-        float(noise_variance.min()) / 2, _SMALLEST_EIGENVALUE * float(eigenvalues.clamp_min(0).mean()), 1e-30
-    )
+    smallest = max(float(variances.min()) / 2, _SMALLEST_EIGENVALUE * float(eigenvalues.clamp_min(0).mean()), 1e-30)
     directions: Tensor = means @ (axes / eigenvalues.clamp_min(smallest)) @ axes.T
     evidence: Tensor = centred @ directions.T - (directions * means).sum(dim=1) / 2
     return evidence.to(rows.dtype)
