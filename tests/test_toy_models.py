@@ -87,6 +87,7 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 
 
+@nightly
 def test_they_train_here_and_apart_are_audited_and_reported(tmp_path: Path) -> None:
     install(tmp_path / "site", "models", POINTS)
     for name, job in {"job": JOB, "once": ONCE, "task": TASK}.items():

@@ -142,15 +142,11 @@ SAMPLE = (
     "nonsense",
     "train --view-passes x",
     "predict of what is not there",
-    "check of a file that is not there",
     "data check of a file that is not UTF-8",
-    "net machine-secret of a folder",
     "vertical job: train.epochs=",
     "party file: nodes.id=",
-    "data check, csv nodes: nan",
     "train, csv nodes: a short row",
     "init: two files of one party",
-    "net serve --metrics nonsense",
 )
 
 

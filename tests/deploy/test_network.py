@@ -174,6 +174,17 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
     assert "nodes.csv" in logs(Kit.open(consortium.network.kits["C"]), None)
 
 
+def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
+    settings = job("deep", model={"dim": 8, "rounds": 2})
+    with refused(ConfigError, key="limits.max_rounds", value=1):
+        consortium.submit(settings)
+    for party in (*HOLDERS, SERVER):
+        assert not (consortium.network.runs(party) / "deep").exists(), "work began"
+    for party in HOLDERS:
+        said = logs(Kit.open(consortium.network.kits[party]), None)
+        assert f"{party} refuses" in said or "stopped (ConfigError)" in said or "the job was stopped" in said
+
+
 @pytest.mark.parametrize("how", ["code in the job", pytest.param("another installed class", marks=nightly)])
 def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
     """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""

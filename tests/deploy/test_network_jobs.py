@@ -1,4 +1,4 @@
-"""What jobs of every kind do over the real engine: a consortium of its own, as in ``test_network``."""
+"""Jobs of every kind over the real engine, in ``make nightly``: as in ``test_network``, a consortium for all."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.verifying import verify
 from veilgraph.samples.organisations import export_parts
 
+pytestmark = nightly
+
 DEALER: Final = "D"
 """The server only relays."""
 
@@ -65,7 +67,6 @@ def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
     assert load_result(runs["A"].path).summary["test_accuracy"] > 0.8
 
 
-@nightly
 def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
     """None of them had leave before; then views are kept from the training on."""
     settings = job("audited")
@@ -180,14 +181,12 @@ def test_a_site_knows_by_its_own_kit_what_a_job_sent_and_spent(private: Mapping[
         assert found.epsilon == (None if party == DEALER else pytest.approx(float(found.ledger[-1]["total"])))
 
 
-@nightly
 def test_a_prediction_spends_at_every_holders_own_site(consortium: Consortium, private: Mapping[str, Trained]) -> None:
     consortium.submit(job("private", **PRIVATE), "predict")
     after = [trained(consortium, party, "private").releases for party in HOLDERS]
     assert after == [private[party].releases + 1 for party in HOLDERS]
 
 
-@nightly
 def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium) -> None:
     """Who deals knows what it waits for."""
     kit, file = consortium.network.kits["C"], consortium.out / "tables" / "C" / "party.yaml"
@@ -220,18 +219,6 @@ def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium)
         file.write_text(before, encoding="utf-8")
 
 
-def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
-    settings = job("deep", model={"dim": 8, "rounds": 2})
-    with refused(ConfigError, key="limits.max_rounds", value=1):
-        consortium.submit(settings)
-    for party in (*HOLDERS, SERVER):
-        assert not (consortium.network.runs(party) / "deep").exists(), "work began"
-    for party in HOLDERS:
-        said = logs(Kit.open(consortium.network.kits[party]), None)
-        assert f"{party} refuses" in said or "stopped (ConfigError)" in said or "the job was stopped" in said
-
-
-@nightly
 def test_every_site_says_beforehand_whether_it_would_take_part(consortium: Consortium) -> None:
     """Limits, a person, a table with a fault, and the dealer; then nobody has anything of it but a line in a log."""
     files = {party: consortium.out / "tables" / party / "party.yaml" for party in HOLDERS}
@@ -257,7 +244,6 @@ def test_every_site_says_beforehand_whether_it_would_take_part(consortium: Conso
     assert not any((consortium.network.runs(party) / settings.name).exists() for party in (*HOLDERS, SERVER))
 
 
-@nightly
 def test_a_horizontal_job_from_tables_is_the_run_in_one_process(consortium: Consortium, tmp_path: Path) -> None:
     """Every organisation has the scores, and its own nodes' predictions."""
     data = {"holders": list(HOLDERS), "feature_scaling": "standard"}

@@ -1,6 +1,7 @@
 """The README's code blocks run: YAML blocks are valid jobs, Python blocks work one after another."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def test_a_pages_python_blocks_run_in_order(tmp_path, monkeypatch, name, needs, 
     assert {*tmp_path.glob("runs/*"), *tmp_path.glob("*.png")} == {tmp_path / each for each in made}
 
 
+@cache
+def command_line():
+    """All commands; made once, for it takes a quarter of a second."""
+    return typer.main.get_command(app)
+
+
 def commands(page):
     """The commands in a page's code, without their comments; those in its sentences, too, as far as they go."""
     text = page.read_text(encoding="utf-8")
@@ -80,7 +87,7 @@ def commands(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_there_under_these_names_with_these_options(page):
     for words in map(str.split, commands(page)):
-        found = typer.main.get_command(app)
+        found = command_line()
         while (inner := getattr(found, "commands", None)) is not None:
             assert words, f"{found.name} is a group"
             name = words.pop(0).strip(",;:.")

@@ -6,6 +6,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests import nightly
 from tests.errors import refused as told_refused
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
@@ -110,7 +111,7 @@ def reconstructed(results, owner, weight_bits):
     return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3, pytest.param(5, marks=nightly)])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])
 def test_the_only_error_is_the_rounding_of_the_gradient(count, form, feature_bits, gradient_bits):

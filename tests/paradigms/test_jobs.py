@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import SAGEConv
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.runs import DROPOUT, assert_same_run, joint_model, lasting, saved_job
 from tests.roles.federation import (
@@ -334,7 +335,7 @@ KINDS_OF_DATA: dict[str, Callable[[PartyGraph], Data]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_DATA.values(), ids=KINDS_OF_DATA.keys())
-@pytest.mark.parametrize("holder", [0, 1], ids=["at the label holder", "at the other"])
+@pytest.mark.parametrize("holder", [pytest.param(0, marks=nightly), 1], ids=["at the label holder", "at the other"])
 def test_data_of_every_kind(tmp_path: Path, kind: Callable[[PartyGraph], Data], holder: int) -> None:
     names = ["bank", "shop"]
     graphs = small_parties(2)

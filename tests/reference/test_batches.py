@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import CLASSES, DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
@@ -73,7 +74,7 @@ def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]
         pytest.param({"model": {"combine": {"strategy": "regression"}, "local": {"model": "sage-lstm"}}}, id="lstm"),
     ],
 )
-@pytest.mark.parametrize("own", [False, True], ids=["common nodes", "own nodes"])
+@pytest.mark.parametrize("own", [pytest.param(False, marks=nightly), True], ids=["common nodes", "own nodes"])
 def test_every_weight_equals_the_twins(tmp_path: Path, changes: Settings, own: bool) -> None:
     graphs = with_own_nodes(small_parties(3), (5, 0, 4)) if own else small_parties(3)
     assert_twins(tmp_path / "run", small_job(3, DROPOUT, changes), graphs)
