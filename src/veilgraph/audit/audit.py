@@ -15,6 +15,7 @@ from veilgraph.audit.coalition import joined_evidence
 from veilgraph.audit.evidence import OPEN, SILENT, Evidence, check_rows, evidence_of, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.checks import checked
+from veilgraph.audit.mounts.label_epsilon import labels_epsilon
 from veilgraph.audit.mounts.masks import against_chance, told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
 from veilgraph.audit.source import source_of
@@ -177,6 +178,7 @@ def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: P
     if "epsilon" in attacks:
         progress(f"{adversary}: canaries")
         yield from empirical_epsilon(case, adversary)
+        yield from labels_epsilon(case, adversary, found)
 
 
 def _unattacked(

@@ -23,6 +23,7 @@ from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
@@ -162,14 +163,18 @@ def with_canaries(
     """
     privacy, release = settings.privacy, settings.feature_release
     of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
-    if not of_nodes and (privacy is None or privacy.canaries_in != "data"):
+    labels = settings.label_privacy
+    of_labels = labels is not None and labels.canaries > 0 and graph.party == settings.data.label_party
+    if not of_nodes and not of_labels and (privacy is None or privacy.canaries_in != "data"):
         return graph, None
     kept = store.canaries()
     if kept is None and begun and (store.epochs() or store.model_path.is_file() or _has_released(store)):
         raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
     key = None if kept is None else kept.key
-    made: NodeCanaries | Inserted
-    if of_nodes:
+    made: NodeCanaries | Inserted | LabelCanaries
+    if of_labels:
+        made = LabelCanaries.of(settings, graph, system_secrets, key)
+    elif of_nodes:
         made = NodeCanaries.of(settings, graph.common, system_secrets, key)
     else:
         made = Inserted.of(settings, graph.party, graph.common, system_secrets, key)
@@ -177,8 +182,10 @@ def with_canaries(
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
     if isinstance(made, Inserted):
         return made.into(graph), made.everywhere
-    labels = settings.label_release is not None and settings.label_release.holder == graph.party
-    return (graph if release is None else made.into(graph, release.low, release.high, labels=labels)), None
+    if isinstance(made, LabelCanaries):
+        return made.into(graph), None
+    with_labels = settings.label_release is not None and settings.label_release.holder == graph.party
+    return (graph if release is None else made.into(graph, release.low, release.high, labels=with_labels)), None
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import PartyName, Settings, named_in
@@ -80,3 +80,15 @@ class LabelPrivacySettings(Settings):
     epsilon: float = Field(
         gt=0, allow_inf_nan=False, description="ε of one node's label, by randomised response, for all jobs that use it"
     )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="training nodes whose labels are made up, so that an audit can hold the gradients against ε; what "
+        "is learned from them is worthless",
+    )
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without canaries where there are none, which is what a job was before there could be any."""
+        said: dict[str, Any] = dump(self)
+        return said if self.canaries else {k: v for k, v in said.items() if k != "canaries"}
