@@ -68,4 +68,6 @@ def test_a_horizon_says_which_totals_the_jobs_own_noise_fits() -> None:
     job = once_job(2, **HOPS)
     assert horizon_note(job, [4.0], None, Horizon()) == ""
     assert horizon_note(job, [4.0, 64.0], None, Horizon(3)).endswith("which fits a total of 64")
+    alike = [horizon_note(job, [4.0], None, each).split("total ε of ")[1] for each in (Horizon(3), Horizon(1, 2))]
+    assert alike[0] == alike[1], "a prediction of changed data is a release as a job's is"
     assert horizon_note(job, [4.0, 5.0], None, Horizon(3)).endswith("none of the totals asked about")
