@@ -255,12 +255,12 @@ class Kept:
 def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
     joint, alone = plan_of(3, 1, noise_multiplier=SIGMA), plan_of(3, None, noise_multiplier=SIGMA)
     for kept in ({"kept": Kept()}, {"sent": object()}):
-        with refused(ConfigError):
+        with refused(ConfigError, key="privacy.joint_noise"):
             NoisedPublisher(joint, None, system_secrets, **kept)  # type: ignore[arg-type]
     rows = torch.zeros(SHAPE)
-    with NoisedPublisher(joint, None, system_secrets) as door, refused(ConfigError):
+    with NoisedPublisher(joint, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
         door.embeddings(rows, 0)
-    with NoisedPublisher(alone, None, system_secrets) as door, refused(ConfigError):
+    with NoisedPublisher(alone, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
         door.summand(rows, 0)
     with pytest.raises(NotImplementedError):
         OPEN.summand(rows, 0)

@@ -66,7 +66,8 @@ class NoisedPublisher(Publisher):
         if plan.joint is not None and (kept is not None or sent is not None):
             raise ConfigError(
                 "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
-                "same bytes in another would come off by a subtraction; keep nothing of it"
+                "same bytes in another would come off by a subtraction; keep nothing of it",
+                key="privacy.joint_noise",
             )
         self.plan = plan
         self._canaries, self._kept, self._sent = canaries, kept, sent
@@ -90,7 +91,8 @@ class NoisedPublisher(Publisher):
         if self.plan.joint is not None:
             raise ConfigError(
                 "privacy.joint_noise: rows have a share of the noise alone, and go nowhere but under masks; release "
-                "them as a summand"
+                "them as a summand",
+                key="privacy.joint_noise",
             )
         clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
         if self._event is None:
@@ -102,7 +104,10 @@ class NoisedPublisher(Publisher):
     @override
     def summand(self, rows: Tensor, step: int) -> Tensor:
         if self.plan.joint is None or self._event is None:
-            raise ConfigError("privacy.joint_noise: the job has none, and each holder's noise is its own")
+            raise ConfigError(
+                "privacy.joint_noise: the job has none, and each holder's noise is its own; release embeddings",
+                key="privacy.joint_noise",
+            )
         rows = self._before_noise(rows, step).detach()
         if self._ledger is not None:
             self._ledger.spend(self._event, "embeddings", step)

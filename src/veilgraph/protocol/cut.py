@@ -103,7 +103,10 @@ class HolderCut:
             ConfigError: there are no masks.
         """
         if self._masks is None:
-            raise ConfigError("privacy.joint_noise: there are no masks, and a share of the noise protects nothing")
+            raise ConfigError(
+                "privacy.joint_noise: there are no masks, and a share of the noise protects nothing; mask",
+                key="privacy.joint_noise",
+            )
         released = self._publisher.summand(rows.cpu(), step)
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
         self._note_canaries(clear)
