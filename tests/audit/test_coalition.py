@@ -204,7 +204,7 @@ def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) ->
 
 
 def test_the_claim_of_joint_noise_is_against_so_many_friends_and_no_more(tmp_path: Path) -> None:
-    """Of three that publish one may help the server: canaries prove less than the ledger says. Of two it says nothing."""
+    """Of three that publish one may help the server: canaries prove less than the ledger says. Of two, nothing."""
     job = job_in(tmp_path / "data", "ABCD", initial={"method": "individual"}, local={"model": "appnp"})
     content = job.model_dump(mode="json") | {
         "privacy": {"epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
