@@ -1,6 +1,7 @@
 """What noise that holders make together is worth: docs/privacy.md, "Noise made jointly".
 
-``python -m research.joint_noise --seeds 3`` prints both tables. Every cell is a whole federated run over masks, with a
+``python -m research.joint_noise --seeds 3`` prints both tables; ``--set digits --publishing 4`` another's
+accuracy alone. Every cell is a whole federated run over masks, with a
 label holder beside the P that publish. The error is of what the server opens: against the same run without noise, over
 the deviation that one holder's ε needs.
 """
@@ -78,13 +79,14 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", default="cora")
-    parser.add_argument("--epsilons", default="1,2")
+    parser.add_argument("--epsilons", default="4,8,16,32")
+    parser.add_argument("--publishing", default="4,8")
     given = parser.parse_args(arguments)
-    for holders in PUBLISHING:
+    for holders in PUBLISHING if given.set == "cora" else ():
         for colluding in allowed(holders):
             sys.stdout.write(f"P = {holders}, t = {colluding}: error {error(given.set, holders, colluding):.4f}\n")
             sys.stdout.flush()
-    for holders in PUBLISHING[1:]:
+    for holders in map(int, given.publishing.split(",")):
         for epsilon in map(float, given.epsilons.split(",")):
             for colluding in allowed(holders):
                 summaries = [

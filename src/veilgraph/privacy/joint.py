@@ -24,8 +24,8 @@ and a density with U_k at m is the probability of being within half a cell of m 
 
 Q is thus what comes of *one* Gaussian of √k·τ = σC on K by post-processing: adding k - 1 uniforms that depend on
 nothing, and rounding. It is exactly as private as the event says, or more. The difference is nil: s ≥ 2^20, so the
-exponent is below -10^13, where Q within 100 of its standard deviations is above e^{-5100}. For s near 1 tests compare
-all three numerically, and the exact δ of R with the Gaussian's.
+exponent is below -10^13, and no R is more than 13.3·√k of Q's standard deviations out, where Q is above e^{-10^6}. For
+s near 1 tests compare all three numerically, and the exact δ of R with the Gaussian's.
 
 *What is computed.* R_j comes from ``noise.gaussian``, whose cells have the probability of the rounded normal within a
 factor e^±γ(z), γ ≤ 11·2^-27 up to 10 τ, beyond which lies a mass of 2^-75. In a convolution of k such laws factors
