@@ -130,7 +130,8 @@ def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(NoisedPublisher, "summand", noted)
         with pytest.MonkeyPatch.context() as broken:
-            broken.setattr(*((HolderCut, "_publish") if moment == "before it sends" else (KeptRelease, "replace")), cut)
+            kind, name = (HolderCut, "_publish") if moment == "before it sends" else (KeptRelease, "replace")
+            broken.setattr(kind, name, cut)
             with pytest.raises(CutError):
                 train(settings, run)
         first = len(drawn)

@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.privacy import accountant
+from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.event import GaussianEvent, JointGaussianEvent, from_json, to_json
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.noise import gaussian, granularity
@@ -39,7 +40,7 @@ def rounded_normals(cells: float, summands: int) -> Laws:
     """P[R_1 + … + R_k = m] around 0: each is a normal of so many cells, rounded."""
     width = math.ceil(12 * cells) + 2
     whole = np.arange(-width, width + 1)
-    one = ndtr((whole + 0.5) / cells) - ndtr((whole - 0.5) / cells)
+    one: Laws = ndtr((whole + 0.5) / cells) - ndtr((whole - 0.5) / cells)
     found = one
     for _ in range(summands - 1):
         found = np.convolve(found, one)
@@ -109,7 +110,7 @@ def test_any_that_do_not_collude_have_all_of_it(holders: int, colluding: int) ->
 
 def plan_of(holders: int, colluding: int | None, **privacy: Any) -> Plan:
     """Of B; the label holder beside so many makes no noise."""
-    more = {} if colluding is None else {"joint_noise": {"colluding": colluding}}
+    more: dict[str, Any] = {} if colluding is None else {"joint_noise": {"colluding": colluding}}
     return planned(job(holders=holders + 1, schedule="once", clip=CLIP, **more, **privacy), "B", nodes=SHAPE[0])
 
 
@@ -256,7 +257,7 @@ def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
     joint, alone = plan_of(3, 1, noise_multiplier=SIGMA), plan_of(3, None, noise_multiplier=SIGMA)
     for kept in ({"kept": Kept()}, {"sent": object()}):
         with refused(ConfigError, key="privacy.joint_noise"):
-            NoisedPublisher(joint, None, system_secrets, **kept)  # type: ignore[arg-type]
+            NoisedPublisher(joint, None, system_secrets, **kept)
     rows = torch.zeros(SHAPE)
     with NoisedPublisher(joint, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
         door.embeddings(rows, 0)
@@ -264,3 +265,16 @@ def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
         door.summand(rows, 0)
     with pytest.raises(NotImplementedError):
         OPEN.summand(rows, 0)
+
+
+def test_canaries_are_among_its_rows_and_those_that_are_watched_are_noted() -> None:
+    canaries = Canaries.draw(20, SHAPE[0], system_secrets)
+    plan = plan_of(3, 1, noise_multiplier=1e-3, canaries=20)
+    with NoisedPublisher(plan, None, system_secrets, canaries) as door:
+        door.watched = torch.tensor([0, 5])
+        lengths = door.summand(torch.zeros(SHAPE), 0).norm(dim=1)
+        assert door.clean.shape == (2, SHAPE[1])
+    there = torch.zeros(SHAPE[0], dtype=torch.bool)
+    there[canaries.rows[canaries.coins]] = True
+    assert float((lengths[there] - CLIP).abs().max()) < 0.1
+    assert float(lengths[~there].max()) < 0.1

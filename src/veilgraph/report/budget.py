@@ -19,8 +19,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy import accountant
 from veilgraph.paradigms.vertical.words import withstood
+from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.settings import MECHANISMS, AggregationSettings, PrivacySettings, fitting_delta
