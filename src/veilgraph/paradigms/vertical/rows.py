@@ -261,7 +261,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
              ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS,
              forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),), noised_when=OWN_NOISED),
-    Row(Kind.MASKED, PUBLISHED, "masked embeddings with a share of the noise", "mask", _SHARED, (SUMS,),
+    Row(Kind.MASKED, PUBLISHED, "masked noisy embeddings, each with a share of the noise", "mask", _SHARED, (SUMS,),
         (MASKED, JOINT), paid=True, rounds=EMBEDDINGS,
         forms=(Form("0, 1", "ring [N, d]", "[one release](#one-release)"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
