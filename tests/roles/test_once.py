@@ -200,6 +200,17 @@ def test_what_is_noised_jointly_is_the_twins(holders: int, colluding: int) -> No
     assert noise_variance(session.learner.session, NODES).tolist() == pytest.approx([share / (holders - 1)] * DIM)
 
 
+def test_what_is_noised_jointly_stays_on_the_grid_of_its_noise() -> None:
+    """Where numbers are so large that others would be moved by secret rounding, and their low bits not be 0."""
+    settings = job(3, {"model": {"combine": {"bits": 44}}}, clip=400.0, joint_noise={"colluding": 0})
+    planned, got = plan(settings, "B", NODES), work(settings, small_parties(3), {}).learner.released
+    assert planned is not None
+    assert got is not None
+    cells = 2 * got / planned.mechanism("embeddings").cell
+    assert float(got.abs().max()) > 64
+    assert torch.equal(cells, cells.round())
+
+
 @pytest.mark.parametrize(
     ("changes", "privacy", "named"),
     [
