@@ -31,11 +31,11 @@ from veilgraph.run.run_directory import RunDirectory
 NAMES = ("A", "B", "C")
 
 
-def job_in(folder: Path, **model: Any) -> JobSettings:
+def job_in(folder: Path, names: str = "".join(NAMES), **model: Any) -> JobSettings:
     folder.mkdir(parents=True)
-    for graph in split_vertically(synthetic_data(240, 18, 3, 0), names=list(NAMES), label_holder="A", seed=0):
+    for graph in split_vertically(synthetic_data(240, 18, 3, 0), names=list(names), label_holder="A", seed=0):
         save_party(graph, folder / f"{graph.party}.safetensors")
-    data = {"graphs": {name: str(folder / f"{name}.safetensors") for name in NAMES}, "label_holder": "A"}
+    data = {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"}
     network = {"dim": 8, "local": {"model": "sage-mean", "hops": 2}, **model}
     return parse_job({"data": data, "model": network, "train": {"epochs": 3, "patience": None}})
 
@@ -201,3 +201,25 @@ def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) ->
     assert not any("view" in path.parts for path in names)
     ours, theirs = (RunDirectory.open(run).party(SERVER).model_path.read_bytes() for run in (plain, dealt))
     assert ours == theirs, "recording changes nothing"
+
+
+def test_the_claim_of_joint_noise_is_against_so_many_friends_and_no_more(tmp_path: Path) -> None:
+    """Of three that publish one may help the server: canaries prove less than the ledger says. Of two, nothing."""
+    job = job_in(tmp_path / "data", "ABCD", initial={"method": "individual"}, local={"model": "appnp"})
+    content = job.model_dump(mode="json") | {
+        "privacy": {"epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
+        "train": {"epochs": 2, "patience": None},
+    }
+    run = train(parse_job(content), tmp_path / "run", record_views=True).path
+    plan = AuditPlan(adversaries=(SERVER, "server+A", "server+B", "server+A+C", "server+B+C"), attacks=("epsilon",))
+    found: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in audit(run, plan).findings}
+    claimed = {key: finding.limit for key, finding in found.items()}
+    assert claimed.pop(("server+B+C", "D")) is None
+    assert set(claimed) == {
+        *((who, name) for who in (SERVER, "server+A") for name in "BCD"),
+        *(("server+B", name) for name in "CD"),
+        *(("server+A+C", name) for name in "BD"),
+    }
+    for key, limit in claimed.items():
+        assert limit == pytest.approx(4.0, rel=1e-6)
+        assert found[key].passed, key

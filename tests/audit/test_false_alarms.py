@@ -55,6 +55,7 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "individual": (4, {"model": _INDIVIDUAL}),
     "two rounds": (3, {"model": {"rounds": 2, **_SECURE_SUM}}),
     "once": (3, {"model": _FIXED, **private("once", 60, "data")}),
+    "once, joint noise": (4, {"model": _FIXED, **private("once", 100, "rows", joint_noise={"colluding": 1})}),
     "once, of a node": (3, {"model": _FIXED, **private("once", 40, "data", **_NODE)}),
     "every step": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows")}),
     "every step, canaries in data": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 60, "data")}),

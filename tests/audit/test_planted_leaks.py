@@ -62,6 +62,10 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "noisy, in the clear": (2, merge(cast(Any, NOISY), {"model": {"combine": {"masked": False}}})),
     "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
     "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
+    "once, joint noise": (
+        4,
+        {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 1, "joint_noise": {"colluding": 1}}},
+    ),
     "once, in every hop": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": HOPS}}),
     "once, own rows in the clear": (
         2,
@@ -90,7 +94,7 @@ def job_of(name: str, folder: Path) -> JobSettings:
     if name == "tables":
         return by_class(folder, base)
     holders, changes = JOBS[name]
-    names, paths = list("ABC"[:holders]), {}
+    names, paths = list("ABCD"[:holders]), {}
     folder.mkdir(parents=True)
     for graph in split_vertically(
         synthetic_data(NODES, 6 * holders, 3, SEED), names=names, label_holder="A", seed=SEED
@@ -276,6 +280,11 @@ LEAKS: Mapping[str, Leak] = {
     "half the noise": Leak("noisy", half_the_noise, "noise-level"),
     "noise used again": Leak("noisy", noise_used_again, "noise-level"),
     "noise used again for other data": Leak("once", noise_of_a_fixed_seed, "noise-level", after=changed_data),
+    "half of each share": Leak("once, joint noise", half_the_noise, "noise-level"),
+    "shares used again for other data": Leak(
+        "once, joint noise", noise_of_a_fixed_seed, "noise-level", after=changed_data
+    ),
+    "a sum not paid for": Leak("once, joint noise", nothing_paid, "paid"),
     "one row unclipped": Leak("noisy, in the clear", one_row_unclipped, "noise-level"),
     "gradients without noise": Leak("noisy", gradients_without_noise, "noise-level"),
     "nothing paid": Leak("noisy", nothing_paid, "paid"),

@@ -438,6 +438,7 @@ def test_a_party_that_is_not_in_the_job() -> None:
         {"max_epsilon": 0},
         {"max_epsilon": float("inf")},
         {"min_common_nodes": 0},
+        {"min_colluding": -1},
         {"max_round": 2},
     ],
 )
@@ -538,3 +539,30 @@ def test_who_may_be_refused_is_told_before_the_nodes_are_counted() -> None:
     release = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-6}
     local = parse_job({"paradigm": "node-dp", "release": {"features": release}})
     assert delta_in_doubt(local) == "release.features.delta=1e-06 is refused from 1,000,000 common nodes on (δ ≥ 1/N)"
+
+
+def joint(colluding: int) -> JobSettings:
+    """A job of four holders, of which all but A make noise together."""
+    return parse_job(
+        {
+            "data": {"holders": 4, "label_holder": "A"},
+            "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
+            "privacy": {"epsilon_total": 4, "joint_noise": {"colluding": colluding}},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "colluding", "accepted"), [(None, 1, False), (1, 1, True), (0, 1, True), (1, 0, False)]
+)
+def test_who_relies_on_others_noise_says_how_many_may_collude(
+    least: int | None, colluding: int, accepted: bool
+) -> None:
+    limits, settings = LimitSettings(min_colluding=least, max_epsilon=8), joint(colluding)
+    reason = refusal(limits, settings, "B", epsilon=4)
+    assert (reason is None) == accepted
+    if reason is not None:
+        assert reason.startswith(f"limits.min_colluding={'null' if least is None else least} and privacy.joint_noise.")
+    for party in ("A", SERVER):  # the label holder publishes nothing
+        assert refusal(LimitSettings(max_epsilon=8), settings, party, epsilon=0) is None
+    assert refusal(LimitSettings(max_epsilon=8, leakage=()), joint(0), "B", epsilon=4) is not None

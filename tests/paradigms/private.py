@@ -32,7 +32,7 @@ LAST: Settings = {"train": {"select_by": "last"}}
 NOISE, DELTA = 2.0, 1e-4
 
 
-_COMPOSED = {"gaussian": GaussianEvent, "aggregation": AggregationEvent}
+_COMPOSED = {"gaussian": GaussianEvent, "aggregation": AggregationEvent, "joint-gaussian": GaussianEvent}
 _TO_SERVER = {
     "embedding": "embeddings",
     "masked": "embeddings",

@@ -16,8 +16,10 @@ from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import (
     Horizon,
+    budget_facts,
     budget_notes,
     budget_table,
     noise_facts,
@@ -26,6 +28,7 @@ from veilgraph.report.budget import (
     read_spent,
     spent_table,
 )
+from veilgraph.report.page.guarantee import guarantee
 from veilgraph.run.run_directory import RunDirectory
 
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
@@ -332,3 +335,30 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
     (part / "ledger.json").write_text('{"releases": {}}')
     with refused(RunError, key=tmp_path / "run" / "parties" / "B" / "ledger.json"):
         read_spent(run)
+
+
+@pytest.mark.parametrize(
+    ("colluding", "against"),
+    [
+        (1, "the server and A, with at most 1 of the other 2 that publish, all together"),
+        (0, "the server and A, as long as none of the 3 that publish helps them"),
+    ],
+)
+def test_noise_that_is_made_jointly_says_whose_and_against_whom(colluding: int, against: str) -> None:
+    settings = job(holders=4, model=ONCE, schedule="once", epsilon_total=4, joint_noise={"colluding": colluding})
+    found = facts(settings)
+    assert found["holds against"] == [against, against]
+    assert found["noise made by"] == ["–", f"any {3 - colluding} of 3"]
+    alone = facts(job(holders=4, model=ONCE, schedule="once", epsilon_total=4))
+    assert "noise made by" not in alone
+    assert [found[name] for name in ("noise over clip", "total ε")] == [
+        alone[name] for name in ("noise over clip", "total ε")
+    ]
+    share = float(found["its deviation in embeddings"][1]) / float(alone["its deviation in embeddings"][1])
+    assert share == pytest.approx((3 - colluding) ** -0.5, rel=1e-3)
+    assert any(f"where more than {colluding} of them help the server, or add none" in n for n in budget_notes(settings))
+    assert budget_facts(settings)["B, C, D"]["joint_noise"] == {"holders": 3, "colluding": colluding}
+    said = guarantee(settings)
+    assert dict(said.about)["holds against"] == against
+    assert any(limit.startswith("It rests on the noise of other holders") for limit in said.limits)
+    assert any("ε holds against " + against in sentence for sentence in paradigm_of(settings).describe(settings))

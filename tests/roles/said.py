@@ -91,6 +91,9 @@ SAID: dict[str, dict[Message, str]] = {
     "once, masked": {
         (SERVER, "A", Kind.COMBINED): "the combined release",
     },
+    "once, noise made jointly": {
+        ("B", SERVER, Kind.MASKED): "masked noisy embeddings, each with a share of the noise",
+    },
     "once, without noise": {
         (SERVER, "A", Kind.COMBINED): "the combined release, without noise, in the clear",
     },

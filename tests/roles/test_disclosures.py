@@ -103,6 +103,9 @@ PRIVATE: dict[str, JobSettings] = {
         3, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": False}, server={"layers": 0}
     ),
     "once, masked": private_job(3, {"schedule": "once", "epsilon_total": 4.0}),
+    "once, noise made jointly": private_job(
+        4, {"schedule": "once", "epsilon_total": 4.0, "joint_noise": {"colluding": 1}}
+    ),
     "once, of two": private_job(2, {"schedule": "once", "epsilon_total": 4.0}),
     "once, concat": private_job(3, {"schedule": "once", "noise_multiplier": 1.0}, combine={"strategy": "concat"}),
     "once, without noise": private_job(3, {"schedule": "once", "noise_multiplier": 0.0}),

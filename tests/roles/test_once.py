@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
+from tests.errors import refused
 from tests.roles.federation import (
     CLASSES,
     DIM,
@@ -16,6 +19,7 @@ from tests.roles.federation import (
     with_own_nodes,
 )
 from tests.roles.once import job, work
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
@@ -25,6 +29,8 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
 
 
 def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
@@ -176,3 +182,75 @@ def test_with_nothing_but_noise_the_label_holder_says_what_it_says_alone() -> No
     assert float((with_release - log_probabilities.exp()).abs().max()) < 0.2
     quiet = work(job(2, noise_multiplier=0), small_parties(2), {}).learner
     assert float((quiet.logits.softmax(dim=1) - with_release).abs().max()) > 0.2
+
+
+# Noise that is made jointly
+
+
+@pytest.mark.parametrize(("holders", "colluding"), [(3, 0), (4, 1), (6, 2)])
+def test_what_is_noised_jointly_is_the_twins(holders: int, colluding: int) -> None:
+    """Rows with a share each, summed as they are, and divided by the server."""
+    settings = job(holders, clip=0.7, joint_noise={"colluding": colluding})
+    graphs = with_own_nodes(small_parties(holders), (5, 4, 0, 3, 1, 0)[:holders])
+    session = work(settings, graphs, {})
+    pieces = [noised(settings, graph) for graph in graphs[1:]]
+    assert session.learner.released is not None
+    assert float((session.learner.released - torch.stack(pieces).mean(dim=0)).abs().max()) < 1e-14
+    share = (0.5 * 0.7) ** 2 / (holders - 1 - colluding)
+    assert noise_variance(session.learner.session, NODES).tolist() == pytest.approx([share / (holders - 1)] * DIM)
+
+
+def test_what_is_noised_jointly_stays_on_the_grid_of_its_noise() -> None:
+    """Where numbers are so large that others would be moved by secret rounding, and their low bits not be 0."""
+    settings = job(3, {"model": {"combine": {"bits": 44}}}, clip=400.0, joint_noise={"colluding": 0})
+    planned, got = plan(settings, "B", NODES), work(settings, small_parties(3), {}).learner.released
+    assert planned is not None
+    assert got is not None
+    cells = 2 * got / planned.mechanism("embeddings").cell
+    assert float(got.abs().max()) > 64
+    assert torch.equal(cells, cells.round())
+
+
+@pytest.mark.parametrize(
+    ("changes", "privacy", "named"),
+    [
+        ({}, {"joint_noise": {}}, "privacy.joint_noise.colluding"),
+        ({}, {"joint_noise": {"colluding": -1}}, "privacy.joint_noise.colluding"),
+        ({}, {"joint_noise": {"colluding": 2}}, "privacy.joint_noise.colluding"),
+        ({}, {"joint_noise": {"colluding": 3}}, "privacy.joint_noise.colluding"),
+        ({"model": {"combine": {"masked": False}}}, {}, "privacy.joint_noise"),
+        ({"model": {"combine": {"strategy": "concat"}}}, {}, "privacy.joint_noise"),
+        ({}, {"mechanism": "laplace"}, "mechanism"),
+        ({}, {"mechanism": "james-stein-plus"}, "mechanism"),
+        ({}, {"schedule": "every-step"}, "schedule"),
+        ({}, {"noise_multiplier": 0}, "noise_multiplier"),
+        ({}, {"unit": "edge", "aggregation": {"hops": 2, "dim": DIM}}, "aggregation.hops"),
+    ],
+)
+def test_what_makes_no_noise_together_is_refused(changes: Settings, privacy: dict[str, Any], named: str) -> None:
+    with refused(ConfigError, key=named):
+        job(4, changes, **{"joint_noise": {"colluding": 1}, **privacy})
+
+
+def test_with_one_that_publishes_there_is_nobody_to_make_it_with() -> None:
+    with refused(ConfigError, key="privacy.joint_noise"):
+        job(2, joint_noise={"colluding": 0})
+
+
+@pytest.mark.parametrize(("bits", "privacy"), [(20, {}), (32, {"clip": 1e-5}), (44, {"clip": 1e4}), (8, {})])
+def test_noise_that_the_ring_cannot_hold_exactly_is_refused_before_anything_is_sent(
+    bits: int, privacy: dict[str, Any]
+) -> None:
+    settings = job(4, {"model": {"combine": {"bits": bits}}}, joint_noise={"colluding": 1}, **privacy)
+    with refused(ConfigError, code="refused", key="model.combine.bits", value=bits):
+        work(settings, small_parties(4), {})
+    with refused(ConfigError, key="model.combine.bits"):
+        paradigm_of(settings).check_graphs(settings, small_parties(4))
+
+
+def test_a_job_without_joint_noise_is_what_it_was() -> None:
+    said = job(4).model_dump(mode="json")
+    assert "joint_noise" not in said["privacy"]
+    with_it = job(4, joint_noise={"colluding": 1})
+    assert parse_job(with_it.model_dump(mode="json")) == with_it
+    assert len({job(4).hash(), with_it.hash(), job(4, joint_noise={"colluding": 0}).hash()}) == 3

@@ -113,14 +113,35 @@ class PairwiseMasks:
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
         """
-        headroom = len(self._keys).bit_length()
-        encoded = ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, headroom)
+        encoded = self._encoded(values, bits, purpose, remedy)
         self.rounding.move(encoded, values, bits)
         return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
-    def hidden_for(self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
+    def hide_exactly(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
+        """As ``hide``, of multiples of one step that all holders have: their sum's low bits say nothing of summands.
+
+        Raises:
+            RangeOverflow: as ``hide``, or the values have more fractional bits.
+        """
+        encoded = self._encoded(values, bits, purpose, remedy)
+        if not torch.equal(encoded.to(torch.float64) * 2.0**-bits, values):
+            raise RangeOverflow(
+                f"{self._party}'s {purpose}: {bits} fractional bits do not hold the values exactly, as their sum under "
+                f"masks needs; {remedy}",
+                key=purpose,
+                value=bits,
+            )
+        return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
+
+    def _encoded(self, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
+        return ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, len(self._keys).bit_length())
+
+    def hidden_for(
+        self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str, *, exactly: bool = False
+    ) -> Tensor:
         """As ``hide``, for a message; where the party's view is recorded, what is under the mask is noted there."""
-        hidden = self.hide(values, bits, purpose, tag.step, remedy)
+        hide = self.hide_exactly if exactly else self.hide
+        hidden = hide(values, bits, purpose, tag.step, remedy)
         if isinstance(link, RecordedLink):
             link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
         return hidden

@@ -15,11 +15,12 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
+from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.settings import Neighbours, Unit
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ class GaussianEvent(Event):
 
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> GaussianEvent:
         """See ``Event.of_unit``: rows of length C move by C·√rows together."""
-        return GaussianEvent(self.noise_multiplier / math.sqrt(rows), "replacement", unit)
+        return replace(
+            self, noise_multiplier=self.noise_multiplier / math.sqrt(rows), neighbours="replacement", unit=unit
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,30 @@ class AggregationEvent(GaussianEvent):
 
     kind: ClassVar[str] = "aggregation"
     is_of_rows: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
+class JointGaussianEvent(GaussianEvent):
+    """One release whose noise several holders make together (``joint``): the Gaussian one against those it withstands.
+
+    Args:
+        noise_multiplier: σ of what all holders but those that collude add together, over the clip C.
+        neighbours: as of ``GaussianEvent``.
+        unit: as of ``GaussianEvent``.
+        holders: P, how many add noise.
+        colluding: t, how many of them may work with whoever opens the sum, or add none.
+
+    Raises:
+        ConfigError: as ``GaussianEvent``, or not 0 ≤ t ≤ P − 2.
+    """
+
+    kind: ClassVar[str] = "joint-gaussian"
+    holders: int = 2
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
+        Joint(self.holders, self.colluding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +223,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
     {
         "gaussian": "veilgraph.privacy.event:GaussianEvent",
         "aggregation": "veilgraph.privacy.event:AggregationEvent",
+        "joint-gaussian": "veilgraph.privacy.event:JointGaussianEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
     },

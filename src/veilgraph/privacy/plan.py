@@ -10,7 +10,8 @@ from typing import Literal
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import AggregationEvent, Event, sensitivity_in_clips
+from veilgraph.privacy.event import AggregationEvent, Event, JointGaussianEvent, sensitivity_in_clips
+from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
@@ -34,6 +35,7 @@ class Plan:
         nodes: common to all holders; None where that is not known.
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
+        joint: who makes the noise of embeddings together; None where the holder adds all of it.
     """
 
     party: PartyId
@@ -46,6 +48,7 @@ class Plan:
     nodes: int | None = None
     hops: int | None = None
     moved: float | None = None
+    joint: Joint | None = None
 
     @property
     def delta(self) -> float:
@@ -112,7 +115,11 @@ class Plan:
         unit, relation = self.settings.unit, self.settings.relation
         if self.moved is not None:
             return AggregationEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
-        event = self.mechanism("embeddings").event(relation)
+        event: Event
+        if self.joint is None:
+            event = self.mechanism("embeddings").event(relation)
+        else:
+            event = JointGaussianEvent(self.multiplier, relation, "row", self.joint.holders, self.joint.colluding)
         return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
 
     @property
@@ -121,9 +128,12 @@ class Plan:
         return min(self.epsilon_total, self._budget)
 
     def mechanism(self, channel: Channel) -> Mechanism:
-        """Clips and noises what is published on a channel."""
-        clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
-        return MECHANISMS[self.settings.mechanism](clip, self.multiplier)
+        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share."""
+        clip, multiplier = self.settings.gradient_clip, self.multiplier
+        if channel == "embeddings":
+            clip = self.settings.clip
+            multiplier *= 1.0 if self.joint is None else self.joint.share
+        return MECHANISMS[self.settings.mechanism](clip, multiplier)
 
     @property
     def epsilon_release(self) -> float:

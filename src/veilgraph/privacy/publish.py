@@ -43,7 +43,8 @@ class NoisedPublisher(Publisher):
         sent: in its place, what it ever released, where its data have a lifetime ledger.
 
     Raises:
-        ConfigError: the job has canaries and none are given.
+        ConfigError: the job has canaries and none are given, or noise that is made jointly and something is kept, which
+            no other sum may have in it.
     """
 
     is_open = False
@@ -61,6 +62,12 @@ class NoisedPublisher(Publisher):
             raise ConfigError(
                 f"privacy.canaries={plan.canaries} are for a federated run, which keeps them for its audit: "
                 "here they would not be kept; leave them out"
+            )
+        if plan.joint is not None and (kept is not None or sent is not None):
+            raise ConfigError(
+                "privacy.joint_noise: a row with a share of a sum's noise is protected inside that sum alone, and the "
+                "same bytes in another would come off by a subtraction; keep nothing of it",
+                key="privacy.joint_noise",
             )
         self.plan = plan
         self._canaries, self._kept, self._sent = canaries, kept, sent
@@ -81,15 +88,38 @@ class NoisedPublisher(Publisher):
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
         """
-        clip = self.plan.settings.clip
-        rows = self._planted(rows, clip, step)
-        if self.watched is not None:
-            self.clean = clip_rows(rows.detach()[self.watched], clip, self._order)
+        if self.plan.joint is not None:
+            raise ConfigError(
+                "privacy.joint_noise: rows have a share of the noise alone, and go nowhere but under masks; release "
+                "them as a summand",
+                key="privacy.joint_noise",
+            )
+        clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         self.pay_for_others(step)
         released = self._release(rows.detach(), "embeddings", step)
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
+
+    @override
+    def summand(self, rows: Tensor, step: int) -> Tensor:
+        if self.plan.joint is None or self._event is None:
+            raise ConfigError(
+                "privacy.joint_noise: the job has none, and each holder's noise is its own; release embeddings",
+                key="privacy.joint_noise",
+            )
+        rows = self._before_noise(rows, step).detach()
+        if self._ledger is not None:
+            self._ledger.spend(self._event, "embeddings", step)
+        return self.plan.mechanism("embeddings").release(rows, self._source)
+
+    def _before_noise(self, rows: Tensor, step: int) -> Tensor:
+        """Embeddings with the canaries among them; those that an audit watches are noted."""
+        clip = self.plan.settings.clip
+        rows = self._planted(rows, clip, step)
+        if self.watched is not None:
+            self.clean = clip_rows(rows.detach()[self.watched], clip, self._order)
+        return rows
 
     @override
     def aggregated(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:

@@ -77,6 +77,22 @@ class Publisher:
         """
         raise NotImplementedError("an open door has no hops to noise")
 
+    def summand(self, rows: Tensor, step: int) -> Tensor:
+        """Releases rows with this holder's share of a sum's noise, to be sent under masks alone, and never again.
+
+        Args:
+            rows: Tensor[C, d].
+            step: of the job.
+
+        Returns:
+            Tensor[C, d] float64, multiples of ``cell``.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            ConfigError: the job's holders make no noise together.
+        """
+        raise NotImplementedError("an open door has no share of a noise")
+
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
 

@@ -75,6 +75,17 @@ class AggregationSettings(Settings):
         return said if self.own_rows == "clear" else {k: v for k, v in said.items() if k != "own_rows"}
 
 
+class JointNoiseSettings(Settings):
+    """Each holder adds a share of the noise, so that the sum under masks has what one ε needs (``privacy.joint``)."""
+
+    colluding: int = Field(
+        ge=0,
+        le=1024,
+        description="t: how many of the holders that publish may work with the server, or leave their noise out, and "
+        "ε of the others still holds; each adds noise of variance σ²C²/(P − t), of P that publish",
+    )
+
+
 class PrivacySettings(Settings):
     """Every holder clips the rows that it publishes, adds noise, and keeps a ledger of what that costs.
 
@@ -125,6 +136,11 @@ class PrivacySettings(Settings):
     aggregation: AggregationSettings | None = Field(
         None, description="noise in every hop of the release, once only; null: on the result of all hops"
     )
+    joint_noise: JointNoiseSettings | None = Field(
+        None,
+        description="noise made together under masks, once and gaussian only: ε then rests on other holders' noise as "
+        "well; null: each holder adds all that its ε needs",
+    )
     predictions: int = Field(
         0, ge=0, description="later predictions that epsilon_total leaves room for, each of them a release"
     )
@@ -144,7 +160,8 @@ class PrivacySettings(Settings):
     def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
         said: dict[str, Any] = dump(self)
-        return said if self.aggregation is not None else {k: v for k, v in said.items() if k != "aggregation"}
+        unsaid = [name for name in ("aggregation", "joint_noise") if getattr(self, name) is None]
+        return {name: value for name, value in said.items() if name not in unsaid}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -175,8 +192,26 @@ class PrivacySettings(Settings):
                 "unit='node-edges' needs aggregation: without noise in every hop no count of rows holds, for one "
                 "node's edges may displace others' anywhere; give aggregation, or choose unit node or edge"
             )
+        if self.joint_noise is not None:
+            self._check_joint_noise()
         self._check_unit()
         return self
+
+    def _check_joint_noise(self) -> None:
+        rules = (
+            ("schedule", self.schedule, "once", "rows of every step are rounded before they are summed"),
+            ("mechanism", self.mechanism, "gaussian", "shares of other noise, or shrunk rows, are not its sum"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(f"{name}={value!r} with joint_noise: {why}; set {name} to {needed}, or leave it out")
+        if self.aggregation is not None:
+            raise ValueError(
+                f"aggregation.hops={self.aggregation.hops} with joint_noise: a hop computes with the holder's own "
+                "noisy rows, which have a share of the noise alone; leave one of them out"
+            )
+        if self.noise_multiplier == 0:
+            raise ValueError("noise_multiplier=0 with joint_noise: there is no noise to share; leave one of them out")
 
     def _check_aggregation(self, aggregation: AggregationSettings) -> None:
         rules = (

@@ -15,6 +15,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
 from veilgraph.link.recorded import RecordedLink
@@ -95,6 +96,22 @@ class HolderCut:
         self._note_canaries(clear)
         self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
 
+    def publish_summand(self, step: int, round_: int, rows: Tensor) -> None:
+        """Releases rows with a share of their sum's noise, and sends them under masks, to the bit as released: [N, d].
+
+        Raises:
+            ConfigError: there are no masks.
+        """
+        if self._masks is None:
+            raise ConfigError(
+                "privacy.joint_noise: there are no masks, and a share of the noise protects nothing; mask",
+                key="privacy.joint_noise",
+            )
+        released = self._publisher.summand(rows.cpu(), step)
+        masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
+        self._note_canaries(clear)
+        self._publish(masked, clear, released, f"local embeddings of round {round_}", self._bits, exactly=True)
+
     def _note_canaries(self, tag: Tag) -> None:
         """In a recorded view of a run with canaries in its data: what their rows were before the noise."""
         publisher = self._publisher
@@ -127,13 +144,13 @@ class HolderCut:
         """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""
         return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
-    def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
+    def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int, *, exactly: bool = False) -> None:
         values = values.cpu()
         if self._masks is None:
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY)
+            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=exactly)
             self._link.send(SERVER, masked, hidden)
 
 

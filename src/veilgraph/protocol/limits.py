@@ -51,6 +51,12 @@ class LimitSettings(Settings):
     epsilon_neighbours: Neighbours | None = Field(
         None, description="the relation between neighbouring data that it has to be about; null: the first release's"
     )
+    min_colluding: int | None = Field(
+        None,
+        ge=0,
+        description="fewest colluding holders that noise made jointly (privacy.joint_noise) must withstand; such noise "
+        "is in part the others', and a job with less is refused; null: so is every such job",
+    )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
     )
@@ -124,6 +130,7 @@ def refusal(
     reasons = [
         _too_many_rounds(limits, job),
         _too_costly(limits, job, party, epsilon, common_nodes),
+        _too_trusting(limits, job, party),
         None if common_nodes is None else too_few(limits, common_nodes),
         _unaccepted(
             limits, job, party, epsilon, besides or {}, common_nodes
@@ -257,6 +264,19 @@ def _too_costly(
         )
     why = paradigm_of(job).unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
+
+
+def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
+    joint = None if job.privacy is None else job.privacy.joint_noise
+    if joint is None or party not in job.publishing:
+        return None
+    if limits.min_colluding is not None and joint.colluding >= limits.min_colluding:
+        return None
+    return (
+        f"limits.min_colluding={'null' if limits.min_colluding is None else limits.min_colluding} and "
+        f"privacy.joint_noise.colluding={joint.colluding}, where ε rests on other holders' noise: raise the latter, "
+        "leave joint_noise out, or set the limit to how many may collude"
+    )
 
 
 def _unaccepted(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, Context
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.words import withstood
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Channel, Plan
@@ -85,7 +86,7 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
             "model.initial.method=individual and model.local.model=appnp",
         ]
     plans = _plans(job, nodes)
-    notes = ["each holder's ε is about its own data and counts its own noise alone"]
+    notes = [_whose_noise(plans)]
     notes += _delta_notes(job, nodes)
     if privacy.unit == "row":
         notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
@@ -129,6 +130,17 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
             f"privacy.epsilon_total={privacy.epsilon_total:g} {_room(list(plans.values()), privacy.epsilon_total)}"
         )
     return notes
+
+
+def _whose_noise(plans: Mapping[str, Plan]) -> str:
+    joint = next((planned.joint for planned in plans.values() if planned.joint is not None), None)
+    if joint is None:
+        return "each holder's ε is about its own data and counts its own noise alone"
+    return (
+        "each holder's ε is about its own data and counts the noise that holders make together: each adds "
+        f"{joint.share:.3g} of the deviation that ε needs, and any {joint.honest} of the {joint.holders} that publish "
+        f"have all of it; where more than {joint.colluding} of them help the server, or add none, ε does not hold"
+    )
 
 
 def _delta_notes(job: JobSettings, nodes: int | None) -> list[str]:
@@ -216,6 +228,7 @@ def budget_facts(job: JobSettings, nodes: int | None = None) -> dict[str, Record
             "relation": planned.settings.relation,
             "rows": planned.rows,
             **({} if planned.moved is None else {"clips": planned.moved}),
+            **({} if planned.joint is None else {"joint_noise": asdict(planned.joint)}),
             "delta": planned.delta,
             "epsilon_release": planned.epsilon_release,
             "epsilon_total": planned.epsilon_bound,
@@ -370,6 +383,8 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
 
 def holds_against(job: JobSettings) -> str:
     """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
+    if vertical(job).has_joint_noise:
+        return withstood(vertical(job))
     return (
         "the server and all other holders" if vertical(job).model.initial.method == "individual" else "the server only"
     )
@@ -404,6 +419,9 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         if privacy.aggregation is None
         else {"noisy matrices": if_any(every, f"{_noisy_matrices(privacy.aggregation)}")}
     )
+    joint = {}
+    if (made_by := planned.joint) is not None:
+        joint["noise made by"] = if_any(every, f"any {made_by.honest} of {made_by.holders}")
     return {
         "schedule": privacy.schedule,
         "releases per training step": _counts(planned.step),
@@ -413,6 +431,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "releases in all": f"{planned.releases:,}",
         "mechanism": if_any(every, privacy.mechanism),
         **hops,
+        **joint,
         "clip C of embeddings": if_any(every, f"{privacy.clip:g}"),
         "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
         "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),

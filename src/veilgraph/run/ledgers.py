@@ -88,8 +88,8 @@ def publisher_of(
         delta = _delta_of(store, plan_, graph.common)
         if lasting is not None:
             account = account_of(lasting.ledger, settings, lasting.ids, delta)
-        if not plan_.releases:
-            pass  # with once, the label holder
+        if not plan_.releases or plan_.joint is not None:
+            pass  # with once, the label holder; or what is in one sum, and in no other
         elif plan_.settings.aggregation is not None and account is not None and lasting is not None:
             kept = sent_sums(account, settings, plan_, graph, lasting.ids)
         elif plan_.settings.once and account is not None and lasting is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
@@ -29,6 +31,19 @@ def claimed(case: Case, holder: PartyId) -> float | None:
         raise DataError("its ledger is not here")
     total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total")
     return None if total is None else float(total)
+
+
+def withstands(case: Case, members: Collection[PartyId]) -> bool:
+    """Whether what ledgers claim is claimed against these parties together.
+
+    Args:
+        case: of the run.
+        members: of a coalition with the server.
+    """
+    settings, privacy = case.settings, case.settings.privacy
+    if privacy is not None and privacy.joint_noise is not None:
+        return len({*members} & {*settings.publishing}) <= privacy.joint_noise.colluding
+    return len(members) == 1 or not vertical(settings).model.initial.is_joint
 
 
 def bound_finding(

@@ -90,10 +90,10 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     noise: dict[tuple[PartyId, Channel], tuple[float, tuple[float, ...]]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
-            noise[name, "embeddings"] = of.multiplier * settings.privacy.clip, of.longest
+            noise[name, "embeddings"] = float(np.sqrt(of.mechanism("embeddings").variance)), of.longest
             clip = settings.privacy.gradient_clip
             noise[name, "gradients"] = of.multiplier * clip, (clip,)
-    shared = vertical(settings).divisor or 1
+    shared = vertical(settings).sent_divisor
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
     for kind, channel in _MASKED.items():
         if all((name, channel) in noise for name in holders) and settings.is_masked:

@@ -10,7 +10,7 @@ import numpy as np
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.mounts.bounds import bound_finding, claimed
+from veilgraph.audit.mounts.bounds import bound_finding, claimed, withstands
 from veilgraph.audit.passes import less_own, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import View, load_view
@@ -64,7 +64,6 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
             if privacy.relation == "zero-out":
                 _check_zero(releases, coins, privacy.clip)
             scores, judged = inserted_scores(releases, coins, seed=case.seed)
-            joint = vertical(settings).model.initial.is_joint and len(members) > 1
             yield bound_finding(
                 adversary,
                 holder,
@@ -73,7 +72,7 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
                 coins[judged],
                 delta=privacy.delta_of(nodes),
                 gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
-                limit=None if joint else limit,
+                limit=limit if withstands(case, members) else None,
                 claim="The limit is the ledger's total.",
             )
         except DataError as error:

@@ -11,14 +11,13 @@ from torch import Tensor
 from veilgraph.audit.attacks.epsilon import canary_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.mounts.bounds import bound_finding, claimed
+from veilgraph.audit.mounts.bounds import bound_finding, claimed, withstands
 from veilgraph.audit.mounts.inserted import inserted_epsilon
 from veilgraph.audit.mounts.released import released_epsilon
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.settings import MECHANISMS
 
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
@@ -76,7 +75,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
             canaries.coins.numpy(),
             delta=privacy.delta_of(canaries.nodes),
             gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
-            limit=total if len(members) == 1 or not vertical(case.settings).model.initial.is_joint else None,
+            limit=total if withstands(case, members) else None,
             claim="The limit is the ledger's total.",
         )
 

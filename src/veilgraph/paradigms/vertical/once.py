@@ -28,7 +28,12 @@ from veilgraph.nn.head import build_head
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
 from veilgraph.paradigms.vertical.network import HolderNetwork
-from veilgraph.paradigms.vertical.released import embedding_to_release, sums_to_release, too_many_neighbours
+from veilgraph.paradigms.vertical.released import (
+    embedding_to_release,
+    off_the_ring,
+    sums_to_release,
+    too_many_neighbours,
+)
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, check_new_release
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
@@ -62,7 +67,6 @@ class OnceRole(IdleRole, ABC):
         self.is_new = False
         job = session.settings
         self._strategy = build_combine(vertical(job).model.combine)
-        self._divisor = vertical(job).divisor or 1
         self._width = self._strategy.output_dim(vertical(job).released_dim, len(job.publishing))
 
     def _agree(self, nodes: int, affordable: int | None = None, refuses: str = "") -> dict[PartyId, Hello]:
@@ -125,7 +129,7 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
-        refuses = too_many_neighbours(job, self.graph)
+        refuses = too_many_neighbours(job, self.graph) or off_the_ring(job, self.graph)
         self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
         if not self.is_new:
             return alone([], session.nonce())
@@ -139,9 +143,13 @@ class ReleasingHolder(OnceRole):
         if job.privacy is not None and job.privacy.aggregation is not None:
             released = cut.release_sums(*sums_to_release(graph, session), graph.common)[places]
         else:
-            rows, release = embedding_to_release(graph, session)[places], cut.release(0)
+            rows = embedding_to_release(graph, session)[places]
+            if vertical(job).has_joint_noise:
+                cut.publish_summand(0, _ROUND, rows)
+                return alone([], session.nonce())
+            release = cut.release(0)
             released = rows if release is None else release(rows)
-        cut.publish(0, _ROUND, released / self._divisor)
+        cut.publish(0, _ROUND, released / vertical(job).sent_divisor)
         return alone([], session.nonce())
 
     def _ordered(self) -> tuple[PartyGraph, Tensor]:
@@ -181,7 +189,8 @@ class ReleaseServer(OnceRole):
             )
             linear = self._strategy.linear
             pieces = [cut.total(0, _ROUND, shape)] if linear else cut.each(0, _ROUND, shape)
-            cut.send_combined(0, _ROUND, self._strategy.merge(pieces), to=[job.data.label_party])
+            combined = self._strategy.merge(pieces) * (vertical(job).sent_divisor / (vertical(job).divisor or 1))
+            cut.send_combined(0, _ROUND, combined, to=[job.data.label_party])
         return alone([], session.nonce())
 
 

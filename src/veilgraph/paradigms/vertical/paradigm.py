@@ -25,7 +25,7 @@ from veilgraph.paradigms.vertical.initial.ranges import IN_THE_RING, check_toget
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.released import too_many_neighbours
+from veilgraph.paradigms.vertical.released import off_the_ring, too_many_neighbours
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
@@ -141,8 +141,12 @@ class Vertical(Paradigm[VerticalJob]):
         common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
         check_together(job.model.initial, job.model.dim, common, job.feature_bits)
         for graph in graphs:
-            if graph.party in job.publishing and (why := too_many_neighbours(job, graph)):
+            if graph.party not in job.publishing:
+                continue
+            if why := too_many_neighbours(job, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
+            if why := off_the_ring(job, graph):
+                raise ConfigError(f"{graph.party} refuses the job: {why}", key="model.combine.bits")
 
     def check_tables(self, job: VerticalJob) -> None:
         """Of all nodes of a table, for which of them are common is not known before they are aligned."""

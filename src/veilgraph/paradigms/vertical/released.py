@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.ring import GUARD_BITS
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
+from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.aggregation import most_neighbours, pair_matrix
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Session
+
+_LARGEST_NOISE: Final = 14
+"""Standard deviations: no value of ``privacy.noise`` is further out."""
 
 
 def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
@@ -67,4 +75,26 @@ def too_many_neighbours(job: JobSettings, graph: PartyGraph) -> str:
         f"a node of its graph has more than privacy.degree_bound={privacy.degree_bound} neighbours, and with unit "
         "node-edges no edge can be left out without touching other nodes: raise degree_bound, or have the edges "
         "exported with fewer at a node, a choice that no ε covers"
+    )
+
+
+def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
+    """Why rows with a share of a sum's noise are no exact numbers of the ring; empty where they are.
+
+    Args:
+        job: the job.
+        graph: of a holder that releases.
+    """
+    planned = plan(job, graph.party, graph.common)
+    if planned is None or planned.joint is None or planned.multiplier == 0:
+        return ""
+    share, bits = planned.mechanism("embeddings"), vertical(job).model.combine.bits
+    needed = round(-math.log2(share.cell))
+    largest = planned.settings.clip + _LARGEST_NOISE * math.sqrt(share.variance)
+    room = 63 - GUARD_BITS - (planned.joint.holders - 1).bit_length() - math.ceil(math.log2(largest))
+    if needed <= bits <= room:
+        return ""
+    return (
+        f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
+        f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
     )

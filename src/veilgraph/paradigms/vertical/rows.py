@@ -145,6 +145,10 @@ SECURE_SUM: Final = Fact[VerticalJob](
     "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
 )
 OWN_NOISE: Final = Fact[VerticalJob]("`initial.method: perturbed`", lambda job: job.feature_release is not None)
+JOINT: Final = Fact[VerticalJob]("`joint_noise`", lambda job: job.has_joint_noise)
+OWN_NOISED: Final = Fact[VerticalJob](
+    "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job)
+)
 MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = Fact[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
@@ -173,6 +177,10 @@ _NOISED: Final = (
 _NOISED_SUM: Final = (
     "Clipped, paid for, noised and then masked: the receiver opens the sum over all that publish, noise and all."
 )
+_SHARED: Final = (
+    "Clipped, paid for, noised with a share and then masked: the receiver opens the sum alone, in which ε bounds what "
+    "it can infer as long as no more of those that publish help it than the job says."
+)
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
@@ -193,12 +201,13 @@ def _either(
     bare_when: tuple[Fact[VerticalJob], ...] = (),
     rounds: range = ANY,
     forms: tuple[Form, ...] = (),
+    noised_when: Fact[VerticalJob] = NOISED,
 ) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
         Row(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
-        Row(kind, ends, *noised, reveals, (*when, NOISED), paid=paid, rounds=rounds, forms=forms),
+        Row(kind, ends, *noised, reveals, (*when, noised_when), paid=paid, rounds=rounds, forms=forms),
     )
 
 
@@ -251,7 +260,10 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     # COMBINE
     *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
              ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS,
-             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
+             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),), noised_when=OWN_NOISED),
+    Row(Kind.MASKED, PUBLISHED, "masked noisy embeddings, each with a share of the noise", "mask", _SHARED, (SUMS,),
+        (MASKED, JOINT), paid=True, rounds=EMBEDDINGS,
+        forms=(Form("0, 1", "ring [N, d]", "[one release](#one-release)"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
              ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,

@@ -7,12 +7,14 @@ from typing import Literal
 
 from pydantic import Field
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine.strategy import build_combine
 from veilgraph.nn.local.custom import CustomLocal
 from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
+from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
@@ -133,12 +135,26 @@ class VerticalJob(JobSettings):
                 "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
                 "holders there is one alone; leave masked out"
             )
+        if self.privacy is not None and self.privacy.joint_noise is not None:
+            self._check_joint_noise(self.privacy.joint_noise.colluding)
         if self.privacy is not None and self._of_nodes and self.data.feature_scaling == "standard":
             raise ValueError(
                 f"privacy.unit={self.privacy.unit} needs features that are not scaled by statistics of a whole column, "
                 "as data.feature_scaling=standard does: they carry one node to every row; set it to none or row "
                 "(tables: declare ranges with nodes.features, scale), or choose unit row or edge"
             )
+
+    def _check_joint_noise(self, colluding: int) -> None:
+        if not self.is_masked:
+            why = "one holder alone publishes" if len(self.publishing) == 1 else "rows go to the server one by one"
+            raise ValueError(
+                f"privacy.joint_noise needs masks, and here {why}: a share of the noise protects a row inside a sum "
+                "alone; take three holders or more, model.combine.strategy=mean and masked, or leave joint_noise out"
+            )
+        try:
+            Joint(len(self.publishing), colluding)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
 
     @property
     def _once(self) -> bool:
@@ -148,6 +164,16 @@ class VerticalJob(JobSettings):
     def divisor(self) -> int | None:
         """What a published row is divided by where it is combined; None where it has weights."""
         return build_combine(self.model.combine).divisor(len(self.publishing))
+
+    @property
+    def has_joint_noise(self) -> bool:
+        """Whether holders make the noise of a sum together (``privacy.joint``)."""
+        return self.privacy is not None and self.privacy.joint_noise is not None
+
+    @property
+    def sent_divisor(self) -> int:
+        """What holders divide their rows by before they send them; where noise is made jointly the server does it."""
+        return 1 if self.has_joint_noise else self.divisor or 1
 
     @property
     def released_dim(self) -> int:

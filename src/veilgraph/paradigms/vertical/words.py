@@ -51,6 +51,18 @@ def _own_rows(hops: AggregationSettings) -> str:
     return ", beside what each node itself has, without noise" if hops.own_rows == "clear" else ""
 
 
+def withstood(settings: VerticalJob) -> str:
+    """Against whom the ε of noise that is made jointly holds."""
+    joint = None if settings.privacy is None else settings.privacy.joint_noise
+    most, count = 0 if joint is None else joint.colluding, len(settings.publishing)
+    helped = (
+        f"with at most {most} of the other {count - 1} that publish, all together"
+        if most
+        else f"as long as none of the {count} that publish helps them"
+    )
+    return f"the server and {settings.data.label_party}, {helped}"
+
+
 def _batches(settings: VerticalJob) -> list[str]:
     size, every, fanout = settings.train.batch_size, settings.train.refresh_every, settings.model.local.fanout
     if size is None:
@@ -102,4 +114,9 @@ def _noise(settings: VerticalJob) -> str:
         return "There is no differential privacy: nothing is noised."
     if settings.privacy.noise_multiplier == 0:
         return "What holders publish is clipped, and not noised: there is no differential privacy."
+    if settings.privacy.joint_noise is not None:
+        return (
+            "What a holder publishes is clipped, noised with a share of the noise, paid for in its ledger and masked; "
+            f"ε holds against {withstood(settings)}."
+        )
     return "Everything that a holder publishes to the server is clipped and noised first, and paid for in its ledger."

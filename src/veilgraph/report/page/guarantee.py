@@ -91,6 +91,11 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
             "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
             "against them per-release ε and total ε are infinite."
         )
+    if settings.joint_noise is not None:
+        limits.append(
+            "It rests on the noise of other holders: where more of them help the server, or add none, than it is said "
+            "to hold against, a row has less noise than ε needs, down to one holder's share."
+        )
     if settings.once:
         limits.append(f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions.")
     limits += [

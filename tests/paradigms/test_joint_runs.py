@@ -1,0 +1,214 @@
+"""Whole runs with ``privacy.joint_noise``: every sum has new noise of all holders, and all of them pay for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.errors import refused
+from tests.paradigms.cutting import CutError
+from tests.paradigms.once import change_features, lose, once_job
+from tests.paradigms.private import (
+    LABEL_HOLDER,
+    NOISE,
+    OTHER,
+    arrived,
+    cost,
+    entries,
+    kinds_sent,
+    paid,
+    refused_by_all,
+    sent,
+    spent_total,
+)
+from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.graph.settings import DataSettings
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.protocol.cut import HolderCut
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.run.run_directory import load_tensors
+from veilgraph.samples.organisations import export_dataset
+from veilgraph.samples.shipped import with_overrides
+
+PUBLISHING = ("B", "C", "D")
+PREDICTED = "prediction_traffic.json"
+
+
+def joint_job(folder: Path, *changes: Any, colluding: int = 1, **privacy: Any) -> JobSettings:
+    return once_job(folder, *changes, holders=4, joint_noise={"colluding": colluding}, **privacy)
+
+
+def released(run: Path) -> torch.Tensor:
+    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
+
+
+def all_paid(run: Path, times: int) -> None:
+    assert [paid(run, name) for name in PUBLISHING] == [Counter(embeddings=times)] * len(PUBLISHING)
+    assert entries(run, LABEL_HOLDER) == []
+    for name in PUBLISHING:
+        assert spent_total(run, name) == pytest.approx(cost(times), rel=1e-12)
+
+
+def test_each_pays_and_says_whom_it_relies_on_and_keeps_nothing(tmp_path: Path) -> None:
+    run = train(joint_job(tmp_path / "data", {"train": {"epochs": 4}}), tmp_path / "run")
+    all_paid(run.path, 1)
+    for name in PUBLISHING:
+        (entry,) = entries(run.path, name)
+        assert entry["event"] == {
+            "kind": "joint-gaussian",
+            "noise_multiplier": NOISE,
+            "neighbours": "zero-out",
+            "unit": "row",
+            "holders": 3,
+            "colluding": 1,
+        }
+        assert kinds_sent(run.path, name) == {"hello", "key", "masked"}
+        assert arrived(run.path, name) == Counter(embeddings=1)
+        assert not (run.path / "parties" / name / f"{OWN_RELEASE}.safetensors").exists()
+    rows = released(run.path)
+    for _ in range(2):
+        assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
+    assert torch.equal(released(run.path), rows)
+    all_paid(run.path, 1)
+
+
+def test_one_that_changed_has_all_of_them_make_noise_anew_and_pay(tmp_path: Path) -> None:
+    """The others would send again what they sent: the sums' difference would show the changed rows."""
+    run = train(joint_job(tmp_path / "data"), tmp_path / "run").path
+    rows = released(run)
+    change_features(run, OTHER)
+    predict(run)
+    all_paid(run, 2)
+    for name in PUBLISHING:
+        assert sent(run, name, PREDICTED) == Counter(embeddings=1)
+    assert not bool((released(run) == rows).all(dim=1).any())
+
+
+def test_without_room_for_all_nobody_sends(tmp_path: Path) -> None:
+    run = train(joint_job(tmp_path / "data", epsilon_total=cost(1) * 1.01, noise_multiplier=NOISE), tmp_path / "run")
+    change_features(run.path, OTHER)
+    said = refused_by_all(lambda: predict(run.path), "the budget of B, C, D has no room for one")
+    assert "a new release is needed" in said
+    for name in PUBLISHING:
+        assert not sent(run.path, name, PREDICTED)
+    all_paid(run.path, 1)
+
+
+@pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER])
+def test_a_release_that_one_has_lost_is_made_anew_by_all(tmp_path: Path, loser: str) -> None:
+    run = train(joint_job(tmp_path / "data"), tmp_path / "run").path
+    rows = released(run)
+    lose(run, loser)
+    predict(run)
+    all_paid(run, 2)
+    assert not bool((released(run) == rows).all(dim=1).any())
+
+
+def cut(*_: Any, **__: Any) -> None:
+    raise CutError
+
+
+@pytest.mark.parametrize("moment", ["before it sends", "before it is kept"])
+def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: Path, moment: str) -> None:
+    settings, run, drawn = joint_job(tmp_path / "data"), tmp_path / "run", list[torch.Tensor]()
+    summand = NoisedPublisher.summand
+
+    def noted(self: NoisedPublisher, rows: torch.Tensor, step: int) -> torch.Tensor:
+        drawn.append(summand(self, rows, step))
+        return drawn[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NoisedPublisher, "summand", noted)
+        with pytest.MonkeyPatch.context() as broken:
+            kind, name = (HolderCut, "_publish") if moment == "before it sends" else (KeptRelease, "replace")
+            broken.setattr(kind, name, cut)
+            with pytest.raises(CutError):
+                train(settings, run)
+        first = len(drawn)
+        assert 1 <= first <= 3
+        resume(run)
+    assert len(drawn) == first + 3
+    for one, other in ((one, other) for one in drawn[:first] for other in drawn[first:]):
+        assert not bool((one == other).all(dim=1).any())
+    counts = {name: paid(run, name)["embeddings"] for name in PUBLISHING}
+    assert sum(counts.values()) == len(drawn)
+    assert min(counts.values()) >= 1
+
+
+def test_one_that_drops_out_leaves_a_sum_that_nobody_opens(tmp_path: Path) -> None:
+    settings, run = joint_job(tmp_path / "data"), tmp_path / "run"
+    publish = HolderCut.publish_summand
+
+    def gone(self: HolderCut, step: int, round_: int, rows: torch.Tensor) -> None:
+        if self._link.party == "D":
+            raise CutError
+        publish(self, step, round_, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HolderCut, "publish_summand", gone)
+        with pytest.raises(CutError):
+            train(settings, run)
+    assert not (run / "parties" / LABEL_HOLDER / "release.safetensors").exists()
+    assert paid(run, "D") == Counter()
+    assert sent(run, "B") <= paid(run, "B")
+    resume(run)
+    assert released(run).shape[0] == 60
+
+
+# From tables
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> JobSettings:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    parties = export_dataset(DataSettings(dataset="synthetic", holders=3), tmp_path / "tables", overlap=0.75, seed=3)
+    content = once_job(tmp_path / "data", holders=3, epsilon_total=1, joint_noise={"colluding": 0}).model_dump(
+        mode="json"
+    )
+    settings = parse_job({**content, "data": {"parties": {name: str(path) for name, path in parties.items()}}})
+    for name in ("B", "C"):
+        accepts(settings, name, min_colluding=0)
+    return settings
+
+
+def accepts(settings: JobSettings, party: str, **limits: Any) -> None:
+    path = (settings.data.parties or {})[party]
+    assert path is not None
+    said = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 1.6, **limits}}
+    path.write_text(yaml.safe_dump(said))
+
+
+def lifetime(settings: JobSettings) -> float:
+    return lifetime_of(Organisation.read((settings.data.parties or {})[OTHER], OTHER)).total()
+
+
+def test_a_ledger_for_life_takes_nothing_of_it_for_paid(tables: JobSettings, tmp_path: Path) -> None:
+    """Neither in another sum, nor in a job in which each holder has noise of its own; nor the other way round."""
+    alone, totals = with_overrides(tables, {"privacy.joint_noise": None, "name": "alone"}), list[float]()
+    for number, settings in enumerate((tables, alone)):
+        train(settings, tmp_path / f"{number}")
+        totals.append(lifetime(tables))
+    assert totals[0] == pytest.approx(1.0, rel=1e-6)
+    assert totals[0] < totals[1] < 1.6
+    with refused(BudgetSpent, code="no-room"):
+        train(with_overrides(tables, {"name": "again"}), tmp_path / "again")
+    assert lifetime(tables) == totals[1]
+
+
+def test_a_party_file_that_says_nothing_of_it_refuses(tables: JobSettings, tmp_path: Path) -> None:
+    accepts(tables, OTHER)
+    with refused(ConfigError, code="refused", key="limits.min_colluding", party=OTHER):
+        train(tables, tmp_path / "run")
+    accepts(tables, OTHER, min_colluding=1)
+    with refused(ConfigError, code="refused", key="limits.min_colluding", value=1, party=OTHER):
+        train(tables, tmp_path / "other")
