@@ -94,6 +94,13 @@ SAID: dict[str, dict[Message, str]] = {
     "once, noise made jointly": {
         ("B", SERVER, Kind.MASKED): "masked noisy embeddings, each with a share of the noise",
     },
+    "once, own rows, masked": {
+        ("B", SERVER, Kind.MASKED): "masked noisy embeddings; among them masked own rows, without noise",
+        (SERVER, "A", Kind.COMBINED): "the combined release; own rows in it, without noise",
+    },
+    "once, own rows, of two": {
+        ("B", SERVER, Kind.EMBEDDING): "noisy embeddings; among them its own rows, without noise",
+    },
     "once, without noise": {
         (SERVER, "A", Kind.COMBINED): "the combined release, without noise, in the clear",
     },

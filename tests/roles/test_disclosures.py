@@ -97,6 +97,12 @@ def test_every_message_has_a_form(name: str) -> None:
 # Whole jobs
 
 
+CLEAR_ROWS: dict[str, Any] = {
+    "schedule": "once",
+    "epsilon_total": 4.0,
+    "unit": "edge",
+    "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"},
+}
 PRIVATE: dict[str, JobSettings] = {
     "every step, noised": private_job(2, {"noise_multiplier": 1.0}, rounds=2, head={"logit_hops": 1}),
     "every step, not masked": private_job(
@@ -108,6 +114,8 @@ PRIVATE: dict[str, JobSettings] = {
     ),
     "once, of two": private_job(2, {"schedule": "once", "epsilon_total": 4.0}),
     "once, concat": private_job(3, {"schedule": "once", "noise_multiplier": 1.0}, combine={"strategy": "concat"}),
+    "once, own rows, masked": private_job(3, CLEAR_ROWS),
+    "once, own rows, of two": private_job(2, CLEAR_ROWS),
     "once, without noise": private_job(3, {"schedule": "once", "noise_multiplier": 0.0}),
 }
 
