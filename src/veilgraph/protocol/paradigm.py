@@ -79,6 +79,26 @@ class Paradigm(ABC, Generic[J]):
             nodes: common to all holders, where that is known.
         """
 
+    def holds_against(self, job: J) -> str:
+        """Against whom a holder's ε holds."""
+        return "the server and all other holders"
+
+    def whose_noise(self) -> str:
+        """Whose noise a holder's ε counts."""
+        return "each holder's ε is about its own data and counts its own noise alone"
+
+    def privacy_notes(self, job: J) -> list[str]:
+        """What must be said beside a job's ε, a line each."""
+        return []
+
+    def privacy_limits(self, job: J) -> list[str]:
+        """What a job's ε is not about beside what follows from its unit, a sentence each."""
+        return []
+
+    def to_be_private(self) -> Mapping[str, Any]:
+        """What ``privacy`` says of a job that says nothing but how much."""
+        return {}
+
     def label_epsilon(self, job: J, party: PartyId) -> float:
         """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
         return math.inf

@@ -18,11 +18,10 @@ from rich.text import Text
 from veilgraph.core.errors import RunError
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Channel, Plan
-from veilgraph.privacy.settings import MECHANISMS, AggregationSettings, PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -81,11 +80,10 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
             "are infinite",
-            "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
-            "model.initial.method=individual and model.local.model=appnp",
+            *paradigm_of(job).privacy_notes(job),
         ]
     plans = _plans(job, nodes)
-    notes = ["each holder's ε is about its own data and counts its own noise alone"]
+    notes = [paradigm_of(job).whose_noise()]
     notes += _delta_notes(job, nodes)
     if privacy.unit == "row":
         notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
@@ -93,22 +91,14 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         notes.append(
             "privacy.noise_multiplier=0: rows are clipped and nothing is added, so there is no differential privacy"
         )
-    method = vertical(job).model.initial.method
-    if method != "individual":
-        notes.append(
-            f"model.initial.method={method}: h0 goes to the other holders without noise; against "
-            f"them {_PER_RELEASE} and {_TOTAL} are infinite"
-        )
-        notes.append(
-            f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
-            "releases of each holder's data (others); the server knows no less if one of them adds no noise"
-        )
+    notes += paradigm_of(job).privacy_notes(job)
     if privacy.aggregation is not None:
         planned = next(planned for planned in plans.values() if planned.releases)
+        matrices = "noisy matrix" if planned.matrices == 1 else f"{planned.matrices} noisy matrices"
         what = "node with all its edges" if privacy.unit == "node-edges" else privacy.unit
         notes.append(
-            f"noise is in every hop: one {what} moves the {_noisy_matrices(privacy.aggregation)} noisy matrices of a "
-            f"release by at most {planned.clips:.4g} together, where every row has length 1 before a hop"
+            f"noise is in every hop: one {what} moves the {matrices} of a release by at most {planned.clips:.4g} "
+            "together, where every row has length 1 before a hop"
         )
         if privacy.aggregation.own_rows == "clear":
             notes.append(
@@ -369,10 +359,8 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
 
 
 def holds_against(job: JobSettings) -> str:
-    """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
-    return (
-        "the server and all other holders" if vertical(job).model.initial.method == "individual" else "the server only"
-    )
+    """Against whom a holder's ε holds."""
+    return paradigm_of(job).holds_against(job)
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -399,11 +387,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
 
     every, gradients = planned.releases, planned.step.get("gradients", 0)
     changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
-    hops = (
-        {}
-        if privacy.aggregation is None
-        else {"noisy matrices": if_any(every, f"{_noisy_matrices(privacy.aggregation)}")}
-    )
+    hops = {} if privacy.aggregation is None else {"noisy matrices": if_any(every, f"{planned.matrices}")}
     return {
         "schedule": privacy.schedule,
         "releases per training step": _counts(planned.step),
@@ -426,10 +410,6 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         _TOTAL: _up(planned.epsilon_total) if _has_room(planned) else f"at most {_up(planned.epsilon_bound)}",
         "holds against": against,
     }
-
-
-def _noisy_matrices(hops: AggregationSettings) -> int:
-    return hops.hops + (hops.own_rows == "noised")
 
 
 def _deviation(planned: Plan, channel: Channel) -> str:
@@ -475,7 +455,7 @@ def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
     for schedule in ("every-step", "once"):
         content = job.model_dump(mode="json")
         noise = {"noise_multiplier": None, "epsilon_step": None, "epsilon_total": 1.0, "calibration": "analytic"}
-        content["privacy"] = {**(content["privacy"] or {}), **noise, "schedule": schedule}
+        content["privacy"] = {**(content["privacy"] or paradigm_of(job).to_be_private()), **noise, "schedule": schedule}
         if schedule == "every-step":
             content["train"].update(select_by="last", patience=None)
         try:

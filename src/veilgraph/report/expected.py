@@ -1,7 +1,7 @@
 """What accuracy to expect at an ε: from curves that were measured on public data, never from anybody's own.
 
 ``expected.json`` has them: ``python -m research.expected`` makes it of what was measured (docs/gap.json,
-docs/label-privacy.json). Between two ε that were measured the curve is a line in log ε. Below the least it is the
+docs/label-privacy.json, docs/sealed-privacy.json). Between two ε that were measured the curve is a line in log ε. Below the least it is the
 control at an ε of next to nothing, above the largest the figure there: neither promises more than was seen.
 """
 
@@ -65,6 +65,8 @@ def way_of(job: JobSettings) -> str:
     hops = None if job.privacy is None else job.privacy.aggregation
     if job.privacy is None or hops is None or job.privacy.unit == "node":
         return ""
+    if job.paradigm == "sealed":
+        return "sealed, noise on votes"
     return f"{job.privacy.unit}, noise in every hop" + (", own rows in the clear" if hops.own_rows == "clear" else "")
 
 
