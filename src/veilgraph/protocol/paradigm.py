@@ -50,12 +50,14 @@ class Paradigm(ABC, Generic[J]):
     Attributes:
         title: of it, in a report.
         has_privacy: whether its jobs can bound what they reveal by an ε.
+        way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
 
     title: ClassVar[str]
     has_privacy: ClassVar[bool] = True
+    way: ClassVar[str] = ""
     begins_with_weights: ClassVar[bool] = False
     rows: ClassVar[tuple[Row[Any], ...]]
 

@@ -47,6 +47,7 @@ class Sealed(Paradigm[SealedJob]):
     """Holders of the same nodes train one network of which nothing is opened but predictions."""
 
     title: ClassVar[str] = "sealed: nothing is opened but predictions"
+    way: ClassVar[str] = "sealed, noise on votes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
     def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:

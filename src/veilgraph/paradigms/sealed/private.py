@@ -82,8 +82,8 @@ def _check_votes(aggregation: AggregationSettings | None) -> None:
         )
     if aggregation.own_rows != "noised":
         raise ValueError(
-            f"privacy.aggregation.own_rows={aggregation.own_rows!r} in a sealed job: no row of a node is released; leave "
-            "it out"
+            f"privacy.aggregation.own_rows={aggregation.own_rows!r} in a sealed job: no row of a node is released; "
+            "leave it out"
         )
     if "dim" in aggregation.model_fields_set and aggregation.dim != type(aggregation).model_fields["dim"].default:
         raise ValueError(
