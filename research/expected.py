@@ -1,6 +1,7 @@
 """The curves that ``veilgraph budget`` shows, of what was measured: ``python -m research.expected``.
 
-It measures nothing. What it takes are the means of ``research.gap_beside`` and ``research.label_privacy``.
+It measures nothing. What it takes are the means of ``research.gap_beside``, ``research.label_privacy`` and
+``research.sealed_privacy``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from statistics import fmean
 from typing import Any, Final
 
-from research import gap_beside, label_privacy
+from research import gap_beside, label_privacy, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
 from veilgraph.report.expected import CURVES
@@ -25,7 +26,8 @@ _WAYS: Final = {
 
 def made() -> dict[str, Any]:
     """What the file has."""
-    return {"curves": [*_of_hops(Figures(gap_beside.FIGURES)), *_of_labels(Figures(label_privacy.FIGURES))]}
+    hops, labels = Figures(gap_beside.FIGURES), Figures(label_privacy.FIGURES)
+    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes()]}
 
 
 def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
@@ -48,6 +50,14 @@ def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
         points = {epsilon: values for epsilon, values in of.items() if epsilon is not None}
         if alone and without and all(points.values()):
             yield _curve("labels", name, "accuracy", alone, without, points[min(points)], points)
+
+
+def _of_votes() -> Iterator[dict[str, Any]]:
+    points = {epsilon: sealed_privacy.of(f"{epsilon:g}") for epsilon in sealed_privacy.EPSILONS}
+    alone, without = sealed_privacy.of(sealed_privacy.ALONE), sealed_privacy.of(f"{sealed_privacy.NO_NOISE:g}")
+    control = sealed_privacy.of(f"{sealed_privacy.CONTROL:g}")
+    if alone and without and control and all(points.values()):
+        yield _curve("sealed, noise on votes", "cora", "accuracy", alone, without, control, points)
 
 
 def _curve(

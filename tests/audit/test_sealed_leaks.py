@@ -15,8 +15,9 @@ from tests import nightly
 from tests.audit.runs import VERDICTS
 from tests.mpc.sealed.faults import Forms, Patch, compared, left_out, repeated, rounds_alike, unshuffled
 from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
-from tests.roles.federation import Settings
+from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -24,6 +25,7 @@ from veilgraph.link.collectives import broadcast
 from veilgraph.mpc.sealed import holder
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.paradigms.sealed import roles
+from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.run.jobs import predict, resume, train
 
 N, TRAINING, HIDDEN = 60, 20, 6
@@ -33,10 +35,12 @@ WEIGHTED: Settings = {
     "model": {"network": "linear", "hops": 1, "edge_weights": True},
     "train": {"epochs": 1, "batch_size": 8},
 }
+VOTES = merge(voting(epsilon_total=4), {"model": {"hops": 1}, "train": {"epochs": 2}})
 JOBS: Mapping[str, tuple[int, Settings, Mapping[str, bool]]] = {
     "mlp": (2, MLP, {}),
     "gcn": (2, GCN, {"directed": True}),
     "weighted": (2, WEIGHTED, {"weighted": True}),
+    "votes": (2, VOTES, {}),
     "three": (3, {**MLP, "train": {"epochs": 1, "select_by": "accuracy"}}, {}),
 }
 
@@ -105,6 +109,11 @@ def seeds_again(patch: Patch) -> None:
     patch.setattr(DealerMachine, "__init__", same)
 
 
+def nothing_paid(patch: Patch) -> None:
+    """Holders open what has noise in it, and their ledgers say nothing of it."""
+    patch.setattr(NoisedPublisher, "pay", lambda self, content: None)
+
+
 @dataclass(frozen=True)
 class Leak:
     """One of them.
@@ -143,6 +152,7 @@ LEAKS: Mapping[str, Leak] = {
     "the dealer is told": Leak("mlp", dealer_told, SERVER, "messages from", "one-byte"),
     "two sessions round by the same key": Leak("mlp", rounds_alike, "A", "what all holders open", predicts=True),
     "two sessions have the same seeds": Leak("mlp", seeds_again, "B", "secrets", predicts=True),
+    "noise is not paid for": Leak("votes", nothing_paid, "A", "ledger", "paid"),
     "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
     "of three one has no mask": Leak("three", left_out(is_put), "A+B", "secrets"),
 }

@@ -44,6 +44,10 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
             }
         ),
     }
+    votes = {"unit": "edge", "epsilon_total": 4, "aggregation": {}}
+    kinds["sealed, noise on votes"] = parse_job(
+        {"paradigm": "sealed", "data": {"dataset": "cora"}, "model": {"network": "linear"}, "privacy": votes}
+    )
     assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}
     for job in (once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
         assert way_of(job) == ""

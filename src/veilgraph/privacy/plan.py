@@ -16,8 +16,10 @@ from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
 
-Channel = Literal["embeddings", "gradients", "others"]
-"""What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it."""
+Channel = Literal["embeddings", "gradients", "others", "predictions"]
+"""What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it;
+``predictions``: to the label holder, by all holders of a sealed job together.
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Plan:
         rows: how many published rows one unit can change; with noise in every hop, of one noisy matrix.
         nodes: common to all holders; None where that is not known.
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
+        own_rows: with noise in every hop, whether nodes' own rows are released beside their neighbours' sums, noised or
+            not.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
         joint: who makes the noise of embeddings together; None where the holder adds all of it.
     """
@@ -48,6 +52,7 @@ class Plan:
     nodes: int | None = None
     hops: int | None = None
     moved: float | None = None
+    own_rows: bool = True
     joint: Joint | None = None
 
     @property
@@ -98,6 +103,12 @@ class Plan:
     @property
     def _budget(self) -> float:
         return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
+
+    @property
+    def matrices(self) -> int:
+        """How many with noise a release is made of."""
+        hops = self.settings.aggregation
+        return 1 if hops is None else hops.hops + (self.own_rows and hops.own_rows == "noised")
 
     @property
     def longest(self) -> tuple[float, ...]:

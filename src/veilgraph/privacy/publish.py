@@ -142,6 +142,13 @@ class NoisedPublisher(Publisher):
         return released
 
     @override
+    def pay(self, content: str) -> None:
+        if self._ledger is None or self._event is None:
+            return
+        if not self._ledger.is_free("predictions", content):
+            self._ledger.spend(self._event, "predictions", 0, content=content)
+
+    @override
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         clip = self.plan.settings.gradient_clip
         rows = self._planted(rows, clip, step)

@@ -106,6 +106,16 @@ class Publisher:
         """
         return rows
 
+    def pay(self, content: str) -> None:
+        """Pays for what another party is going to open with noise in it, unless that very noise was paid for.
+
+        Args:
+            content: 64 hexadecimal digits, of that noise and no other.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing may be opened.
+        """
+
     def cell(self, channel: Channel) -> float:
         """Of the grid that releases on a channel lie on; 0 without noise."""
         return 0.0

@@ -105,7 +105,9 @@ class JobSettings(Settings):
     record: RecordSettings | None = Field(
         None, description="what people are to know of the job; every party agrees to it with the job"
     )
-    privacy: PrivacySettings | None = Field(None, description="null: no differential privacy; paradigm vertical")
+    privacy: PrivacySettings | None = Field(
+        None, description="null: no differential privacy; paradigms vertical and sealed"
+    )
 
     label_privacy: LabelPrivacySettings | None = Field(
         None,
@@ -165,8 +167,7 @@ class JobSettings(Settings):
                 "data.feature_proportions and edge_proportions divide a data set for paradigm='vertical'; leave "
                 "them out, and see data.partition for paradigm='horizontal'"
             )
-        if self.privacy is not None:
-            raise ValueError("privacy is for paradigm='vertical'; leave it out")
+        self._check_privacy()
         if self.label_privacy is not None:
             raise ValueError(
                 f"label_privacy.epsilon={self.label_privacy.epsilon:g} is for paradigm='vertical', and this is "
@@ -178,6 +179,11 @@ class JobSettings(Settings):
                 "batch_size out"
             )
         self._check_parts()
+
+    def _check_privacy(self) -> None:
+        """Refuses differential privacy, which paradigms vertical and sealed take."""
+        if self.privacy is not None:
+            raise ValueError("privacy is for paradigm='vertical', or 'sealed'; leave it out")
 
     def _check_parts(self) -> None:
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""

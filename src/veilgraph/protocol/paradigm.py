@@ -50,12 +50,14 @@ class Paradigm(ABC, Generic[J]):
     Attributes:
         title: of it, in a report.
         has_privacy: whether its jobs can bound what they reveal by an ε.
+        way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
 
     title: ClassVar[str]
     has_privacy: ClassVar[bool] = True
+    way: ClassVar[str] = ""
     begins_with_weights: ClassVar[bool] = False
     rows: ClassVar[tuple[Row[Any], ...]]
 
@@ -78,6 +80,26 @@ class Paradigm(ABC, Generic[J]):
             party: a holder.
             nodes: common to all holders, where that is known.
         """
+
+    def holds_against(self, job: J) -> str:
+        """Against whom a holder's ε holds."""
+        return "the server and all other holders"
+
+    def whose_noise(self, job: J) -> str:
+        """Whose noise a holder's ε counts."""
+        return "each holder's ε is about its own data and counts its own noise alone"
+
+    def privacy_notes(self, job: J) -> list[str]:
+        """What must be said beside a job's ε, a line each."""
+        return []
+
+    def privacy_limits(self, job: J) -> list[str]:
+        """What a job's ε is not about beside what follows from its unit, a sentence each."""
+        return []
+
+    def to_be_private(self) -> Mapping[str, Any]:
+        """What ``privacy`` says of a job that says nothing but how much."""
+        return {}
 
     def label_epsilon(self, job: J, party: PartyId) -> float:
         """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""

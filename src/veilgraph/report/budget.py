@@ -18,12 +18,10 @@ from rich.text import Text
 from veilgraph.core.errors import RunError
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
-from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.paradigms.vertical.words import withstood
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
 from veilgraph.privacy.plan import Channel, Plan
-from veilgraph.privacy.settings import MECHANISMS, AggregationSettings, PrivacySettings, fitting_delta
+from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
@@ -82,11 +80,10 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         return [
             f"no differential privacy: nothing is clipped or noised, and {_PER_RELEASE} and {_TOTAL} of every holder "
             "are infinite",
-            "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
-            "model.initial.method=individual and model.local.model=appnp",
+            *paradigm_of(job).privacy_notes(job),
         ]
     plans = _plans(job, nodes)
-    notes = [_whose_noise(plans)]
+    notes = [paradigm_of(job).whose_noise(job)]
     notes += _delta_notes(job, nodes)
     if privacy.unit == "row":
         notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
@@ -94,22 +91,14 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         notes.append(
             "privacy.noise_multiplier=0: rows are clipped and nothing is added, so there is no differential privacy"
         )
-    method = vertical(job).model.initial.method
-    if method != "individual":
-        notes.append(
-            f"model.initial.method={method}: h0 goes to the other holders without noise; against "
-            f"them {_PER_RELEASE} and {_TOTAL} are infinite"
-        )
-        notes.append(
-            f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
-            "releases of each holder's data (others); the server knows no less if one of them adds no noise"
-        )
+    notes += paradigm_of(job).privacy_notes(job)
     if privacy.aggregation is not None:
         planned = next(planned for planned in plans.values() if planned.releases)
+        matrices = "noisy matrix" if planned.matrices == 1 else f"{planned.matrices} noisy matrices"
         what = "node with all its edges" if privacy.unit == "node-edges" else privacy.unit
         notes.append(
-            f"noise is in every hop: one {what} moves the {_noisy_matrices(privacy.aggregation)} noisy matrices of a "
-            f"release by at most {planned.clips:.4g} together, where every row has length 1 before a hop"
+            f"noise is in every hop: one {what} moves the {matrices} of a release by at most {planned.clips:.4g} "
+            "together, where every row has length 1 before a hop"
         )
         if privacy.aggregation.own_rows == "clear":
             notes.append(
@@ -130,17 +119,6 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
             f"privacy.epsilon_total={privacy.epsilon_total:g} {_room(list(plans.values()), privacy.epsilon_total)}"
         )
     return notes
-
-
-def _whose_noise(plans: Mapping[str, Plan]) -> str:
-    joint = next((planned.joint for planned in plans.values() if planned.joint is not None), None)
-    if joint is None:
-        return "each holder's ε is about its own data and counts its own noise alone"
-    return (
-        "each holder's ε is about its own data and counts the noise that holders make together: each adds "
-        f"{joint.share:.3g} of the deviation that ε needs, and any {joint.honest} of the {joint.holders} that publish "
-        f"have all of it; where more than {joint.colluding} of them help the server, or add none, ε does not hold"
-    )
 
 
 def _delta_notes(job: JobSettings, nodes: int | None) -> list[str]:
@@ -382,12 +360,8 @@ def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
 
 
 def holds_against(job: JobSettings) -> str:
-    """Against whom a holder's ε holds: where h0 goes to all holders without noise, against the server alone."""
-    if vertical(job).has_joint_noise:
-        return withstood(vertical(job))
-    return (
-        "the server and all other holders" if vertical(job).model.initial.method == "individual" else "the server only"
-    )
+    """Against whom a holder's ε holds."""
+    return paradigm_of(job).holds_against(job)
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -414,11 +388,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
 
     every, gradients = planned.releases, planned.step.get("gradients", 0)
     changed = f"{planned.rows:,}" if privacy.unit == "row" else f"at most {planned.rows:,}"
-    hops = (
-        {}
-        if privacy.aggregation is None
-        else {"noisy matrices": if_any(every, f"{_noisy_matrices(privacy.aggregation)}")}
-    )
+    hops = {} if privacy.aggregation is None else {"noisy matrices": if_any(every, f"{planned.matrices}")}
     joint = {}
     if (made_by := planned.joint) is not None:
         joint["noise made by"] = if_any(every, f"any {made_by.honest} of {made_by.holders}")
@@ -445,10 +415,6 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         _TOTAL: _up(planned.epsilon_total) if _has_room(planned) else f"at most {_up(planned.epsilon_bound)}",
         "holds against": against,
     }
-
-
-def _noisy_matrices(hops: AggregationSettings) -> int:
-    return hops.hops + (hops.own_rows == "noised")
 
 
 def _deviation(planned: Plan, channel: Channel) -> str:
@@ -494,7 +460,7 @@ def _variants(job: JobSettings) -> tuple[dict[str, JobSettings], list[str]]:
     for schedule in ("every-step", "once"):
         content = job.model_dump(mode="json")
         noise = {"noise_multiplier": None, "epsilon_step": None, "epsilon_total": 1.0, "calibration": "analytic"}
-        content["privacy"] = {**(content["privacy"] or {}), **noise, "schedule": schedule}
+        content["privacy"] = {**(content["privacy"] or paradigm_of(job).to_be_private()), **noise, "schedule": schedule}
         if schedule == "every-step":
             content["train"].update(select_by="last", patience=None)
         try:

@@ -1,8 +1,9 @@
 """What accuracy to expect at an ε: from curves that were measured on public data, never from anybody's own.
 
 ``expected.json`` has them: ``python -m research.expected`` makes it of what was measured (docs/gap.json,
-docs/label-privacy.json). Between two ε that were measured the curve is a line in log ε. Below the least it is the
-control at an ε of next to nothing, above the largest the figure there: neither promises more than was seen.
+docs/label-privacy.json, docs/sealed-privacy.json). Between two ε that were measured the curve is a line in log ε. Below
+the least it is the control at an ε of next to nothing, above the largest the figure there: neither promises more than
+was seen.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 from rich.table import Table
 
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.run_directory import Record
 
 CURVES: Final = Path(__file__).with_name("expected.json")
@@ -65,7 +67,8 @@ def way_of(job: JobSettings) -> str:
     hops = None if job.privacy is None else job.privacy.aggregation
     if job.privacy is None or hops is None or job.privacy.unit == "node":
         return ""
-    return f"{job.privacy.unit}, noise in every hop" + (", own rows in the clear" if hops.own_rows == "clear" else "")
+    clear = ", own rows in the clear" if hops.own_rows == "clear" else ""
+    return paradigm_of(job).way or f"{job.privacy.unit}, noise in every hop{clear}"
 
 
 @cache

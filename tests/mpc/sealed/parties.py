@@ -34,6 +34,7 @@ def run(
     secrets: SecretSource = os.urandom,
     wrapped: Callable[[Link], Link] = lambda link: link,
     keeps: bool = False,
+    noise: SecretSource = os.urandom,
 ) -> dict[PartyId, object]:
     """What the program gives each party, the dealer and the twin ("") included.
 
@@ -44,6 +45,7 @@ def run(
         secrets: of the dealer; all that is random comes of them.
         wrapped: what the recorded links are put on.
         keeps: whether they keep transcripts.
+        noise: the twin's source of it.
     """
     names: Sequence[PartyId] = NAMES[:holders]
     hub = MemoryHub([*names, SERVER], 60)
@@ -67,7 +69,7 @@ def run(
             if error is not None and type(error).__name__ != "PeerFailed":
                 raise error
         found = {party: future.result() for party, future in futures.items()}
-    return {**found, TWIN: program(PlainMachine(names))}
+    return {**found, TWIN: program(PlainMachine(names, noise))}
 
 
 def of(machine: Machine, owner: PartyId, value: Value) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from tests.mpc.sealed.parties import run
 from tests.roles.federation import Settings, merge
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.recorded import RecordedLink
@@ -81,6 +83,7 @@ def outcomes(
     trains: bool = True,
     asked: Tensor | None = None,
     keeps: bool = False,
+    noise: SecretSource = os.urandom,
 ) -> dict[PartyId, Any]:
     """What a program gives each party, the dealer, and the twin under ``TWIN``.
 
@@ -92,6 +95,7 @@ def outcomes(
         trains: whether training rows are put in.
         asked: nodes that are predicted; None: all.
         keeps: whether the links keep transcripts.
+        noise: the twin's source of it.
     """
     context, data = together(job, graphs, trains=trains, asked=asked)
 
@@ -99,7 +103,7 @@ def outcomes(
         own = data if machine.party == TWIN else {name: part for name, part in data.items() if name == machine.party}
         return program(SealedProgram(machine, replace(context, data=own)))
 
-    return dict(run(one, len(graphs), links, keeps=keeps))
+    return dict(run(one, len(graphs), links, keeps=keeps, noise=noise))
 
 
 def trained(program: SealedProgram, steps: int) -> tuple[Mapping[str, Tensor], Tensor | None]:

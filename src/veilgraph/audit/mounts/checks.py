@@ -26,6 +26,7 @@ from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.settings import MECHANISMS
@@ -60,6 +61,10 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     """At the server: every release of the run, of all sessions, against the noise that the plan has."""
     settings, privacy = case.settings, case.settings.privacy
     if view.party != SERVER or privacy is None:
+        return
+    if isinstance(settings, SealedJob):
+        yield Skipped(SERVER, "noise-level", "noise is on wires that nobody sees: predictions follow from it",
+                      "noise-level")  # fmt: skip
         return
     mechanism = MECHANISMS[privacy.mechanism]
     if not (mechanism.is_gaussian and mechanism.is_plain) or vertical(settings).divisor is None:
@@ -134,6 +139,9 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent.values())
         if different and view.party != SERVER:
             yield _compared(view.party, other, different, different - _ledger(case, other).total())
+    if isinstance(settings, SealedJob):
+        yield from _paid_openings(case, view)
+        return
     if view.party != SERVER or privacy is None:
         return
     seen = {name: _released(case, view, name) for name in settings.data.names}
@@ -148,6 +156,16 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
         entries = _ledger(case, name)
         unpaid = sum(max(0, count - entries[channel]) for channel, count in went.items())
         yield _compared(SERVER, name, sum(went.values()), unpaid)
+
+
+def _paid_openings(case: Case, view: View) -> Iterator[Finding]:
+    """At the label holder of a sealed job with noise: whoever opened predictions to it has paid for their noise."""
+    if case.settings.privacy is None or view.party != case.settings.data.label_party:
+        return
+    for name in case.settings.publishing:
+        opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
+        unpaid = int(opened > 0 and not _ledger(case, name)["predictions"])
+        yield _compared(view.party, name, opened, unpaid)
 
 
 def _compared(adversary: PartyId, holder: PartyId, releases: int, unpaid: int) -> Finding:

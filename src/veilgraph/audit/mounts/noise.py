@@ -18,6 +18,7 @@ from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
+from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.privacy.settings import MECHANISMS
 
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
@@ -37,6 +38,9 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skip
         yield from released_epsilon(case, adversary)
         return
     if SERVER not in members or privacy is None:
+        return
+    if isinstance(case.settings, SealedJob):
+        yield Skipped(adversary, "epsilon", "no release is seen in which a canary could be looked for", "epsilon")
         return
     if not privacy.canaries:
         yield Skipped(adversary, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")

@@ -84,6 +84,7 @@ class SealedSource(Source):
         like = own.model_copy(
             update={
                 "output": "probabilities",
+                "privacy": None,
                 "model": own.model.model_copy(update={"edge_weights": weighted, "edge_slots": None}),
                 "train": own.train.model_copy(update={"epochs": epochs, "select_by": "last", "learning_rates": None}),
                 "data": own.data.model_copy(update={"holders": (everything.party,), "label_holder": None}),

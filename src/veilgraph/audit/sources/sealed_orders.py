@@ -13,6 +13,7 @@ from veilgraph.core.types import Kind, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.mpc.sealed.placement import steps_of
+from veilgraph.paradigms.sealed.entering import hidden_edges
 from veilgraph.paradigms.sealed.settings import sealed
 
 _MOST: Final = 48
@@ -36,8 +37,9 @@ def told_and_true_orders(view: View, sender: PartyId, truth: PartyGraph) -> list
         size = slots_of(view, seen)
         found += [Order(part, size) for part in np.split(places[: 2 * size + nodes], [size, 2 * size])]
         slots.add(size)
+    put_in = hidden_edges(sealed(view.settings), truth)
     for size in slots:
-        for edges in (truth.edge_index, truth.edge_index.flip(0)):
+        for edges in (put_in, put_in.flip(0)):
             steps = steps_of(edges, nodes, size - nodes)
             found += [Order(step.numpy(), size, told=False) for step in (steps.spread, steps.turn, steps.pick)]
     for mask in (truth.train_mask, truth.val_mask):

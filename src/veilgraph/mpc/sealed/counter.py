@@ -123,6 +123,10 @@ class CountingMachine(Machine):
         return _wire(shape, summands.bits - shift if bits is None else bits, ring)
 
     @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        return summands
+
+    @override
     def negative(self, wire: Wire) -> Bit:
         words = words_for(prod(wire.shape))
         plan = borrow.levels(wire.ring)

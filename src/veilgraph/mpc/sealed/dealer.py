@@ -18,6 +18,7 @@ from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed import borrow, placement
 from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, packed, ready
 from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
+from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
 _ONES_32 = 0xFFFF_FFFF
@@ -47,8 +48,8 @@ class DealerMachine(Machine):
 
     Attributes:
         rounding: 32 secret bytes. A session that is gone on with, on the same data, rounds as it would have with the
-            same ones. They are never used again on other data, for what is opened twice would tell by how much its
-            lowest bits differ.
+            same ones, and has the same noise. They are never used again on other data, for what is opened twice would
+            tell by how much its lowest bits differ.
     """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
@@ -59,7 +60,7 @@ class DealerMachine(Machine):
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
         self._places = {""}
-        self._low = Keystream(self.rounding, "")
+        self._low, self._noise = self._streams_at("")
         for holder, seed in seeds.items():
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
@@ -68,7 +69,11 @@ class DealerMachine(Machine):
         if place in self._places:
             raise ValueError(f"{place!r} was here before, and what is opened there would be rounded alike")
         self._places.add(place)
-        self._low = Keystream(self.rounding, place)
+        self._low, self._noise = self._streams_at(place)
+
+    def _streams_at(self, place: str) -> tuple[Keystream, Keystream]:
+        """Of the lowest bits and of noise: both from one key, for noise that differed would show in equal low bits."""
+        return Keystream(self.rounding, place), Keystream(self.rounding, f"noise/{place}")
 
     @override
     def share(self, wire: Wire) -> Tensor:
@@ -141,6 +146,14 @@ class DealerMachine(Machine):
         low = self._low.take(random.numel() * random.element_size()).view(random.dtype).view(random.shape)
         ones = (1 << shift) - 1
         return (random & ~ones) | (low & ones)
+
+    @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        if not deviation:
+            return summands
+        source = lambda length: self._noise.take(length).numpy().tobytes()  # noqa: E731
+        noise = rounded_gaussian(summands.shape, deviation, summands.bits, source)
+        return Summands(summands.part + noise.to(summands.part.dtype), summands.bits)
 
     @override
     def negative(self, wire: Wire) -> Bit:

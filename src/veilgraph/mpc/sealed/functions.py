@@ -21,6 +21,8 @@ _CUBINGS: Final = 5
 _QUARTER_BITS: Final = 30
 LARGEST_DIVISOR: Final = 512
 """Of ``reciprocal``; its first guesses have too few bits for larger ones."""
+_TIE_BITS: Final = 10
+"""Twice as many units as classes there are at most."""
 _LINE: Final = (1.127, 0.158)
 """1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
 _ROOT_STEPS: Final = 3
@@ -66,6 +68,18 @@ def largest_place(machine: Machine, wire: Wire) -> Wire:
             found_places = joined([found_places, places[:, 2 * half :]], 1)
         wire, places = found, found_places
     return places
+
+
+def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
+    """1 in the column of the largest of every row, the first of equal ones, else 0: [T, C] → [T, C], C ≤ 512.
+
+    Exactly one entry of every row is 1: columns are put two units of finer bits apart, so that none are equal.
+    """
+    columns = wire.shape[1]
+    finer = wire.times(1 << _TIE_BITS).halved(_TIE_BITS)
+    apart = finer + machine.constant(2 * torch.arange(columns).flip(0).expand(wire.shape), finer.bits)
+    below = (apart - largest(machine, apart)).plus(2.0**-apart.bits)
+    return machine.value(~machine.negative(below))
 
 
 def exponential(machine: Machine, wire: Wire) -> Wire:

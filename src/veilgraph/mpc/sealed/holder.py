@@ -167,6 +167,10 @@ class HolderMachine(Machine):
         return Wire(public, mask, result_bits)
 
     @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        return summands
+
+    @override
     def negative(self, wire: Wire) -> Bit:
         shape, public = wire.shape, _known(wire.public)
         tag, plan = self._next(Kind.MASKED_BITS), borrow.levels(wire.ring)

@@ -154,6 +154,15 @@ class Machine(ABC):
         """
 
     @abstractmethod
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        """With Gaussian noise on every entry, which the dealer draws and no holder ever has. No message.
+
+        Args:
+            summands: whole numbers, with fractional bits that are 0: the noise is rounded to these bits.
+            deviation: standard deviation of the noise on one entry; 0: there is none.
+        """
+
+    @abstractmethod
     def negative(self, wire: Wire) -> Bit:
         """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring
+from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire
 
 
@@ -32,12 +34,14 @@ class PlainMachine(Machine):
 
     Args:
         holders: in the job's order.
+        noise: source of it.
     """
 
     exact: ClassVar[bool] = False
 
-    def __init__(self, holders: Sequence[PartyId]) -> None:
+    def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
         super().__init__(holders, "")
+        self._noise = noise
 
     @override
     def share(self, wire: Wire) -> Tensor:
@@ -81,6 +85,13 @@ class PlainMachine(Machine):
         natural = summands.bits - shift
         said = natural if bits is None else bits
         return replace(_wire(summands.part * 2.0 ** (natural - said), said), mask=_zeros(summands.part, ring))
+
+    @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        if not deviation:
+            return summands
+        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._noise)
+        return Summands(summands.part + noise.to(torch.float64) * 2.0**-summands.bits, summands.bits)
 
     @override
     def negative(self, wire: Wire) -> Bit:

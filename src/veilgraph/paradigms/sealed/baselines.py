@@ -6,6 +6,7 @@ import math
 import time
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from veilgraph.core.tensor_file import Record
@@ -16,7 +17,6 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
-from veilgraph.protocol.role import precision
 from veilgraph.protocol.scores import Objective, Scores
 
 _LEAST: Final = 2.0**-16
@@ -36,7 +36,7 @@ def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> Plain
     """
     like = _for_one(job, graph)
     context, data = together(like, [graph])
-    program, objective = SealedProgram(PlainMachine(list(data)), context), Objective(graph, job.train, precision(job))
+    program, objective = SealedProgram(PlainMachine(list(data)), context), Objective(graph, job.train, torch.float64)
     program.enter(trains=True)
     program.begin()
     judgement, metrics, best = Judgement(), list[Record](), None
@@ -70,6 +70,7 @@ def _for_one(job: SealedJob, graph: PartyGraph) -> SealedJob:
         update={
             "output": "probabilities",
             "named_nodes": None,
+            "privacy": None,
             "model": job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None}),
             "data": job.data.model_copy(update={"holders": (graph.party,), "label_holder": None}),
         }

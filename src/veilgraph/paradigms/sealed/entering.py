@@ -15,12 +15,18 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
 from veilgraph.paradigms.sealed.plan import OwnData, Plan
+from veilgraph.paradigms.sealed.private import deviation_of
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates
 from veilgraph.protocol.scores import balanced_weights
 
 
-def plan_of(job: SealedJob) -> Plan:
-    """What a job has all parties compute."""
+def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
+    """What a job has all parties compute.
+
+    Args:
+        job: validated.
+        nodes: N, which noise may depend on; None: what is asked for does not depend on noise.
+    """
     model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
     rates, halvings = exact_rates(train.learning_rates or [train.learning_rate or suits.learning_rate])
     return Plan(
@@ -43,15 +49,16 @@ def plan_of(job: SealedJob) -> Plan:
         seed=job.seed,
         output=job.output,
         release=job.release == "holders",
+        votes=None if job.privacy is None else deviation_of(job, nodes),
     )
 
 
 def slots_of(job: SealedJob, edges: int) -> int:
     """The number of edges that a holder seems to have: rounded up by up to a quarter, where the job states none.
 
-    It is 1 where rows go over no edges but each holder's own.
+    It is 1 where nothing goes over any edges but each holder's own.
     """
-    if not plan_of(job).hops:
+    if not plan_of(job).crosses:
         return 1
     if job.model.edge_slots is not None:
         return job.model.edge_slots
@@ -85,7 +92,7 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
         )
     weights = _weights(common)
     slots, edges = slots_of(job, common.num_edges), common.edge_index
-    if plan.hops and common.num_edges > slots:
+    if plan.crosses and common.num_edges > slots:
         raise DataError(
             f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
             key="model.edge_slots",
@@ -93,7 +100,7 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
         )
     share = (model.max_degree - 1) // len(job.data.names)
     degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
-    if plan.hops and degree > share:
+    if plan.crosses and degree > share:
         raise DataError(
             f"party {graph.party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
             f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes",
@@ -108,7 +115,23 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             key="model.directed",
             value=False,
         )
-    return OwnData(_columns(model, plan, graph), edges, weights)
+    return OwnData(_columns(model, plan, graph), hidden_edges(job, common), weights)
+
+
+def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
+    """The edges that a holder puts in, of those between common nodes: int64 [2, E]."""
+    votes = job.privacy is not None and graph.party in job.publishing
+    return edges_once(graph.edge_index) if votes else graph.edge_index
+
+
+def edges_once(edges: Tensor) -> Tensor:
+    """Each pair of a source and a target once, none from a node to itself: an edge is one vote, however it is recorded.
+
+    Args:
+        edges: int64 [2, E].
+    """
+    once: Tensor = torch.unique(edges[:, edges[0] != edges[1]], dim=1)
+    return once
 
 
 def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: LearningStreams, classes: int) -> OwnData:

@@ -22,10 +22,12 @@ from veilgraph.paradigms.sealed.baselines import in_one_place
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.entering import plan_of, slots_of, suited
 from veilgraph.paradigms.sealed.plan import Context, Sizes
+from veilgraph.paradigms.sealed.private import release_plan
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import check_ranges
+from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
 from veilgraph.protocol.costs import Costs, PartySizes
@@ -45,17 +47,49 @@ class Sealed(Paradigm[SealedJob]):
     """Holders of the same nodes train one network of which nothing is opened but predictions."""
 
     title: ClassVar[str] = "sealed: nothing is opened but predictions"
-    has_privacy: ClassVar[bool] = False
+    way: ClassVar[str] = "sealed, noise on votes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
+    def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+        return release_plan(job, party, nodes)
+
     def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
-        return math.inf
+        own = release_plan(job, party, nodes)
+        return math.inf if own is None else own.epsilon_bound
+
+    def holds_against(self, job: SealedJob) -> str:
+        return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
+
+    def whose_noise(self, job: SealedJob) -> str:
+        return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
+
+    def privacy_notes(self, job: SealedJob) -> list[str]:
+        if job.privacy is None:
+            return [
+                "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
+                "needs model.network=linear"
+            ]
+        return [
+            "columns have no noise: what predictions tell of features, ε does not bound",
+            "all predictions of a run have the same noise, and later ones of it cost nothing more",
+        ]
+
+    def privacy_limits(self, job: SealedJob) -> list[str]:
+        return [
+            f"What {job.data.label_party} predicts depends on all holders' features, which have no noise.",
+            "Whoever deals knows the noise: with it, a holder that works together with the dealer has no bound.",
+        ]
+
+    def to_be_private(self) -> Mapping[str, Any]:
+        return {"unit": "edge", "aggregation": {}}
 
     def unbounded(self, job: SealedJob) -> str:
-        return "a sealed job tells predictions as they are, without noise: take paradigm=vertical with privacy"
+        if job.privacy is not None:
+            return "its noise bounds nothing: raise privacy.noise_multiplier"
+        return "a sealed job without privacy tells predictions as they are: set privacy.epsilon_total, for edges"
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
-        label_holder, plan = sizes[job.data.label_party], plan_of(job)
+        label_holder, plan = sizes[job.data.label_party], plan_of(job, nodes)
         if job.evaluates and not label_holder.validation:
             raise ConfigError(
                 f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "

@@ -104,6 +104,8 @@ class Plan:
         seed: of the initial weights, which are public.
         output: what the label holder learns of a node.
         release: whether holders learn the weights of their own columns.
+        votes: standard deviation of the noise on a count of votes over all holders' edges but the label holder's; 0:
+            there is none. None: there are no votes, and hops go over all edges.
     """
 
     network: str
@@ -125,6 +127,12 @@ class Plan:
     seed: int
     output: Literal["classes", "probabilities"]
     release: bool
+    votes: float | None = None
+
+    @property
+    def crosses(self) -> bool:
+        """Whether anything goes over edges that others' columns, or votes, go over too."""
+        return self.hops > 0 or self.votes is not None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
-from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.network import one_hot
 from veilgraph.paradigms.sealed.plan import Context
 
@@ -33,7 +33,7 @@ class SealedProgram:
 
     def __init__(self, machine: Machine, context: Context) -> None:
         self._machine, self._context = machine, context
-        self.network = NETWORKS[context.plan.network](machine, context)
+        self.network = network_of(context.plan)(machine, context)
         self.shapes = self.network.shapes
         suits, stated = self.network.suits, context.plan.weight_decay
         self._weight_decay = suits.decay(context.sizes.training) if stated is None else stated
@@ -112,9 +112,10 @@ class SealedProgram:
             self.weights[place] = self._restored(saved, f"weight.{place}", shape, self.weight_bits)
             if training:
                 self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
+        needed, have = self.network.remembers(), self.network.remember
         if training:
-            keeps = self.network.keeps()
-            self.network.keep({name: self._restored(saved, name, *kind) for name, kind in keeps.items()})
+            needed, have = self.network.keeps(), self.network.keep
+        have({name: self._restored(saved, name, *kind) for name, kind in needed.items()})
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)
@@ -128,6 +129,7 @@ class SealedProgram:
         machine = self._machine
         if self._targets is None:
             self._targets = self._enter_targets()
+        self.network.arrive(number, self.weights)
         machine.at(f"step {number}")
         if number % self._steps_of_a_rate == 0:
             self._begin_anew()

@@ -60,6 +60,14 @@ class Propagation:
             edges = edges.flip(0)
         return self._machine.hidden_graph(holder, edges, sizes.nodes, sizes.edges[holder], weights, self._weight_bits)
 
+    def neighbours(self, wire: Wire) -> Summands:
+        """Sums over every target's sources, without the node itself, and nothing normalised.
+
+        Args:
+            wire: [N, d] of Z_2^32.
+        """
+        return self._machine.hop(self._graphs[False], wire) - self._machine.split(wire)
+
     def enter_roots(self) -> None:
         """The roots of a single holder, which knows them."""
         (owner,) = self._holders

@@ -83,7 +83,7 @@ class SealedRole(Role):
             hellos[label_party].validation,
             self._asked,
         )
-        context = Context(sizes, plan_of(self._job), label_party, {})
+        context = Context(sizes, plan_of(self._job, self.nodes), label_party, {})
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._program = SealedProgram(machine, replace(context, data=self.data()))
         return start
@@ -137,6 +137,7 @@ class SealedRole(Role):
             if self._releases:
                 self.get(self.program.release())
             if self._asked != 0:
+                self.pay()
                 self.learn(self.program.predict())
             return
         self.catch_up(epoch)
@@ -146,6 +147,14 @@ class SealedRole(Role):
             self._begun = True
         self.program.step(epoch - 1)
         self._last = epoch
+        if self._job.privacy is not None and epoch - 1 == self._job.train.epochs // 2:
+            self.voted()
+
+    def voted(self) -> None:
+        """What a holder keeps of votes that were just counted with noise."""
+
+    def pay(self) -> None:
+        """At a holder, before anything is opened that depends on its data under noise."""
 
     def learn(self, found: Tensor | None) -> None:
         """What is told of nodes, at the label holder."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
@@ -31,6 +32,8 @@ _SURE = 30.0
 """The logit of a class that alone is known."""
 _ROUNDING = "rounding"
 _DATA = "data"
+_NOISE = "noise-id"
+_TABLES = "tables"
 
 
 def _bytes(data: bytes) -> Tensor:
@@ -107,6 +110,7 @@ class SealedHolder(SealedRole):
         self.graph = graph
         self._released: dict[str, Tensor] = {}
         self._own = own_data(self._job, graph)
+        self._tables, self._noise_id = _bytes(self._own.digest()), torch.zeros(SEED_BYTES, dtype=torch.uint8)
 
     @override
     def hello(self) -> Hello:
@@ -132,13 +136,50 @@ class SealedHolder(SealedRole):
         return self._released
 
     @override
+    def declines(self) -> str:
+        """A training that it could not pay for at its end does not begin."""
+        return self.session.publisher.refusal() if self._learns and self._is_new else ""
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        self._is_new = not held
+        return super().setup(held)
+
+    @override
+    def voted(self) -> None:
+        """The noise is new: what is opened of it has not been paid for."""
+        self._noise_id = _bytes(self.session.secrets(SEED_BYTES))
+
+    @override
+    def pay(self) -> None:
+        if self._job.privacy is not None:
+            self.session.publisher.pay(self._noise_id.numpy().tobytes().hex())
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        """With ``privacy`` what votes are of as well: predictions have the same noise, so they are of the same data."""
+        own = super().weights()
+        return own if self._job.privacy is None else {**own, _NOISE: self._noise_id, _TABLES: self._tables}
+
+    @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
         self.program.check(saved)
+        if self._job.privacy is not None:
+            self._noise_id = saved[_NOISE]
+            if not torch.equal(saved[_TABLES], self._tables):
+                raise RunError(
+                    f"{self.session.link.party}: its data have changed since the training, whose votes are of the old "
+                    "ones: with privacy a run predicts of the data that it was trained on alone; train a new run, "
+                    "which is paid for anew",
+                    code="data-changed",
+                    party=self.session.link.party,
+                )
         super().load_weights(saved)
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return {**super().state(), _DATA: _bytes(self._own.digest())}
+        votes = {} if self._job.privacy is None else {_NOISE: self._noise_id}
+        return {**super().state(), **votes, _DATA: _bytes(self._own.digest())}
 
     @override
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
@@ -150,7 +191,8 @@ class SealedHolder(SealedRole):
                 code="data-changed",
                 party=self.session.link.party,
             )
-        super().load_state({name: share for name, share in saved.items() if name != _DATA})
+        self._noise_id = saved.get(_NOISE, self._noise_id)
+        super().load_state({name: share for name, share in saved.items() if name not in (_DATA, _NOISE)})
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
@@ -188,7 +230,7 @@ class SealedLabelHolder(SealedHolder, Judge):
     @override
     def declines(self) -> str:
         if self._learns or self.predicted is None:
-            return ""
+            return super().declines()
         return self._naming.refusal(self.predicted.numel())
 
     @override

@@ -81,6 +81,7 @@ WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda jo
 ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 CHECKED: Final = Fact[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
+NOISED: Final = Fact[SealedJob]("`privacy`", lambda job: job.privacy is not None)
 RELEASES: Final = Fact[SealedJob]("`release: holders`", lambda job: job.release == "holders")
 TO_LABEL_HOLDER: Final = Ends[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
@@ -94,6 +95,10 @@ _ROWS: Final = "Masks of the sender's under further masks; the receiver lacks th
 _NAMED: Final = (
     "Opens the predictions of the nodes that the receiver picked, and nothing else: the mask is of these values, and "
     "which nodes they are of the sender does not learn."
+)
+_NOISY: Final = (
+    "ε bounds what the receiver can infer of one of the sender's edges from all predictions of the run, even with all "
+    "other holders; it is paid for once in the sender's ledger, before the first of them. It is not about features."
 )
 _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
@@ -226,6 +231,15 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         (NAMED, NAMED_PROBABILITIES),
         (WITH_PROBABILITIES, NAMED_NODES),
         forms=(Form("k, 0", "int64 [named, C]", "prediction"),),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_LABEL_HOLDER,
+        "of edges of all holders but the receiver, nothing but what follows from noisy counts",
+        "share",
+        _NOISY,
+        when=(NOISED,),
+        paid=True,
     ),
     Row(
         Kind.MASK_SHARE,

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
+from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
+from veilgraph.paradigms.sealed.private import check_private
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.preset import Choice, Said
 
@@ -175,6 +178,17 @@ class SealedJob(JobSettings):
                 "train.select_by to last, or dealer_checks to 0"
             )
         return self
+
+    @override
+    def _check_privacy(self) -> None:
+        if self.privacy is not None:
+            check_private(self, self.privacy)
+
+    @property
+    def publishing(self) -> tuple[PartyId, ...]:
+        """With ``privacy`` those whose edges are in what is released, in the job's order."""
+        names = self.data.names
+        return names if self.privacy is None else tuple(name for name in names if name != self.data.label_party)
 
     @property
     def targets(self) -> None:

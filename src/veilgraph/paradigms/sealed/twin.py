@@ -48,7 +48,7 @@ def together(
         0 if own.judged is None else own.judged.numel(),
         None if asked is None else asked.numel(),
     )
-    return Context(sizes, plan_of(job), label_party, data), data
+    return Context(sizes, plan_of(job, sizes.nodes), label_party, data), data
 
 
 def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:

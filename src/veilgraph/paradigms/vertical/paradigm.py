@@ -57,6 +57,52 @@ class Vertical(Paradigm[VerticalJob]):
         own = plan(job, party, nodes)
         return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
 
+    def holds_against(self, job: VerticalJob) -> str:
+        """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
+        if job.has_joint_noise:
+            return words.withstood(job)
+        return super().holds_against(job) if job.model.initial.method == "individual" else "the server only"
+
+    def whose_noise(self, job: VerticalJob) -> str:
+        joint = job.joint_noise
+        if joint is None:
+            return super().whose_noise(job)
+        return (
+            "each holder's ε is about its own data and counts the noise that holders make together: each adds "
+            f"{joint.share:.3g} of the deviation that ε needs, and any {joint.honest} of the {joint.holders} that "
+            f"publish have all of it; where more than {joint.colluding} of them help the server, or add none, ε does "
+            "not hold"
+        )
+
+    def privacy_notes(self, job: VerticalJob) -> list[str]:
+        method = job.model.initial.method
+        if job.privacy is None:
+            return [
+                "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
+                "model.initial.method=individual and model.local.model=appnp"
+            ]
+        if method == "individual":
+            return []
+        return [
+            f"model.initial.method={method}: h0 goes to the other holders without noise; against them per-release ε "
+            "and total ε are infinite",
+            f"h0 has all holders' features in it, so what the {len(job.data.names) - 1} others publish counts as "
+            "releases of each holder's data (others); the server knows no less if one of them adds no noise",
+        ]
+
+    def privacy_limits(self, job: VerticalJob) -> list[str]:
+        if job.has_joint_noise:
+            return [
+                "It rests on the noise of other holders: where more of them help the server, or add none, than it is "
+                "said to hold against, a row has less noise than ε needs, down to one holder's share."
+            ]
+        if job.model.initial.method == "individual":
+            return []
+        return [
+            "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
+            "against them per-release ε and total ε are infinite."
+        ]
+
     def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
         if party != job.data.label_party or job.learns_alone:
             return 0.0

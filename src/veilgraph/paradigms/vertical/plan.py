@@ -8,7 +8,6 @@ from typing import Final
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.hop_sensitivity import rows_moved, sensitivity_of
-from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node
 from veilgraph.privacy.settings import PrivacySettings
@@ -49,8 +48,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
     hops, moved = (model.local.hops if privacy.once else None), sensitivity_of(privacy)
     if privacy.aggregation is not None:
         hops = privacy.aggregation.hops
-    joint = None if privacy.joint_noise is None else Joint(len(job.publishing), privacy.joint_noise.colluding)
-    return Plan(party, privacy, MappingProxyType(step), inference, steps, rows, others, nodes, hops, moved, joint)
+    joint, per_step = vertical(job).joint_noise, MappingProxyType(step)
+    return Plan(party, privacy, per_step, inference, steps, rows, others, nodes, hops, moved, joint=joint)
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:

@@ -171,6 +171,13 @@ class VerticalJob(JobSettings):
         return self.privacy is not None and self.privacy.joint_noise is not None
 
     @property
+    def joint_noise(self) -> Joint | None:
+        """Who makes the noise of a sum together; None where every holder adds all of its own."""
+        if self.privacy is None or self.privacy.joint_noise is None:
+            return None
+        return Joint(len(self.publishing), self.privacy.joint_noise.colluding)
+
+    @property
     def sent_divisor(self) -> int:
         """What holders divide their rows by before they send them; where noise is made jointly the server does it."""
         return 1 if self.has_joint_noise else self.divisor or 1

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from typing import Final
 
 from veilgraph.core.words import listed
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import NO_PERSON, OF_NODES, holds_against
 
 _UNITS: Final = MappingProxyType(
@@ -86,16 +86,7 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
         ("holds against", against),
     )
     limits = [_NOT[settings.unit]]
-    if vertical(job).model.initial.method != "individual":
-        limits.append(
-            "It does not hold against the other holders: the first layer's result h⁰ goes to them without noise, and "
-            "against them per-release ε and total ε are infinite."
-        )
-    if settings.joint_noise is not None:
-        limits.append(
-            "It rests on the noise of other holders: where more of them help the server, or add none, than it is said "
-            "to hold against, a row has less noise than ε needs, down to one holder's share."
-        )
+    limits += paradigm_of(job).privacy_limits(job)
     if settings.once:
         limits.append(f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions.")
     limits += [

@@ -1,4 +1,7 @@
-"""The networks of sealed jobs, by the name that ``model.network`` has: a file and a line each."""
+"""The networks of sealed jobs, by the name that ``model.network`` has: a file and a line each.
+
+With ``privacy`` a linear one is ``Voting``.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from veilgraph.paradigms.sealed.networks.linear import Linear
 from veilgraph.paradigms.sealed.networks.mlp import Mlp
 from veilgraph.paradigms.sealed.networks.network import Network
 from veilgraph.paradigms.sealed.networks.sign import Sign
+from veilgraph.paradigms.sealed.networks.voting import Voting
+from veilgraph.paradigms.sealed.plan import Plan
 
 NETWORKS: Final[dict[str, type[Network]]] = {
     "linear": Linear,
@@ -18,3 +23,8 @@ NETWORKS: Final[dict[str, type[Network]]] = {
     "gcn": Gcn,
     "appnp": Appnp,
 }
+
+
+def network_of(plan: Plan) -> type[Network]:
+    """That of a job."""
+    return NETWORKS[plan.network] if plan.votes is None else Voting

@@ -158,6 +158,16 @@ class Network(ABC):
         if self._computes_roots:
             self.relations[0].roots = found["roots"]
 
+    def remembers(self) -> Kept:
+        """Shapes of what a prediction needs beside the weights."""
+        return {}
+
+    def remember(self, found: Mapping[str, Wire]) -> None:  # noqa: B027 - most need nothing
+        """Has it again."""
+
+    def arrive(self, step: int, weights: Sequence[Wire]) -> None:  # noqa: B027 - most do nothing
+        """Before a step of the job, counted from 0, with the weights as they are."""
+
     @abstractmethod
     def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
         """Logits of some of the training rows."""

@@ -1,0 +1,57 @@
+"""Sealed jobs with noise on votes, and noise that parties and twin have alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.roles.federation import Settings
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SecretSource
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.dealer import DealerMachine
+
+KEY = bytes(range(32))
+PROBABILITIES: Settings = {"output": "probabilities"}
+
+
+def voting(**privacy: Any) -> Settings:
+    """A linear network and votes with the noise that ``privacy`` says; none where it says nothing."""
+    said = privacy or {"noise_multiplier": 0.0}
+    return {"model": {"network": "linear"}, "privacy": {"unit": "edge", "aggregation": {}, **said}}
+
+
+@contextmanager
+def noise_from(key: bytes) -> Iterator[None]:
+    """Dealers that begin inside round, and draw noise, by this key."""
+    begin = DealerMachine.__init__
+
+    def with_key(self: DealerMachine, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self.rounding = key
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DealerMachine, "__init__", with_key)
+        yield
+
+
+def noise_of(key: bytes = KEY) -> SecretSource:
+    """What such a dealer draws noise on votes from."""
+    stream = Keystream(key, "noise/votes")
+    return lambda length: stream.take(length).numpy().tobytes()
+
+
+def pairs(*ends: tuple[int, int]) -> torch.Tensor:
+    """Edges both ways."""
+    there = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
+    return torch.cat([there, there.flip(0)], 1)
+
+
+def with_edges(graphs: list[PartyGraph], holder: int, edges: torch.Tensor) -> list[PartyGraph]:
+    """The graphs, one of them with other edges."""
+    return [replace(g, edge_index=edges, edge_weight=None) if n == holder else g for n, g in enumerate(graphs)]

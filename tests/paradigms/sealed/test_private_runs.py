@@ -1,0 +1,229 @@
+"""Runs of sealed jobs with noise: paid for once, before anything is opened; the same noise later; what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from tests.errors import refused
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.sealed.private import voting
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
+from tests.roles.federation import Settings
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.sealed.paradigm import SEALED
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.roles import SealedLabelHolder
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.report.budget import budget_facts, budget_notes, read_spent
+from veilgraph.report.lifetime import ledger_at
+from veilgraph.report.page.guarantee import guarantee
+from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_organisations
+
+EPSILON = 4.0
+PRIVATE: Settings = voting(epsilon_total=EPSILON)
+STEPS: Settings = {"train": {"epochs": 6}}
+
+
+def paid(run: Path, party: str = "B") -> list[dict[str, Any]]:
+    lines = (run / "parties" / party / "ledger.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines[1:]]
+
+
+def private_job(folder: Path, *changes: Settings, holders: int = 2) -> SealedJob:
+    return saved(folder / "data", small_job(holders, STEPS, PRIVATE, *changes), small_graphs(holders))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> TrainResult:
+    folder = tmp_path_factory.mktemp("private")
+    return train(private_job(folder, holders=3), folder / "run")
+
+
+def test_every_holder_but_the_label_holder_pays_once(whole: TrainResult) -> None:
+    for party in "BC":
+        (entry,) = paid(whole.path, party)
+        assert [entry["channel"], entry["count"], entry["event"]["kind"]] == ["predictions", 1, "aggregation"]
+        assert entry["event"]["unit"] == "edge"
+        assert entry["total"] == pytest.approx(EPSILON, rel=1e-6)
+    assert paid(whole.path, "A") == []
+    spent = read_spent(RunDirectory.open(whole.path))
+    assert [spent[party]["epsilon_total"] for party in "ABC"] == pytest.approx([0, EPSILON, EPSILON], rel=1e-6)
+
+
+def test_predicting_again_is_of_the_same_noise_and_costs_nothing(whole: TrainResult) -> None:
+    """So nobody averages noise away: what is predicted is the same however often."""
+    before = paid(whole.path)
+    for _ in range(2):
+        again = predict(whole.path)
+        assert torch.equal(again.classes, whole.predictions.classes)
+    assert paid(whole.path) == before
+
+
+def test_changed_data_are_not_predicted_of(whole: TrainResult, tmp_path: Path) -> None:
+    path = whole.path / "parties" / "C" / "graph.safetensors"
+    kept, graph = path.read_bytes(), load_party(path)
+    save_party(replace(graph, edge_index=graph.edge_index[:, :0]), path)
+    try:
+        with refused(RunError, code="data-changed", party="C"):
+            predict(whole.path)
+    finally:
+        path.write_bytes(kept)
+
+
+def test_nothing_is_opened_before_it_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen, opens = tmp_path / "run", list[int](), SealedProgram.predict
+
+    def watched(self: SealedProgram) -> Any:
+        seen.append(len(paid(run)))
+        return opens(self)
+
+    monkeypatch.setattr(SealedProgram, "predict", watched)
+    train(private_job(tmp_path), run)
+    assert max(seen) == 1, "nobody predicted"
+
+    def broke(self: NoisedPublisher, content: str) -> None:
+        if self.plan.party == "B":
+            raise BudgetSpent("no room: allow more")
+
+    monkeypatch.setattr(NoisedPublisher, "pay", broke)
+    monkeypatch.setattr(SealedLabelHolder, "learn", lambda self, found: seen.append(-1))
+    with pytest.raises(BudgetSpent):
+        train(private_job(tmp_path), tmp_path / "other")
+    assert -1 not in seen
+
+
+@pytest.mark.parametrize("where", ["before votes", "after votes", "after it was told"])
+def test_gone_on_with_it_pays_once_for_what_is_told(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, run = private_job(tmp_path), tmp_path / "run"
+    if where == "after it was told":
+        told = list[torch.Tensor]()
+
+        def learn(self: SealedLabelHolder, found: torch.Tensor) -> None:
+            told.append(found)
+            raise CutError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SealedLabelHolder, "learn", learn)
+            with pytest.raises(CutError):
+                train(job, run)
+        resumed = resume(run)
+        assert torch.equal(resumed.predictions.classes, told[0][:, 0].long())
+    else:
+        with cut_at(3 if where == "before votes" else 5), pytest.raises(CutError):
+            train(job, run)
+        assert paid(run) == []
+        resumed = resume(run)
+        assert resumed.summary["started_at"] == (2 if where == "before votes" else 4)
+    assert len(paid(run)) == 1
+    assert torch.equal(predict(run).classes, resumed.predictions.classes)
+
+
+def test_named_nodes_are_paid_for_when_the_first_are_told(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(private_job(tmp_path, {"named_nodes": 4}), run)
+    assert paid(run) == []
+    for nodes in ([1, 2], [2, 3]):
+        predict(run, nodes)
+        assert len(paid(run)) == 1
+
+
+def test_a_checked_dealer_has_noise_too(tmp_path: Path) -> None:
+    checked, run = private_job(tmp_path, {"dealer_checks": 0.3}), tmp_path / "run"
+    train(checked, run)
+    assert len(paid(run)) == 1
+    votes = weights(run)["weight.votes"]
+    assert len(torch.unique(votes)) > votes.numel() / 2, "counts without noise are few different numbers"
+
+
+REFUSED: dict[str, tuple[Settings, str]] = {
+    "unit": ({"privacy": {"unit": "node", "degree_bound": 4}}, "privacy.unit"),
+    "no aggregation": ({"privacy": {"aggregation": None, "degree_bound": 4}}, "privacy.aggregation"),
+    "hops": ({"privacy": {"aggregation": {"hops": 2}}}, "privacy.aggregation.hops"),
+    "dim": ({"privacy": {"aggregation": {"dim": 16}}}, "privacy.aggregation.dim"),
+    "own rows": ({"privacy": {"aggregation": {"own_rows": "clear"}}}, "privacy.aggregation.own_rows"),
+    "predictions": ({"privacy": {"predictions": 2}}, "privacy.predictions"),
+    "canaries": ({"privacy": {"canaries": 9, "canaries_in": "data"}}, "privacy.canaries"),
+    "network": ({"model": {"network": "mlp"}}, "model.network"),
+    "relations": ({"model": {"relations": "each"}}, "model.relations"),
+    "edge weights": ({"model": {"edge_weights": True}}, "model.edge_weights"),
+    "judged": ({"train": {"select_by": "accuracy"}}, "train.select_by"),
+    "released": ({"release": "holders"}, "release"),
+    "one step": ({"train": {"epochs": 1}}, "train.epochs"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_noise_is_refused(name: str) -> None:
+    changes, key = REFUSED[name]
+    with refused(ConfigError, key=key):
+        small_job(2, STEPS, PRIVATE, changes)
+
+
+def test_a_job_says_what_it_costs_and_against_whom() -> None:
+    job = small_job(3, STEPS, PRIVATE)
+    assert [SEALED.largest_epsilon(job, party) for party in "ABC"] == pytest.approx([0, EPSILON, EPSILON], rel=1e-6)
+    for bare in (small_job(3, STEPS, voting()), small_job(3)):
+        assert SEALED.largest_epsilon(bare, "B") == float("inf")
+        assert SEALED.unbounded(bare)
+    facts = budget_facts(job, 500)
+    assert [each["releases"] for each in facts.values()] == [0, 1]
+    assert all("A and all other holders" in each["holds_against"] for each in facts.values())
+    assert any("features" in note for note in budget_notes(job))
+    said = guarantee(job)
+    assert "without the dealer" in said.scope
+    assert any("features" in limit for limit in said.limits)
+    assert any("no holder knows" in line.replace("\n", " ") for line in SEALED.describe(job))
+
+
+def from_tables(folder: Path, **limits: object) -> SealedJob:
+    """The job of two organisations, of which B has these limits."""
+    job = small_job(2, STEPS, PRIVATE, {"model": {"max_degree": 60, "edge_slots": 200}})
+    export_organisations(small_graphs(), folder, overlap=0.9, seed=1, job=job)
+    for party, own in (("A", {}), ("B", limits)):
+        path = folder / party / "party.yaml"
+        content = yaml.safe_load(path.read_text())
+        content["limits"] = {"leakage": ["predicted-classes"], **own}
+        path.write_text(yaml.safe_dump(content))
+    found = read_job(folder / "job.yaml")
+    assert isinstance(found, SealedJob)
+    return found
+
+
+def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
+    """Another training of the same tables has other noise, and is another release; where it has no room none begins."""
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    job = from_tables(tmp_path / "tables", max_epsilon=7.0, epsilon_unit="edge")
+    folder, totals = tmp_path / "tables" / "B", list[float]()
+    for run in ("one", "two"):
+        train(job, tmp_path / run)
+        assert torch.equal(predict(tmp_path / run).classes, predict(tmp_path / run).classes)
+        ledger = ledger_at(Organisation(read_party_settings(folder / "party.yaml"), folder))
+        assert ledger is not None
+        totals.append(ledger.total())
+    assert totals[0] == pytest.approx(EPSILON, rel=1e-6)
+    assert 1.3 * totals[0] < totals[1] <= 7
+    with refused(ConfigError, party="B", code="refused"):
+        train(job, tmp_path / "three")
+    assert not list((tmp_path / "three").rglob("epoch-*"))
+
+
+def test_a_holder_refuses_a_job_beyond_its_limit(tmp_path: Path) -> None:
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    with refused(ConfigError, party="B"):
+        train(from_tables(tmp_path / "tables", max_epsilon=3.0), tmp_path / "run")
