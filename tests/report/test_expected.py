@@ -24,7 +24,18 @@ def test_the_file_is_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "expected"), [(0.5, 0.69), (1.0, 0.7), (2.0, 0.75), (4.0, 0.8), (8.0, 0.82), (16.0, 0.84), (99.0, 0.84)]
+    ("epsilon", "expected"),
+    [
+        (0.5, 0.69),
+        (0.998, 0.69),
+        (0.9999, 0.7),
+        (1.0, 0.7),
+        (2.0, 0.75),
+        (4.0, 0.8),
+        (8.0, 0.82),
+        (16.0, 0.84),
+        (99.0, 0.84),
+    ],
 )
 def test_between_measured_points_it_is_a_line_and_beyond_them_no_promise(epsilon: float, expected: float) -> None:
     assert CURVE.at(epsilon) == pytest.approx(expected)
