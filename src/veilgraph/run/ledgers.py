@@ -20,7 +20,9 @@ from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
@@ -68,6 +70,10 @@ def publisher_of(
     if settings.label_privacy is not None:
         with _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun) as door:
             yield door
+        return
+    if settings.training_plan is not None:
+        with _sampled_publisher_of(store, settings, settings.training_plan, graph, limit, lasting, begun=begun) as own:
+            yield own
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
     if graph is None or plan_ is None:
@@ -261,6 +267,38 @@ def _label_publisher_of(
         lifetime=account,
     ) as ledger:
         yield LabelPublisher(response, labels, ledger, system_secrets, kept, sent)
+
+
+@contextmanager
+def _sampled_publisher_of(
+    store: PartyStore,
+    settings: JobSettings,
+    plan: SampledPlan,
+    graph: PartyGraph | None,
+    limit: float | None,
+    lasting: Lasting | None,
+    *,
+    begun: bool,
+) -> Iterator[Publisher]:
+    """Of a holder that trains privately; an open door where there are no labels, which releases nothing.
+
+    Raises:
+        RunError: the ledger is missing, damaged or of another job.
+    """
+    if graph is None or graph.labels is None:
+        yield OPEN
+        return
+    delta = plan.settings.delta
+    budgets = [budget for budget in (plan.settings.epsilon_total, limit) if budget is not None]
+    with Ledger.open(
+        store.path / LEDGER,
+        delta,
+        min(budgets, default=None),
+        job=settings.hash(),
+        expected=begun and bool(store.epochs() or store.model_path.is_file()),
+    ) as ledger:
+        account = None if lasting is None else account_of(lasting.ledger, settings, lasting.ids, delta)
+        yield SampledPublisher(plan, ledger, system_secrets, account)
 
 
 def _has_released(store: PartyStore) -> bool:

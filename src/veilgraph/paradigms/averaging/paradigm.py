@@ -32,7 +32,6 @@ class Averaging(Paradigm[AveragingJob]):
 
     title: ClassVar[str] = "averaging: graphs of one's own, one model"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
-    has_privacy: ClassVar[bool] = False
     begins_with_weights: ClassVar[bool] = True
 
     def told_by_tables(
@@ -42,10 +41,10 @@ class Averaging(Paradigm[AveragingJob]):
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
-        return math.inf
+        return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
     def unbounded(self, job: AveragingJob) -> str:
-        return "paradigm=averaging has no differential privacy: take vertical"
+        return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 
     def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
