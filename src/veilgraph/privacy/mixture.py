@@ -97,8 +97,9 @@ class Mixture:
         """Of one release, rounded towards more loss."""
         most = math.ceil(self.largest_loss() / interval)
         forth, back = self.deltas(interval * np.arange(-most, most + 1))
-        found = [masses.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -most, most, each)
-                 for each in (forth, back)]
+        found = [
+            masses.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -most, most, each) for each in (forth, back)
+        ]
         return PrivacyLossDistribution(*found)
 
     def _where(self, losses: Values) -> Values:
@@ -164,8 +165,10 @@ def stand_in(composed: PLDAccountant, failure: float) -> float:
     needed = [(composed.get_delta(place) - failure) / (1 - failure) for place in places]
 
     def enough(mu: float) -> bool:
-        return all(need <= 0 or need <= gaussian_delta(float(right), mu)
-                   for need, right in zip(needed[:-1], places[1:], strict=True))
+        return all(
+            need <= 0 or need <= gaussian_delta(float(right), mu)
+            for need, right in zip(needed[:-1], places[1:], strict=True)
+        )
 
     low, high = 0.0, 1.0
     while not enough(high):

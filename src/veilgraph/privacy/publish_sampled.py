@@ -82,7 +82,9 @@ class SampledPublisher(Publisher):
         if missing > (left := self._left()):
             raise BudgetSpent(
                 f"{CHANNEL}: {self.plan.steps} rounds were planned (train.epochs) and {self._paid()} are paid for; "
-                f"{missing} more would cost more than the job says, and were not made; begin a new run"
+                f"{missing} more would cost more than the job says, and were not made; begin a new run",
+                key="train.epochs",
+                value=self.plan.steps,
             )
         if self._account is not None:
             self._account.charge(self.plan.event, CHANNEL, left)

@@ -17,8 +17,8 @@ is chosen by the outcomes of those before (Zhu, Dong & Wang 2022, theorem 10). T
 one way and all b the other.
 
 Had terms that differ been counted as one vector of length up to 2C that is there or not (P = Σ Bin(j; m, q)·N(2jC, ·)
-against N(0, ·), as for terms that vanish), the result would be wrong: it is too small near ε = 0, and too large at ε
-of use. With ``revealed`` draws, on which Daigavane et al. 2021 (theorem 1) count, it is larger still.
+against N(0, ·), as for terms that vanish), the result would be wrong: with m = n it is too small near ε = 0, and too
+large at ε of use. Daigavane et al. 2021 (theorem 1) count as if the draws were shown, which is larger still.
 
 *What one node changes.* A term is of one training node, and made of what is within K hops of it. Let no node have more
 than D neighbours, and N = 1 + D + D(D − 1) + … + D(D − 1)^(K−1), so many nodes at most are within K hops of one. With
@@ -77,20 +77,18 @@ class SampledEvent(Event):
     unit: Unit = "node-edges"
 
     def __post_init__(self) -> None:
-        for name, value, most in (
-            ("noise_multiplier", self.noise_multiplier, math.inf),
-            ("sampling_rate", self.sampling_rate, 1.0),
-            ("terms", self.terms, 2**31),
-        ):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 < value <= most or not math.isfinite(value):
-                raise ConfigError(f"{name}={value!r} of an event must be a finite number above 0, and at most {most:g}")
-        if not isinstance(self.terms, int):
-            raise ConfigError(f"terms={self.terms!r} of an event must be a whole number: it counts them")
-        if self.neighbours not in get_args(Neighbours):
-            raise ConfigError(f"neighbours={self.neighbours!r} must be one of {', '.join(get_args(Neighbours))}")
-        if self.unit != "node-edges":
-            raise ConfigError(f"unit={self.unit!r}: a term is of all that a node has; the unit is node-edges")
+        whole = isinstance(self.terms, int) and not isinstance(self.terms, bool)
+        rules = (
+            ("noise_multiplier", _above_zero(self.noise_multiplier, math.inf), "a finite number > 0"),
+            ("sampling_rate", _above_zero(self.sampling_rate, 1.0), "a number above 0 and at most 1"),
+            ("terms", whole and _above_zero(self.terms, 2.0**31), "a whole number from 1 on, as it counts terms"),
+            ("neighbours", self.neighbours in get_args(Neighbours), f"one of {', '.join(get_args(Neighbours))}"),
+            ("unit", self.unit == "node-edges", "node-edges: a term is of all that a node has"),
+        )
+        for name, holds, rule in rules:
+            if not holds:
+                value = getattr(self, name)
+                raise ConfigError(f"{name}={value!r} of an event must be {rule}", key=name, value=value)
 
     @property
     def removed(self) -> int:
@@ -113,3 +111,8 @@ class SampledEvent(Event):
         from veilgraph.privacy.mixture import distribution_of  # noqa: PLC0415 - as above
 
         return distribution_of(self.noise_multiplier, self.sampling_rate, self.removed, self.inserted, interval)
+
+
+def _above_zero(value: object, most: float) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value) and 0 < value <= most  # type: ignore[arg-type, operator]

@@ -72,7 +72,9 @@ class SampledSum:
         if count * self.clip / noise.cell > _LARGEST_WHOLE:
             raise ConfigError(
                 f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
-                "more noise"
+                "more noise",
+                key="noise_multiplier",
+                value=self.noise_multiplier,
             )
         total = torch.zeros(size, dtype=torch.float64)
         for number in self.drawn(count, source):

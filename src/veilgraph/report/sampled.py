@@ -71,7 +71,10 @@ def sampled_noise(plan: SampledPlan, totals: list[float]) -> list[Record]:
     for total in totals:
         noise = least_multiplier(
             lambda multiplier: SampledEvent(multiplier, given.sampling_rate, plan.terms, given.neighbours),
-            total, given.delta, plan.steps, plan.multiplier,
+            total,
+            given.delta,
+            plan.steps,
+            plan.multiplier,
         )
         event = SampledEvent(noise, given.sampling_rate, plan.terms, given.neighbours)
         one = accountant.per_step(event, given.delta)

@@ -68,7 +68,7 @@ class AveragingHolder(Judge):
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
-            refuses=session.refuses,
+            refuses=session.refuses or ("" if self._private is None else self._private.refuses),
             steps=session.publisher.affordable_steps(),
         )
         hellos = agree_within(session, mine)

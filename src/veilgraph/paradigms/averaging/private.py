@@ -9,7 +9,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.terms import Terms, check_rule
+from veilgraph.paradigms.averaging.terms import Terms, broken_rule
 from veilgraph.paradigms.averaging.training import EXTRA
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.publisher import Publisher
@@ -23,8 +23,8 @@ class PrivateTraining:
         job: with ``averaging.privacy``.
         graph: of the holder.
 
-    Raises:
-        DataError: a node has more neighbours than the job's bound.
+    Attributes:
+        refuses: why the holder does not take part; empty where it does.
     """
 
     def __init__(self, job: AveragingJob, graph: PartyGraph) -> None:
@@ -32,8 +32,8 @@ class PrivateTraining:
         assert plan is not None
         self._batch, self._decay = plan.settings.batch, job.train.weight_decay
         self._terms = None
-        if graph.labels is not None:
-            check_rule(graph, plan.settings.degree_bound)
+        self.refuses = broken_rule(graph, plan.settings.degree_bound)
+        if graph.labels is not None and not self.refuses:
             self._terms = Terms(graph, plan.hops, precision(job))
 
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:

@@ -80,8 +80,10 @@ class Terms:
         weights = network.shared()
         parts = torch.autograd.grad(loss, weights, allow_unused=True)
         return torch.cat(
-            [torch.zeros_like(each).flatten() if part is None else part.flatten()
-             for each, part in zip(weights, parts, strict=True)]
+            [
+                torch.zeros_like(each).flatten() if part is None else part.flatten()
+                for each, part in zip(weights, parts, strict=True)
+            ]
         )
 
     def _sources(self, target: int) -> list[int]:
@@ -115,23 +117,29 @@ class Terms:
         return found
 
 
-def check_rule(graph: PartyGraph, degree_bound: int | None) -> None:
-    """Refuses a graph that breaks the rule that a node's number of terms rests on.
+def broken_rule(graph: PartyGraph, degree_bound: int | None) -> str:
+    """Why a holder that trains does not take part: its graph breaks the rule that the count of terms rests on.
 
     Args:
-        graph: of a holder that trains.
+        graph: of the holder.
         degree_bound: D; None where no edge is used.
+    """
+    trains = graph.labels is not None and degree_bound is not None
+    if not trains or most_neighbours(graph.edge_index, graph.num_nodes) <= (degree_bound or 0):
+        return ""
+    return (
+        f"a node of its graph has more than averaging.privacy.degree_bound={degree_bound} neighbours, and no edge can "
+        "be left out without touching other nodes: raise degree_bound, or have the edges exported with fewer at a "
+        "node, a choice that no ε covers"
+    )
+
+
+def check_rule(graph: PartyGraph, degree_bound: int | None) -> None:
+    """The same where all graphs are in one place.
 
     Raises:
         DataError: a node has more neighbours.
     """
-    if degree_bound is None or most_neighbours(graph.edge_index, graph.num_nodes) <= degree_bound:
-        return
-    raise DataError(
-        f"party {graph.party!r}: a node of its graph has more than averaging.privacy.degree_bound={degree_bound} "
-        "neighbours, and no edge can be left out without touching other nodes: raise degree_bound, or have the edges "
-        "exported with fewer at a node, a choice that no ε covers",
-        code="degree-bound",
-        key="averaging.privacy.degree_bound",
-        value=degree_bound,
-    )
+    if reason := broken_rule(graph, degree_bound):
+        key = "averaging.privacy.degree_bound"
+        raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key=key, value=degree_bound)

@@ -104,9 +104,7 @@ def with_fact(network: Averaged, known: Tensor, found: Tensor) -> Tensor:
     return known
 
 
-def averaged(
-    rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True
-) -> tuple[Tensor, float | None]:
+def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True) -> tuple[Tensor, float | None]:
     """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
 
     Args:

@@ -18,6 +18,7 @@ from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.averaging.training import averaged, public, summand, with_fact
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
@@ -61,6 +62,7 @@ class PlainAveraging:
         self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
         if (plan := job.training_plan) is not None:
             for graph in graphs:
+                check_rule(graph, plan.settings.degree_bound)
                 self._private[graph.party] = PrivateTraining(job, graph)
                 self._publishers.setdefault(graph.party, SampledPublisher(plan, None, system_secrets))
 
