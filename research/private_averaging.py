@@ -72,8 +72,7 @@ def trained(settings: AveragingJob, split: str = "test") -> float:
     twin = PlainAveraging(settings, graphs(settings))
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)
-    found: float = twin.scores().summary()[f"{split}_accuracy"]
-    return found
+    return float(twin.scores().summary()[f"{split}_accuracy"] or 0.0)
 
 
 def each_alone(settings: AveragingJob) -> float:

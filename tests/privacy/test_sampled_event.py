@@ -18,20 +18,21 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, from_json, to_json
 from veilgraph.privacy.lifetime.costs import epsilon, price
-from veilgraph.privacy.mixture import Mixture, distribution_of, interval_of, stand_in
+from veilgraph.privacy.lifetime.stand_in import stand_in
+from veilgraph.privacy.mixture import Mixture, distribution_of, interval_of
 from veilgraph.privacy.sampled_event import SampledEvent, reach
 
 DELTA = 1e-5
 CELL = 1e-3
 
 
-def both(event: SampledEvent, at: list[float]) -> list[tuple[float, float]]:
+def both(event: SampledEvent, at: list[float]) -> list[list[float]]:
     """δ of one step at ε, there and back."""
     mixture = Mixture(event.noise_multiplier, event.sampling_rate, event.removed, event.inserted)
-    return [tuple(float(each[0]) for each in mixture.deltas(np.array([one]))) for one in at]  # type: ignore[misc]
+    return [[float(each[0]) for each in mixture.deltas(np.array([one]))] for one in at]
 
 
-def by_hand(event: SampledEvent, at: list[float]) -> list[tuple[float, float]]:
+def by_hand(event: SampledEvent, at: list[float]) -> list[list[float]]:
     """The same by adding up densities."""
     x = np.linspace(-60, 60, 400_001)
     up, down = (
@@ -43,9 +44,8 @@ def by_hand(event: SampledEvent, at: list[float]) -> list[tuple[float, float]]:
     )
     step = x[1] - x[0]
     return [
-        tuple(float(np.maximum(p - math.exp(one) * q, 0).sum() * step) for p, q in ((up, down), (down, up)))
-        for one in at
-    ]  # type: ignore[misc]
+        [float(np.maximum(p - math.exp(one) * q, 0).sum() * step) for p, q in ((up, down), (down, up))] for one in at
+    ]
 
 
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.05), (2.0, 0.01), (0.7, 1.0)])

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
-from veilgraph.privacy.accountant import gaussian_delta
-
 Values = NDArray[np.float64]
 
 TAIL: Final = 1e-15
@@ -32,12 +30,11 @@ TAIL: Final = 1e-15
 _TABLE: Final = 20_000
 _MOST_CELLS: Final = 2e4
 _NEWTON: Final = 4
-_STEPS: Final = 300
 _FAR: Final = 60.0
 """Standard deviations beyond which nothing is looked for."""
 
 
-class Composer(PLDAccountant):
+class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
     """``dp_accounting``'s, which also takes distributions that it has no event for.
 
     Args:
@@ -49,7 +46,7 @@ class Composer(PLDAccountant):
 
     def add(self, distribution: PrivacyLossDistribution) -> None:
         """Composes with it, of the same interval."""
-        self._pld = self._pld.compose(distribution)
+        self._pld: PrivacyLossDistribution = self._pld.compose(distribution)
 
 
 class Mixture:
@@ -79,7 +76,7 @@ class Mixture:
         return float(max(abs(low), abs(high)))
 
     def losses(self, x: Values) -> tuple[Values, Values]:
-        """log P/Q at values, and how fast it grows there: two [n]."""
+        """Log P/Q at values, and how fast it grows there: two [n]."""
         up, up_mean = self._density(x, self._up, self._log_up)
         down, down_mean = self._density(x, self._down, self._log_down)
         return up - down, (up_mean - down_mean) / self._deviation**2
@@ -96,7 +93,7 @@ class Mixture:
     def distribution(self, interval: float) -> PrivacyLossDistribution:
         """Of one release, rounded towards more loss."""
         most = math.ceil(self.largest_loss() / interval)
-        forth, back = self.deltas(interval * np.arange(-most, most + 1))
+        forth, back = self.deltas(interval * np.arange(-most, most + 1, dtype=np.float64))
         found = [
             masses.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -most, most, each) for each in (forth, back)
         ]
@@ -141,42 +138,6 @@ def distribution_of(
 def interval_of(deviation: float, rate: float, removed: int, inserted: int, finest: float) -> float:
     """Width of a cell with which one release has not too many of them."""
     return max(finest, 2 * Mixture(deviation, rate, removed, inserted).largest_loss() / _MOST_CELLS)
-
-
-def stand_in(composed: PLDAccountant, failure: float) -> float:
-    """μ of a Gaussian release that is no harder to tell apart, but for a probability ``failure``.
-
-    For all ε: δ(ε) ≤ failure + (1 − failure)·δ_μ(ε). So whatever is released is no more than a release that shows all
-    with that probability and is a Gaussian one of μ else. The Gaussian's divergences are symmetric, and both directions
-    are held against it, so ε ≥ 0 is all there is to look at. Between two places that are looked at
-    the left one's δ is held against the right one's.
-
-    Args:
-        composed: of all that is released.
-        failure: in (0, 1).
-
-    Returns:
-        μ; infinite where there is none.
-    """
-    last = float(composed.get_epsilon(failure))
-    if math.isinf(last):
-        return math.inf
-    places = np.linspace(0.0, last, _STEPS + 1)
-    needed = [(composed.get_delta(place) - failure) / (1 - failure) for place in places]
-
-    def enough(mu: float) -> bool:
-        return all(
-            need <= 0 or need <= gaussian_delta(float(right), mu)
-            for need, right in zip(needed[:-1], places[1:], strict=True)
-        )
-
-    low, high = 0.0, 1.0
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 def _counts(terms: int, rate: float) -> tuple[Values, Values]:

@@ -49,7 +49,8 @@ def reach(hops: int, degree_bound: int) -> int:
         hops: K ≥ 0.
         degree_bound: D ≥ 1, the most neighbours of any node.
     """
-    return 1 + sum(degree_bound * (degree_bound - 1) ** hop for hop in range(hops))
+    further: int = degree_bound - 1
+    return 1 + sum(degree_bound * int(further**hop) for hop in range(hops))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from torch import Tensor
@@ -20,9 +20,7 @@ from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.node_canaries import NodeCanaries
@@ -30,6 +28,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
 from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
+from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
 LEDGER: Final = "ledger.jsonl"
 LEDGER_SUMMARY: Final = "ledger.json"
@@ -63,17 +62,9 @@ def publisher_of(
         RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
         ConfigError: the job wants more canaries than there are rows.
     """
-    if settings.feature_release is not None:
-        with _local_publisher_of(store, settings, graph, limit, alignment, lasting) as local:
-            yield local
-        return
-    if settings.label_privacy is not None:
-        with _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun) as door:
+    if (other := _other_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)) is not None:
+        with other as door:
             yield door
-        return
-    if settings.training_plan is not None:
-        with _sampled_publisher_of(store, settings, settings.training_plan, graph, limit, lasting, begun=begun) as own:
-            yield own
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
     if graph is None or plan_ is None:
@@ -116,6 +107,26 @@ def publisher_of(
             if plan_.settings.once and not audited and account is not None and lasting is not None:
                 publisher.order = order_of(account.lifetime.each_key(lasting.ids))
             yield publisher
+
+
+def _other_publisher_of(
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    alignment: str,
+    lasting: Lasting | None,
+    *,
+    begun: bool,
+) -> AbstractContextManager[Publisher] | None:
+    """Of a job that releases something else than rows; None where it does not."""
+    if settings.feature_release is not None:
+        return _local_publisher_of(store, settings, graph, limit, alignment, lasting)
+    if settings.label_privacy is not None:
+        return _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)
+    if (plan := settings.training_plan) is not None:
+        return sampled_publisher_of(store, store.path / LEDGER, settings, plan, graph, limit, lasting, begun=begun)
+    return None
 
 
 def _delta_of(store: PartyStore, of: Plan, nodes: int) -> float:
@@ -267,38 +278,6 @@ def _label_publisher_of(
         lifetime=account,
     ) as ledger:
         yield LabelPublisher(response, labels, ledger, system_secrets, kept, sent)
-
-
-@contextmanager
-def _sampled_publisher_of(
-    store: PartyStore,
-    settings: JobSettings,
-    plan: SampledPlan,
-    graph: PartyGraph | None,
-    limit: float | None,
-    lasting: Lasting | None,
-    *,
-    begun: bool,
-) -> Iterator[Publisher]:
-    """Of a holder that trains privately; an open door where there are no labels, which releases nothing.
-
-    Raises:
-        RunError: the ledger is missing, damaged or of another job.
-    """
-    if graph is None or graph.labels is None:
-        yield OPEN
-        return
-    delta = plan.settings.delta
-    budgets = [budget for budget in (plan.settings.epsilon_total, limit) if budget is not None]
-    with Ledger.open(
-        store.path / LEDGER,
-        delta,
-        min(budgets, default=None),
-        job=settings.hash(),
-        expected=begun and bool(store.epochs() or store.model_path.is_file()),
-    ) as ledger:
-        account = None if lasting is None else account_of(lasting.ledger, settings, lasting.ids, delta)
-        yield SampledPublisher(plan, ledger, system_secrets, account)
 
 
 def _has_released(store: PartyStore) -> bool:

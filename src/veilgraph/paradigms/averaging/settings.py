@@ -46,7 +46,7 @@ class AveragingSettings(Settings):
     )
     privacy: SampledSettings | None = Field(
         None,
-        description="what is opened is noised, for an ε of a node with its label and its edges (DP-SGD); null: it is not",
+        description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not",
     )
 
 

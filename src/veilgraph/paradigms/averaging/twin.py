@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.core.secrets import system_secrets
 from veilgraph.mpc.plain import masked_sum
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.private import PrivateTraining

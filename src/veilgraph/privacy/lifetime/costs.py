@@ -6,7 +6,7 @@ Thakurta 2022; Koskela, Tobaben & Honkela 2023). Pure ε add up under a filter a
 2016). Both together, interleaved in any order: the loss of the pure ones is never above the sum Σε of theirs, so the
 Gaussian curve at ε - Σε bounds δ at ε. What a job composes numerically from loss distributions is not known to hold for
 choices that depend on outcomes. So of a Laplace release its pure ε counts. So many sampled releases, which have none,
-count as what they are no harder to tell apart than (``mixture.stand_in``): one that shows all with a probability of a
+count as what they are no harder to tell apart than (``stand_in``): one that shows all with a probability of a
 twentieth of the job's δ, and is a Gaussian release else. Where none shows all, the rest is as above, and any of them
 does with a probability of at most the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) +
 Σε.
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
+from veilgraph.privacy.lifetime.stand_in import stand_in
 
 Keys = NDArray[np.uint64]
 """Sorted keys of nodes, each once. Two nodes of one key pay together, which is more than either has to."""
@@ -66,8 +67,6 @@ def _stand_in(event: Event, count: int, failure: float) -> Price:
     composed = accountant.composed(0.0, [(event, count)])
     if composed is None:
         return Price(0.0, math.inf)
-    from veilgraph.privacy.mixture import stand_in  # noqa: PLC0415 - loads dp_accounting
-
     return Price(stand_in(composed, failure) ** 2, 0.0, failure)
 
 
