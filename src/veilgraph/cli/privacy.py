@@ -89,14 +89,16 @@ def _shown(
     """What a job costs, shown and as facts."""
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
-    if not paradigm_of(settings).has_privacy or (settings.paradigm == "averaging" and not settings.adds_noise):
-        raise ConfigError(
-            f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
-        )
     if settings.training_plan is not None:
         if lasting != (1, 0):
             raise ConfigError("--jobs and --predictions are about releases of embeddings; leave them out")
         return _show_sampled(settings, settings.training_plan, totals if asked else [])
+    if not (paradigm := paradigm_of(settings)).has_privacy:
+        raise ConfigError(
+            f"paradigm={settings.paradigm!r}: there is no ε to count, for {paradigm.unbounded(settings)}",
+            key="paradigm",
+            value=settings.paradigm,
+        )
     if settings.feature_release is not None:
         if asked or lasting != (1, 0):
             raise ConfigError(

@@ -39,7 +39,8 @@ def worlds() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _clipped(rows: Tensor) -> Tensor:
-    return rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp_max(1)
+    found: Tensor = rows * (CLIP / rows.norm(dim=1, keepdim=True)).clamp_max(1)
+    return found
 
 
 def proven(noise: float) -> float:

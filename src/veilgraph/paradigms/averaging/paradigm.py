@@ -33,6 +33,7 @@ class Averaging(Paradigm[AveragingJob]):
 
     title: ClassVar[str] = "averaging: graphs of one's own, one model"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    has_privacy: ClassVar[bool] = False
     begins_with_weights: ClassVar[bool] = True
 
     def told_by_tables(

@@ -92,7 +92,7 @@ _NEEDED: Final = "The receiver needs them to go on, and to judge the model."
 
 ROWS: Final[tuple[Row[AveragingJob], ...]] = (
     *COMMON_ROWS,
-    judgement(LABELLED_TO_SERVER, BARE),
+    judgement(LABELLED_TO_SERVER),
     # Keys and shares of every sum
     Row(Kind.KEY, TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
         "No data went in.", forms=(Form("0, 2", "uint8 [32]", "set-up"),)),
