@@ -33,14 +33,18 @@ from veilgraph.privacy.lifetime.costs import epsilon, price
 from veilgraph.privacy.lifetime.ledger import Budget
 from veilgraph.privacy.publish_sampled import CHANNEL, SampledPublisher
 from veilgraph.privacy.publisher import OPEN
+from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import spent_table
+from veilgraph.report.lifetime import outlook_facts
 from veilgraph.report.page.guarantee import guarantee
 from veilgraph.report.sampled import sampled_facts, sampled_noise, sampled_notes
 from veilgraph.run import sampled_ledgers
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
 
@@ -223,6 +227,28 @@ def test_tables_pay_for_life_and_a_limit_that_holds_needs_no_name_in_leakage(tmp
     assert run.summary["privacy"].keys() == set(settings.data.names)
     folder = parties["A"].parent / "ledger"
     assert any(CHANNEL in path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file())
+
+
+def test_tables_whose_split_or_features_hang_on_other_nodes_take_no_part(tmp_path: Path) -> None:
+    settings = job()
+    own = Organisation.read(export(tmp_path, settings)["A"], "A")
+    assert settings.per_node == settings.per_edge == settings.data.names
+    nodes = own.settings.nodes
+    for stratify in (True, False):
+        split = SplitFractions(train=0.5, val=0.2, test=0.3, stratify=stratify)
+        party = own.settings.model_copy(update={"nodes": nodes.model_copy(update={"split": split})})
+        assert bool(split_by_labels(settings, party)) == stratify
+
+
+def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
+    settings = job()
+    plan, life = settings.training_plan, lifetime_at(tmp_path / "life", Budget(20.0, 1e-5))
+    assert plan is not None
+    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
+    account.charge(plan.event, CHANNEL, plan.steps)
+    cost = price(plan.event, plan.steps, 1e-5)
+    found = outlook_facts(life, settings, "A")
+    assert found == {"total": pytest.approx(epsilon(cost.times(2), 1e-5)), "jobs": 2}
 
 
 def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
