@@ -39,8 +39,8 @@ COLUMNS: Final = Told[AveragingJob](OF_COLUMNS.name, OF_COLUMNS.statement, _stan
 WEIGHTS: Final = Told[AveragingJob](
     "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
     "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
-    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has. With "
-    "averaging.privacy all of that is made of noisy gradients, no losses and no counts.",
+    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has; "
+    "with averaging.privacy all of that is made of noisy gradients, and no losses and counts are in it.",
     _paradigm)
 SCORES: Final = Told[AveragingJob](
     "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
