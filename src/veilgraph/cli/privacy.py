@@ -14,6 +14,7 @@ from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
+    from veilgraph.privacy.sampled_settings import SampledPlan
     from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.organisation import Organisation
 
@@ -88,9 +89,15 @@ def _shown(
     """What a job costs, shown and as facts."""
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
-    if not paradigm_of(settings).has_privacy:
+    if settings.training_plan is not None:
+        if lasting != (1, 0):
+            raise ConfigError("--jobs and --predictions are about releases of embeddings; leave them out")
+        return _show_sampled(settings, settings.training_plan, totals if asked else [])
+    if not (paradigm := paradigm_of(settings)).has_privacy:
         raise ConfigError(
-            f"paradigm={settings.paradigm!r} has no differential privacy in this release; there is no ε to count"
+            f"paradigm={settings.paradigm!r}: there is no ε to count, for {paradigm.unbounded(settings)}",
+            key="paradigm",
+            value=settings.paradigm,
         )
     if settings.feature_release is not None:
         if asked or lasting != (1, 0):
@@ -149,6 +156,26 @@ def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes
     for note in notes:
         typer.echo(note)
     return {"holders": release_facts(settings, release), "notes": notes}
+
+
+def _show_sampled(settings: JobSettings, plan: SampledPlan, totals: list[float]) -> dict[str, object]:
+    from veilgraph.report.sampled import (  # noqa: PLC0415
+        noise_table,
+        sampled_facts,
+        sampled_noise,
+        sampled_notes,
+        sampled_table,
+    )
+
+    with messages().status("accounting"):
+        table, needed = sampled_table(plan), sampled_noise(plan, totals)
+    results().print(table)
+    notes = sampled_notes(settings, plan)
+    for note in notes:
+        typer.echo(note)
+    if needed:
+        results().print(noise_table(needed))
+    return {"holders": sampled_facts(settings, plan), "noise": needed, "notes": notes}
 
 
 def _show_labels(settings: JobSettings, private: LabelPrivacySettings) -> dict[str, object]:

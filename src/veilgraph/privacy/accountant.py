@@ -20,12 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from scipy.special import erfcx, ndtr
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import PLDAccountant
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
@@ -182,19 +185,40 @@ def check_delta(delta: float) -> None:
 
 def _composed(mu: float, events: Sequence[tuple[Event, int]], delta: float) -> float:
     """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found."""
-    loss_range = mu * mu / 2 + 10 * mu + 2 * sum(event.largest_loss * count for event, count in events)
-    if math.isinf(loss_range):
-        return math.inf
-    import dp_accounting  # noqa: PLC0415 - see the head of this file
-    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415 - as above
+    found = composed(mu, events)
+    return math.inf if found is None else float(found.get_epsilon(delta))
 
-    relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-    accountant = PLDAccountant(relation, max(_FINEST_STEP, loss_range / _MOST_CELLS))
+
+def composed(mu: float, events: Sequence[tuple[Event, int]]) -> PLDAccountant | None:
+    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and so many of each numeric event.
+
+    Returns:
+        The accountant; None where losses are without bound.
+    """
+    bounded = [(event.largest_loss, count) for event, count in events if not _has_cells(event)]
+    loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
+    if math.isinf(loss_range):
+        return None
+    import dp_accounting  # noqa: PLC0415 - see the head of this file
+
+    from veilgraph.privacy.mixture import Composer  # noqa: PLC0415 - as above
+
+    finest = max(_FINEST_STEP, loss_range / _MOST_CELLS)
+    interval = max(event.interval(finest) for event, _ in events) if events else finest
+    accountant = Composer(interval)
     if mu > 0:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
     for event, count in events:
-        accountant.compose(event.losses(), count)
-    return float(accountant.get_epsilon(delta))
+        distribution = event.distribution(interval)
+        if distribution is None:
+            accountant.compose(event.losses(), count)
+        else:
+            accountant.add(distribution.self_compose(count))
+    return accountant
+
+
+def _has_cells(event: Event) -> bool:
+    return type(event).distribution is not Event.distribution
 
 
 def _mills(x: float) -> float:

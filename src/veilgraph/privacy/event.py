@@ -25,17 +25,18 @@ from veilgraph.privacy.settings import Neighbours, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 
 class Event(ABC):
     """A frozen dataclass of plain values, with a unit and a neighbouring relation among its fields or properties.
 
-    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically, by ``losses``; or, where it has
-    neither, its pure ``epsilon`` is added to that of all others.
+    It composes in one of three ways: as Gaussian noise, by ``mu``; numerically, by ``losses`` or ``distribution``; or,
+    where it has none, its pure ``epsilon`` is added to that of all others.
 
     Attributes:
         kind: its name in ``EVENTS`` and in ledgers.
-        is_numeric: whether it has ``losses``.
+        is_numeric: whether it has ``losses`` or a ``distribution``.
         is_of_rows: whether what it says of a unit bounds what it says of each row of it; not where rows are unclipped.
     """
 
@@ -71,6 +72,14 @@ class Event(ABC):
     def losses(self) -> DpEvent:
         """One release for ``dp_accounting``, with its neighbours as the two that it compares."""
         raise NotImplementedError
+
+    def distribution(self, interval: float) -> PrivacyLossDistribution | None:
+        """The same as losses in cells of that width, where ``dp_accounting`` has no event for it; None: it has one."""
+        return None
+
+    def interval(self, finest: float) -> float:
+        """Width of a cell of losses that one release can do with, at least ``finest``."""
+        return finest
 
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> Event:
         """What it says, under replacement, of a unit that changes so many rows, where it is of single rows.
@@ -226,6 +235,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
         "joint-gaussian": "veilgraph.privacy.event:JointGaussianEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
+        "sampled": "veilgraph.privacy.sampled_event:SampledEvent",
     },
     kind="veilgraph.privacy.event:Event",
 )

@@ -218,6 +218,16 @@ class Ledger:
             lifetime = None if self._lifetime is None else self._lifetime.room(event)
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
+    def reserved(self, event: Event, channel: str) -> int:
+        """How many such releases are paid for and not used yet."""
+        with self._lock:
+            return self._reserved[channel, event]
+
+    def releases(self, channel: str) -> int:
+        """How many releases of a channel were ever paid for, whatever they are about."""
+        with self._lock:
+            return sum(events.total() for (name, _), events in self._released.items() if name == channel)
+
     def totals(self) -> dict[Protected, float]:
         """Total ε over all channels, of each unit and neighbouring relation that has releases."""
         with self._lock:

@@ -85,6 +85,11 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
         setting, sees = "release.labels", "the learner sees"
     elif job.label_privacy is not None and job.data.label_party == party.party:
         setting, sees = "label_privacy", "others see by gradients"
+    elif job.training_plan is not None:
+        return (
+            "its party file has nodes.split.stratify=true, and by classes who is trained on hangs on other nodes, "
+            "which averaging.privacy counts as if it did not; set nodes.split.stratify to false"
+        )
     else:
         return ""
     return (

@@ -21,6 +21,7 @@ from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
+from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
@@ -183,7 +184,9 @@ class JobSettings(Settings):
     def _check_privacy(self) -> None:
         """Refuses differential privacy, which paradigms vertical and sealed take."""
         if self.privacy is not None:
-            raise ValueError("privacy is for paradigm='vertical', or 'sealed'; leave it out")
+            raise ValueError(
+                "privacy is for paradigm='vertical', or 'sealed'; leave it out (averaging has averaging.privacy)"
+            )
 
     def _check_parts(self) -> None:
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""
@@ -248,7 +251,7 @@ class JobSettings(Settings):
     @property
     def adds_noise(self) -> bool:
         """Whether anything leaves a holder with noise, or as if it had some."""
-        noise = (self.privacy, self.feature_release, self.label_release, self.label_privacy)
+        noise = (self.privacy, self.feature_release, self.label_release, self.label_privacy, self.training_plan)
         return any(settings is not None for settings in noise)
 
     @property
@@ -259,6 +262,11 @@ class JobSettings(Settings):
     @property
     def feature_release(self) -> FeatureReleaseSettings | None:
         """How nodes perturb their features; None in a job where they do not."""
+        return None
+
+    @property
+    def training_plan(self) -> SampledPlan | None:
+        """What holders release who train privately, by noisy gradients; None in a job where they do not."""
         return None
 
     @property

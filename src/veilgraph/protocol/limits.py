@@ -221,6 +221,8 @@ def _delta(job: JobSettings, nodes: int | None = None) -> tuple[str, float | Non
     """The setting of a job's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
     if job.privacy is not None:
         return "privacy.delta", job.privacy.delta if nodes is None else job.privacy.delta_of(nodes)
+    if job.training_plan is not None:
+        return "averaging.privacy.delta", job.training_plan.settings.delta
     release = job.feature_release
     return f"{job.release_setting}.delta", None if release is None else release.delta
 
@@ -231,7 +233,7 @@ def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | 
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
     unit: str = _unit(job)
-    relation: str = "replacement" if job.privacy is None else job.privacy.relation
+    relation = _relation(job)
     for limit, wanted, found in (
         ("epsilon_unit", limits.epsilon_unit, unit),
         ("epsilon_neighbours", limits.epsilon_neighbours, relation),
@@ -241,9 +243,17 @@ def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | 
     return None
 
 
+def _relation(job: JobSettings) -> str:
+    if job.privacy is not None:
+        return job.privacy.relation
+    return "replacement" if job.training_plan is None else job.training_plan.settings.neighbours
+
+
 def _unit(job: JobSettings) -> str:
     if job.privacy is not None:
         return job.privacy.unit
+    if job.training_plan is not None:
+        return job.training_plan.settings.unit
     return "node" if job.feature_release is not None else "label"
 
 

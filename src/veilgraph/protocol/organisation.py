@@ -105,7 +105,7 @@ class Organisation:
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
         limits, besides = self.settings.limits, paradigm_of(job).told_by_tables(job, features)
         epsilon = largest_epsilon(job, party, nodes)
-        if limits.epsilon_unit == "label" and job.privacy is None and job.feature_release is None:
+        if limits.epsilon_unit == "label" and not (job.privacy or job.feature_release or job.training_plan):
             epsilon = paradigm_of(job).label_epsilon(job, party)
         return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
 

@@ -49,7 +49,7 @@ class Paradigm(ABC, Generic[J]):
 
     Attributes:
         title: of it, in a report.
-        has_privacy: whether its jobs can bound what they reveal by an ε.
+        has_privacy: whether its jobs can have ``privacy``, or something else that an ε is asked about before.
         way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.

@@ -73,7 +73,7 @@ def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
     """Whether the party pays for what it sends, and so knows how often it can."""
     if releases:
         return party in job.releasing
-    return job.privacy is not None and party in job.publishing
+    return (job.privacy is not None or job.training_plan is not None) and party in job.publishing
 
 
 def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:

@@ -318,6 +318,12 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         delta = job.feature_release.delta
         about = "" if delta is None else f"δ = {delta:g}, "
         table.caption = f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
+    elif job.training_plan is not None:
+        given = job.training_plan.settings
+        table.caption = (
+            f"δ = {given.delta:g}, unit: a node's features, label and all its edges, {given.neighbours}. Holds against "
+            "the server and all other holders."
+        )
     elif job.label_privacy is not None:
         table.caption = "Unit: one label, replacement; features and edges are not noised. Holds against everybody."
     return table

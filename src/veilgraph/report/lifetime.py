@@ -89,7 +89,7 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
         return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0}
 
     def total(jobs: int) -> float:
-        return ledger.total_with(event, releases * jobs, delta)
+        return ledger.total_with(event, releases, delta, jobs)
 
     jobs = None
     if math.isfinite(ledger.budget.epsilon):
@@ -115,6 +115,9 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
 
 def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int, float | None]:
     """What each release does, how many there are, and at which δ."""
+    if job.training_plan is not None:
+        plan = job.training_plan
+        return plan.event, plan.steps, plan.settings.delta
     if job.label_privacy is not None:
         if party != job.data.label_party:
             return None, 0, None

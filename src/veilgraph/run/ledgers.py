@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from torch import Tensor
@@ -29,6 +29,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
 from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
+from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
 LEDGER: Final = "ledger.jsonl"
 LEDGER_SUMMARY: Final = "ledger.json"
@@ -62,12 +63,8 @@ def publisher_of(
         RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
         ConfigError: the job wants more canaries than there are rows.
     """
-    if settings.feature_release is not None:
-        with _local_publisher_of(store, settings, graph, limit, alignment, lasting) as local:
-            yield local
-        return
-    if settings.label_privacy is not None:
-        with _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun) as door:
+    if (other := _other_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)) is not None:
+        with other as door:
             yield door
         return
     plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
@@ -111,6 +108,26 @@ def publisher_of(
             if plan_.settings.once and not audited and account is not None and lasting is not None:
                 publisher.order = order_of(account.lifetime.each_key(lasting.ids))
             yield publisher
+
+
+def _other_publisher_of(
+    store: PartyStore,
+    settings: JobSettings,
+    graph: PartyGraph | None,
+    limit: float | None,
+    alignment: str,
+    lasting: Lasting | None,
+    *,
+    begun: bool,
+) -> AbstractContextManager[Publisher] | None:
+    """Of a job that releases something else than rows; None where it does not."""
+    if settings.feature_release is not None:
+        return _local_publisher_of(store, settings, graph, limit, alignment, lasting)
+    if settings.label_privacy is not None:
+        return _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)
+    if (plan := settings.training_plan) is not None:
+        return sampled_publisher_of(store, store.path / LEDGER, settings, plan, graph, limit, lasting, begun=begun)
+    return None
 
 
 def _delta_of(store: PartyStore, of: Plan, nodes: int) -> float:

@@ -74,7 +74,9 @@ class AveragingSource(Source):
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
         if not is_attacked(view.settings):
             return ()
-        told = [(SCORES.name, "sums of losses, and of how many nodes of each class are taken for which")]
+        told = []
+        if averaging(view.settings).averaging.privacy is None:
+            told.append((SCORES.name, "sums of losses, and of how many nodes of each class are taken for which"))
         if view.party != SERVER and averaging(view.settings).threshold <= _TWO and not _single(view.of_training):
             told.append((TWO.name, "averaged weights without its own part, in which no other's alone is left"))
         return told

@@ -16,6 +16,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
@@ -54,6 +55,7 @@ class AveragingHolder(Judge):
         self._job = averaging(session.settings)
         task = self._job.averaging.task
         task.kind.check_graph(task, graph)
+        self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
         self._sums = 0
 
     @override
@@ -66,10 +68,12 @@ class AveragingHolder(Judge):
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
-            refuses=session.refuses,
+            refuses=session.refuses or ("" if self._private is None else self._private.refuses),
+            steps=session.publisher.affordable_steps(),
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
+        self.allow_steps(hellos)
         told = {holder: hellos[holder] for holder in session.holders}
         known = public(
             self._job,
@@ -97,17 +101,23 @@ class AveragingHolder(Judge):
             return
         if not self._network.has_facts:
             self._gather()
-        mine = summand(
+        mine = self._summand(step, epoch)
+        self._add(mine, UPDATE_BITS, "weights")
+        weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
+        self._network.take(weights)
+
+    def _summand(self, step: int, epoch: int) -> Tensor:
+        if self._private is not None:
+            return self._private.summand(self._network, self.session.publisher, step)
+        streams = self.session.streams
+        return summand(
             self._job,
             self._rule,
             self._task,
             self._network,
             self._own,
-            lambda number: self.session.streams.generator("dropout", epoch, number),
+            lambda number: streams.generator("dropout", epoch, number),
         )
-        self._add(mine, UPDATE_BITS, "weights")
-        weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
-        self._network.take(weights)
 
     def _gather(self) -> None:
         known = torch.empty(0, dtype=torch.float64)
@@ -120,6 +130,9 @@ class AveragingHolder(Judge):
         with torch.no_grad():
             self.logits = task.output(self._network, self._own)
             own = task.tally(self._network, self._own, self.logits)
+        if self._private is not None:  # of its own nodes, and nobody else hears of it
+            self._scores = task.scores(self._network, own)
+            return
         self._add(own, task.tally_bits, "scores")
         self._scores = task.scores(self._network, self._told(self._sums, task.tally_size, torch.float64))
 

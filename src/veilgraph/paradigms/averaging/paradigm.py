@@ -15,6 +15,7 @@ from veilgraph.paradigms.averaging.rows import COLUMNS, ROWS
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.task import TaskSettings
+from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.inputs import check_own
 from veilgraph.protocol.inputs import Inputs
@@ -42,10 +43,10 @@ class Averaging(Paradigm[AveragingJob]):
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
-        return math.inf
+        return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
     def unbounded(self, job: AveragingJob) -> str:
-        return "paradigm=averaging has no differential privacy: take vertical"
+        return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 
     def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -66,6 +67,12 @@ class Averaging(Paradigm[AveragingJob]):
 
     def check_tables(self, job: AveragingJob) -> None:
         check_columns_here(job)
+
+    def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
+        """A private training's rule on neighbours; see ``Paradigm.check_graphs``."""
+        if job.averaging.privacy is not None:
+            for graph in graphs:
+                check_rule(graph, job.averaging.privacy.degree_bound)
 
     def prepare(self, own: Preparation) -> Prepared:
         return collect(own)

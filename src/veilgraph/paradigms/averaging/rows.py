@@ -39,7 +39,8 @@ COLUMNS: Final = Told[AveragingJob](OF_COLUMNS.name, OF_COLUMNS.statement, _stan
 WEIGHTS: Final = Told[AveragingJob](
     "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
     "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
-    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has.",
+    "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has; "
+    "with averaging.privacy all of that is made of noisy gradients, and no losses and counts are in it.",
     _paradigm)
 SCORES: Final = Told[AveragingJob](
     "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
@@ -62,6 +63,8 @@ TARGETS: Final = Told[AveragingJob](
     lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
 
 CLASSES: Final = Fact[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
+NOISED: Final = Fact[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
+BARE: Final = NOISED.otherwise("no `averaging.privacy`")
 OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
 SUMS_BEFORE: Final = Fact[AveragingJob](
     "`averaging.task: values` without bounds",
@@ -80,6 +83,10 @@ _OPENED: Final = (
     "signatures whom they were told of, so that the server never has both."
 )
 
+_NOISY: Final = (
+    "Differential privacy of the sender's own nodes, by its own noise, paid for in its ledger: it holds against the "
+    "server and all others together, who may take the masks off."
+)
 _AS_ALL: Final = "Under masks, as all sums."
 _NEEDED: Final = "The receiver needs them to go on, and to judge the model."
 
@@ -106,12 +113,17 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("sum, 2", "uint8 [64]", "every sum"),)),
     # What is summed
     Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses and "
-        "class counts", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES,),
+        "class counts", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
         forms=(Form("sum, 0", "ring [W + 2]", "every round"), Form("sum, 0", "ring [3 + 3C²]", "every evaluation"))),
     Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and class counts",
-        "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES,),
+        "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
         forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
                Form("sum, 0", "float64 [3 + 3C²]", "every evaluation"))),
+    Row(Kind.MASKED, TO_SERVER, "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
+        "are labels", "mask", _NOISY, (WEIGHTS,), (NOISED,), paid=True,
+        forms=(Form("sum, 0", "ring [W + 2]", "every round"),)),
+    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow of noisy gradients alone", "noise", _NEEDED, (WEIGHTS,),
+        (NOISED,), forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"))),
     Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training examples; masked losses "
         "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
         forms=(Form("sum, 0", "ring [15]", "every evaluation, values"),
@@ -126,7 +138,8 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
     Row(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),
         forms=(Form("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
-    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO,)),
+    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
+    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
     # Columns
     Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
         "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",

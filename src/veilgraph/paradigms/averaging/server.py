@@ -55,6 +55,7 @@ class AveragingServer(Role):
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
+        self.allow_steps(hellos)
         told = {holder: hellos[holder] for holder in session.holders}
         known = public(
             self._job,
@@ -93,12 +94,15 @@ class AveragingServer(Role):
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if epoch is None:
+            if self._job.averaging.privacy is not None:  # holders judge for themselves
+                return
             self._tell(self._add(self._task.tally_size, self._task.tally_bits, "scores"))
             return
         if not self._network.has_facts:
             self._gather()
         weights = self._network.vector()
-        following, loss = averaged(self._rule, weights, self._add(len(weights) + EXTRA, UPDATE_BITS, "weights"))
+        total = self._add(len(weights) + EXTRA, UPDATE_BITS, "weights")
+        following, loss = averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
         self._network.take(following)
         self._tell(said(following, loss))
 

@@ -16,6 +16,7 @@ from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.rules import AnyRuleSettings
 from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
 from veilgraph.paradigms.averaging.tasks.task import TASKS, AnyTaskSettings, TaskSettings
+from veilgraph.privacy.sampled_settings import SampledPlan, SampledSettings, sampled_plan
 from veilgraph.protocol.figures import Measures
 from veilgraph.protocol.job import JobSettings, job_of
 
@@ -42,6 +43,10 @@ class AveragingSettings(Settings):
         gt=0,
         description="how long the server waits for each message of a sum, of all holders together, before it goes on "
         "without those from whom none came",
+    )
+    privacy: SampledSettings | None = Field(
+        None,
+        description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not",
     )
 
 
@@ -115,6 +120,9 @@ class AveragingJob(JobSettings):
                 "that the server sent; set local_epochs to 1, or choose another rule"
             )
 
+        if self.averaging.privacy is not None:
+            check_private(self)
+
     @property
     def measures(self) -> Measures:
         return self.averaging.task.kind.measures.led_by(self.train.select_by)
@@ -140,7 +148,30 @@ class AveragingJob(JobSettings):
             del own["task"]
         if not own["personal"]:
             del own["personal"]
+        if own["privacy"] is None:
+            del own["privacy"]
         return {**found, "averaging": own}
+
+    @property
+    @override
+    def training_plan(self) -> SampledPlan | None:
+        given = self.averaging.privacy
+        return None if given is None else sampled_plan(given, self.model.local.hops, self.train.epochs)
+
+    @property
+    @override
+    def per_node(self) -> tuple[PartyId, ...]:
+        return () if self.averaging.privacy is None else self.data.names
+
+    @property
+    @override
+    def per_edge(self) -> tuple[PartyId, ...]:
+        return self.per_node
+
+    @property
+    @override
+    def evaluates(self) -> bool:
+        return self.averaging.privacy is None
 
     @property
     def is_aligned(self) -> bool:
@@ -163,6 +194,52 @@ def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(train, Mapping) or "select_by" in train or not isinstance(name, str) or name not in TASKS:
         return data
     return {**data, "train": {**train, "select_by": TASKS[name].measures.main.name}}
+
+
+_LOCAL: Final = ("gin", "sage-mean")
+"""Local models with which a node's result is of what is within K hops of it, and nothing is drawn."""
+
+
+def check_private(job: AveragingJob) -> None:
+    """Refuses what would tell of the data beside the noisy sums, or make a term of more than a ball.
+
+    Raises:
+        ValueError: it names the setting, the value, the rule and the way out.
+    """
+    given, model, own = job.averaging.privacy, job.model, job.averaging
+    assert given is not None
+    rules: tuple[tuple[str, object, object, str], ...] = (
+        ("averaging.task.name", own.task.name, "classes", "a term is the loss of one node's class"),
+        ("averaging.rule.name", own.rule.model_dump()["name"], "fedsgd", "a holder gives a noisy gradient in a round"),
+        ("averaging.personal", own.personal, (), "weights that stay at home would be trained without noise"),
+        ("model.dropout", model.dropout, 0.0, "terms are drawn in its place"),
+        ("model.local.dropout", model.local.dropout, 0.0, "terms are drawn in its place"),
+        ("train.select_by", job.train.select_by, "last", "scores of an epoch are not noised, and nobody is told any"),
+    )
+    for name, value, needed, why in rules:
+        if value != needed:
+            shown = "[]" if needed == () else needed
+            raise ValueError(f"{name}={value!r} with averaging.privacy: {why}; set {name} to {shown}")
+    if model.local.model not in _LOCAL:
+        raise ValueError(
+            f"model.local.model={model.local.model!r} with averaging.privacy: a node's result must be of what is "
+            f"within model.local.hops of it, weights of edges included; choose {' or '.join(_LOCAL)}"
+        )
+    if (given.degree_bound is None) != (model.local.hops == 0):
+        raise ValueError(
+            f"averaging.privacy.degree_bound={given.degree_bound} with model.local.hops={model.local.hops}: it bounds "
+            "how many terms a node reaches over edges; give it with hops, and leave it out without"
+        )
+    if job.data.feature_scaling == "standard":
+        raise ValueError(
+            "data.feature_scaling='standard' with averaging.privacy: statistics of a whole column carry one node to "
+            "all rows; choose row or none"
+        )
+    if job.data.dataset is not None and (job.data.split is None or job.data.stratify):
+        raise ValueError(
+            "data.split with averaging.privacy: who is trained on must hang on no other node, and a split by classes, "
+            "or one that a data set brings, may; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
+        )
 
 
 def averaging(job: JobSettings) -> AveragingJob:

@@ -104,19 +104,21 @@ def with_fact(network: Averaged, known: Tensor, found: Tensor) -> Tensor:
     return known
 
 
-def averaged(rule: Rule, weights: Tensor, total: Tensor) -> tuple[Tensor, float | None]:
+def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True) -> tuple[Tensor, float | None]:
     """The next weights and the mean loss of the round; the same weights, and no loss, where nobody trained.
 
     Args:
         rule: of the job; its state changes.
         weights: Tensor[W], of the round.
         total: Tensor[W + 2], sum of what holders added.
+        tells_loss: whether they added losses.
     """
     total = total.double()
     nodes = round(float(total[-1]))  # what is moved by secret rounding is whole again
     if not nodes:
         return weights, None
-    return rule.step(weights.double(), total[:-EXTRA] / nodes).to(weights.dtype), float(total[-EXTRA]) / nodes
+    loss = float(total[-EXTRA]) / nodes if tells_loss else None
+    return rule.step(weights.double(), total[:-EXTRA] / nodes).to(weights.dtype), loss
 
 
 def said(weights: Tensor, loss: float | None) -> Tensor:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.plain import masked_sum
 from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.averaging.training import averaged, public, summand, with_fact
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted
 
@@ -27,12 +31,18 @@ class PlainAveraging:
     Args:
         job: whose seed all parties learn from.
         graphs: one per holder.
+        publishers: holder → by what it releases, where training is private; by default one without a ledger.
 
     Raises:
-        DataError: nobody has what the task needs.
+        DataError: nobody has what the task needs, or a node more neighbours than a private training allows.
     """
 
-    def __init__(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
+    def __init__(
+        self,
+        job: AveragingJob,
+        graphs: Sequence[PartyGraph],
+        publishers: Mapping[PartyId, SampledPublisher] | None = None,
+    ) -> None:
         kind = job.averaging.task.kind
         known = public(
             job,
@@ -49,6 +59,12 @@ class PlainAveraging:
         self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.gathers))
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
+        self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
+        if (plan := job.training_plan) is not None:
+            for graph in graphs:
+                check_rule(graph, plan.settings.degree_bound)
+                self._private[graph.party] = PrivateTraining(job, graph)
+                self._publishers.setdefault(graph.party, SampledPublisher(plan, None, system_secrets))
 
     def _network(self, party: PartyId) -> Averaged:
         network: Averaged = self.task.network(LearningStreams(self._job.seed, party))
@@ -95,11 +111,14 @@ class PlainAveraging:
             self._home[party] = self._kept(self.network)
             if party not in absent:
                 summands.append(found)
-        following, loss = averaged(self._rule, start, masked_sum(summands))
+        tells = self._job.averaging.privacy is None
+        following, loss = averaged(self._rule, start, masked_sum(summands), tells_loss=tells)
         self.network.take(following)
         return loss
 
     def _summand(self, party: PartyId, own: Own, number: int) -> Tensor:
+        if party in self._private:
+            return self._private[party].summand(self.network, self._publishers[party], number - 1)
         streams = self._streams[party]
         return summand(
             self._job,

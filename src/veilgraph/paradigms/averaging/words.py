@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.privacy.sampled_settings import SampledSettings
 
 
 def describe(settings: AveragingJob) -> list[str]:
     """A job in sentences."""
     own, holders = settings.averaging, settings.data.names
     rule, task = own.rule.build(0, settings.train.learning_rate), own.task.kind
+    if settings.averaging.privacy is not None:
+        return _private(settings, settings.averaging.privacy)
     return [
         f"{listed(holders)} have graphs of their own with the same columns, and no node in common.",
         *task.describe(own.task),
@@ -23,6 +26,24 @@ def describe(settings: AveragingJob) -> list[str]:
         "left out of its sums.",
         "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
         "they can ask it. There is no differential privacy: nothing is noised.",
+        TRUST,
+    ]
+
+
+def _private(settings: AveragingJob, given: SampledSettings) -> list[str]:
+    holders, bound = settings.data.names, given.degree_bound
+    return [
+        f"{listed(holders)} have graphs of their own with the same columns, and no node in common.",
+        f"In every round each draws every training node with probability {given.sampling_rate:g}, clips the gradient "
+        f"of each that is drawn to length {given.clip:g}, adds these up with Gaussian noise, and pays for it in its "
+        "ledger first.",
+        "Sums are added up under masks: the server learns sums over the holders, and takes a step down their mean.",
+        f"A round goes on as long as {settings.threshold} of the {len(holders)} holders are there; who drops out is "
+        "left out of its sums.",
+        "Every holder, and the server, has the weights after every round. An ε bounds what all that says of a node's "
+        "features, label and edges, by its holder's noise alone"
+        + ("." if bound is None else f"; no node may have more than {counted(bound, 'neighbour')}."),
+        "No losses, scores or counts are sent: each holder judges the model on its own nodes.",
         TRUST,
     ]
 

@@ -51,7 +51,8 @@ def collect(own: Preparation) -> Prepared:
         encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
-    built = build_graph(party, organisation.folder, table, encoding)
+    per_node = link.party in settings.per_node
+    built = build_graph(party, organisation.folder, table, encoding, per_node=per_node)
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
 

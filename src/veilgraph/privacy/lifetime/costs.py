@@ -1,11 +1,15 @@
-"""What every node has paid so far: a privacy filter for each of them (Feldman & Zrnic 2021), kept as two sums.
+"""What every node has paid so far: a privacy filter for each of them (Feldman & Zrnic 2021), kept as three sums.
 
 Gaussian releases compose, however each is chosen from the outcomes of those before, as one whose μ² is the sum of
 theirs, and a filter that stops before that sum exceeds a bound is (ε, δ)-private with the (ε, δ) of that one (Smith &
 Thakurta 2022; Koskela, Tobaben & Honkela 2023). Pure ε add up under a filter as well (Rogers, Roth, Ullman & Vadhan
 2016). Both together, interleaved in any order: the loss of the pure ones is never above the sum Σε of theirs, so the
-Gaussian curve at ε - Σε bounds δ at ε. A node's total is ε_Gauss(√Σμ², δ) + Σε. What a job composes numerically from
-loss distributions is not known to hold for choices that depend on outcomes, and is no part of this.
+Gaussian curve at ε - Σε bounds δ at ε. What a job composes numerically from loss distributions is not known to hold for
+choices that depend on outcomes. So of a Laplace release its pure ε counts. So many sampled releases, which have none,
+count as what they are no harder to tell apart than (``stand_in``): one that shows all with a probability of a
+twentieth of the job's δ, and is a Gaussian release else. Where none shows all, the rest is as above, and any of them
+does with a probability of at most the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) +
+Σε.
 
 A release about which nodes do not say the same is charged to those alone whose data it depends on.
 """
@@ -13,6 +17,7 @@ A release about which nodes do not say the same is charged to those alone whose 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,32 +25,56 @@ from numpy.typing import NDArray
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
+from veilgraph.privacy.lifetime.stand_in import stand_in
 
 Keys = NDArray[np.uint64]
 """Sorted keys of nodes, each once. Two nodes of one key pay together, which is more than either has to."""
 
 
 class Price(NamedTuple):
-    """Of releases: the sum of μ², and of the pure ε of those that are not Gaussian."""
+    """Of releases: the sums of μ², of pure ε of those that are not Gaussian, and of probabilities to show all."""
 
     squares: float
     pure: float
+    failure: float = 0.0
+
+    def times(self, number: int) -> Price:
+        """Of so many of them."""
+        return Price(*(each * number for each in self))
+
+    def plus(self, other: Price) -> Price:
+        """Of both."""
+        return Price(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 NOTHING: Final = Price(0.0, 0.0)
+_SHARE: Final = 1 / 20
+"""Of a job's δ, that what stands in for its sampled releases shows all: so many such jobs less one are in a total."""
 
 
-def price(event: Event, count: int) -> Price:
-    """What so many releases with that event cost a node that they depend on."""
+def price(event: Event, count: int, delta: float | None = None) -> Price:
+    """What so many releases with that event cost a node that they depend on; δ is that of the job, if it has one."""
     mu = event.mu(1)
-    return Price(mu * mu * count, 0.0) if mu else Price(0.0, event.epsilon * count)
+    if mu:
+        return Price(mu * mu * count, 0.0)
+    if math.isfinite(event.epsilon) or not event.is_numeric or delta is None:
+        return Price(0.0, event.epsilon * count)
+    return _stand_in(event, count, delta * _SHARE)
+
+
+@lru_cache(maxsize=64)
+def _stand_in(event: Event, count: int, failure: float) -> Price:
+    composed = accountant.composed(0.0, [(event, count)])
+    if composed is None:
+        return Price(0.0, math.inf)
+    return Price(stand_in(composed, failure) ** 2, 0.0, failure)
 
 
 def epsilon(of: Price, delta: float) -> float:
-    """The total ε at δ; infinite where a release has no price in either sum."""
-    if math.isinf(of.pure) or math.isinf(of.squares):
+    """The total ε at δ; infinite where a release has no price in any sum, or the probabilities leave nothing of δ."""
+    if math.isinf(of.pure) or math.isinf(of.squares) or of.failure >= delta:
         return math.inf
-    return accountant.gaussian_epsilon(math.sqrt(of.squares), delta) + of.pure
+    return accountant.gaussian_epsilon(math.sqrt(of.squares), delta - of.failure) + of.pure
 
 
 class Costs:
@@ -55,6 +84,7 @@ class Costs:
         self._keys: Keys = np.empty(0, np.uint64)
         self._squares = np.empty(0)
         self._pure = np.empty(0)
+        self._failure = np.empty(0)
 
     @property
     def nodes(self) -> int:
@@ -71,22 +101,21 @@ class Costs:
             places = np.searchsorted(self._keys, keys)
         self._squares[places] += price.squares
         self._pure[places] += price.pure
+        self._failure[places] += price.failure
 
     def prices(self, keys: Keys | None = None) -> list[Price]:
         """The different prices that these nodes have paid, or all that have paid; nothing counts as one of them."""
-        if keys is None:
-            squares, pure = self._squares, self._pure
-        else:
+        sums = np.stack([self._squares, self._pure, self._failure], axis=1)
+        if keys is not None:
             places = np.searchsorted(self._keys, keys)
             known = places < len(self._keys)
             known[known] = self._keys[places[known]] == keys[known]
-            squares, pure = self._squares[places[known]], self._pure[places[known]]
-        pairs = np.unique(np.stack([squares, pure], axis=1), axis=0)
-        return [NOTHING, *(Price(float(one), float(other)) for one, other in pairs)]
+            sums = sums[places[known]]
+        return [NOTHING, *(Price(*map(float, row)) for row in np.unique(sums, axis=0))]
 
     def most(self, delta: float, keys: Keys | None = None, more: Price = NOTHING) -> float:
         """The largest total ε of these nodes, or of all, once each has paid ``more``."""
-        return max(epsilon(Price(of.squares + more.squares, of.pure + more.pure), delta) for of in self.prices(keys))
+        return max(epsilon(of.plus(more), delta) for of in self.prices(keys))
 
     def _insert(self, new: Keys) -> None:
         keys = np.concatenate([self._keys, new])
@@ -95,3 +124,4 @@ class Costs:
         self._keys = keys[order]
         self._squares = np.concatenate([self._squares, nothing])[order]
         self._pure = np.concatenate([self._pure, nothing])[order]
+        self._failure = np.concatenate([self._failure, nothing])[order]

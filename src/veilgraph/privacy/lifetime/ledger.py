@@ -207,15 +207,15 @@ class Lifetime:
             self._look()
             return self._total(self.about)
 
-    def total_with(self, event: Event, count: int, delta: float | None) -> float:
-        """The total once every node has paid for so many more such releases; infinite as ``total``."""
+    def total_with(self, event: Event, count: int, delta: float | None, jobs: int = 1) -> float:
+        """The total once every node has paid for so many more such jobs' releases; infinite as ``total``."""
         with self._lock, self._lines.held():
             self._look()
             about = self._about(event)
             if about is None or not about.bounds(event):
                 return math.inf
             least = min(self.delta, delta or math.inf)
-            known = self._read.costs.most(least, None, price(event, count))
+            known = self._read.costs.most(least, None, price(event, count, delta).times(jobs))
             return max(self._total(about, least), known)
 
     def fits(self, total: float) -> bool:
@@ -260,7 +260,7 @@ class Lifetime:
         if about is None or not about.bounds(event):
             return math.inf
         least = min(self.delta, delta or math.inf)
-        return max(self._total(about, least), self._read.costs.most(least, keys, price(event, count)))
+        return max(self._total(about, least), self._read.costs.most(least, keys, price(event, count, delta)))
 
     def _refusal(self, event: Event, count: int, keys: Keys, delta: float | None, channel: str) -> str:
         total, before = self._total_with(event, count, keys, delta), self._total(self._about(event), delta)
@@ -284,7 +284,7 @@ class Lifetime:
         read = self._read
         for entry in self._lines.entries[read.lines :]:
             event, keys = entry.release, self._lines.cohort(entry.cohort)
-            read.costs.add(keys, price(event, entry.count))
+            read.costs.add(keys, price(event, entry.count, entry.delta))
             read.events.add(event)
             if read.first is None:
                 read.first = About(event.unit, event.neighbours)

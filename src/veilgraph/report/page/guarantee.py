@@ -8,6 +8,7 @@ from typing import Final
 
 from veilgraph.core.words import listed
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
@@ -72,6 +73,8 @@ def guarantee(job: JobSettings, delta: float | None = None) -> Guarantee:
         return _perturbed(job, job.feature_release)
     if job.label_privacy is not None:
         return _labels(job, job.label_privacy)
+    if job.training_plan is not None:
+        return _trained(job.training_plan)
     return Guarantee("", _NONE)
 
 
@@ -103,6 +106,27 @@ def _releases(settings: PrivacySettings) -> str:
     if settings.aggregation is not None:
         return f"one release, with noise in each of its hops ({settings.aggregation.hops})"
     return "one release" if settings.once else "a release in every step"
+
+
+def _trained(plan: SampledPlan) -> Guarantee:
+    given, at = plan.settings, f"δ = {plan.settings.delta:g}"
+    against = "the server and all other holders"
+    bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
+    about = (
+        ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
+        ("neighbouring relation", f"{given.neighbours}: the unit {_RELATIONS[given.neighbours]}"),
+        ("δ", f"{given.delta:g}"),
+        ("mechanism", f"sums of clipped gradients of sampled training nodes, Gaussian noise, {plan.steps:,} rounds"),
+        ("neighbours of a node", bound),
+        ("holds against", against),
+    )
+    limits = (
+        "Each holder's ε is about its own data; where a person is in the data of several, their ε add up.",
+        "Not counted: whether a holder has labels, how many classes and columns there are, sizes and times of "
+        "messages, that a node breaks the bound on neighbours, choices made by looking at data, and scores and "
+        "predictions that a holder hands on.",
+    )
+    return Guarantee(f"of every holder's nodes with label and edges, at {at}, against {against}", _BOUND, about, limits)
 
 
 def _labels(job: JobSettings, private: LabelPrivacySettings) -> Guarantee:

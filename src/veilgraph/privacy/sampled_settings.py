@@ -1,0 +1,120 @@
+"""DP-SGD of nodes: what a job of paradigm averaging says under ``averaging.privacy``, and what it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from veilgraph.core.settings import Settings
+from veilgraph.privacy import accountant
+from veilgraph.privacy.calibrate import least_multiplier
+from veilgraph.privacy.sampled_event import SampledEvent, reach
+from veilgraph.privacy.settings import Neighbours
+
+LEAST_RATE: Final = 0.001
+"""Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
+_FIRST_GUESS: Final = 4.0
+
+
+class SampledSettings(Settings):
+    """Every holder gives a noisy sum of clipped gradients of sampled training nodes, and no other number of its data.
+
+    The noise is ``noise_multiplier``, or follows from ``epsilon_total``.
+    """
+
+    epsilon_total: float | None = Field(None, gt=0, description="ε of all rounds together, from which σ follows")
+    noise_multiplier: float | None = Field(
+        None, ge=1e-3, le=1e6, description="σ: standard deviation of the noise over clip; one of the two is given"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ of that ε; a holder with 1/δ nodes or more refuses")
+    unit: Literal["node-edges"] = Field(
+        "node-edges",
+        description="what ε is about: a node's features, label and all its edges, and whether it is trained on",
+    )
+    neighbours: Neighbours = Field("zero-out", description="the node is there or not, or replaced by any other")
+    degree_bound: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="D: the most neighbours of any node, a rule that a holder's edges keep; it refuses where they do "
+        "not; not with model.local.hops 0",
+    )
+    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C: the longest gradient (ℓ2) of one training node")
+    sampling_rate: float = Field(
+        0.05, ge=LEAST_RATE, le=1, description="q: with which a training node is drawn, each by itself, in a round"
+    )
+    batch: float = Field(
+        gt=0,
+        description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.epsilon_total is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                f"epsilon_total={self.epsilon_total} with noise_multiplier={self.noise_multiplier}: one gives the "
+                "other; give exactly one of them"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class SampledPlan:
+    """What a holder releases, with how much noise, and what that costs: known before anything is sent.
+
+    Attributes:
+        settings: of the job.
+        hops: K, over which a term depends on the edges.
+        steps: rounds, each of which releases once.
+    """
+
+    settings: SampledSettings
+    hops: int
+    steps: int
+
+    @property
+    def terms(self) -> int:
+        """N: how many terms at most a node is in."""
+        return reach(self.hops, self.settings.degree_bound or 1)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """σ, over the clip."""
+        given = self.settings
+        if given.noise_multiplier is not None:
+            return given.noise_multiplier
+        assert given.epsilon_total is not None
+        return _least(given.epsilon_total, given.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
+
+    @cached_property
+    def event(self) -> SampledEvent:
+        """What every round does."""
+        return SampledEvent(self.multiplier, self.settings.sampling_rate, self.terms, self.settings.neighbours)
+
+    @cached_property
+    def epsilon_release(self) -> float:
+        """ε of one round by itself."""
+        return accountant.per_step(self.event, self.settings.delta)
+
+    @cached_property
+    def epsilon_total(self) -> float:
+        """ε of all rounds together."""
+        return accountant.total({self.event: self.steps}, self.settings.delta)
+
+
+@lru_cache(maxsize=16)
+def sampled_plan(settings: SampledSettings, hops: int, steps: int) -> SampledPlan:
+    """The plan of a job, made once."""
+    return SampledPlan(settings, hops, steps)
+
+
+@lru_cache(maxsize=64)
+def _least(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
+    """Rounded up to six digits, so that machines whose last bits differ agree."""
+    found = least_multiplier(
+        lambda multiplier: SampledEvent(multiplier, rate, terms, neighbours), epsilon, delta, steps, _FIRST_GUESS
+    )
+    return float(f"{found * (1 + 1e-5):.6g}")

@@ -1,0 +1,82 @@
+"""The noisy sum of sampled, clipped terms: one step of DP-SGD (Abadi et al. 2016, algorithm 1, lines 3 to 7).
+
+Every term is drawn by itself with probability q by secret bits (Poisson sampling), its gradient shortened to C and
+rounded towards zero to the noise's grid, as rows of ``mechanism`` are; sums of multiples of the grid are exact, so two
+sums that differ in some terms differ by exactly these. The noise is a multiple of the grid as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.mechanism import clip_to_grid
+
+Terms = Callable[[int], Tensor]
+"""Number of a term → its gradient, Tensor[W]."""
+
+_LARGEST_WHOLE: Final = 2.0**52
+_PURPOSE: Final = "sampled terms"
+
+
+@dataclass(frozen=True)
+class SampledSum:
+    """Draws, clips, adds up, and adds noise.
+
+    Args:
+        clip: C, the largest ℓ2 norm of a term.
+        noise_multiplier: σ, standard deviation of the noise over C.
+        rate: q, with which every term is drawn.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    clip: float
+    noise_multiplier: float
+    rate: float
+
+    def drawn(self, count: int, source: SecretSource) -> list[int]:
+        """Which of so many terms are in: each with probability q, to 2^-64, whatever the others."""
+        words = expand(source(SEED_BYTES), _PURPOSE, (count,))
+        below = int(self.rate * 2.0**64)
+        if below >= 1 << 64:
+            return list(range(count))
+        return torch.nonzero(words < below - (1 << 63)).flatten().tolist()
+
+    def release(self, count: int, terms: Terms, size: int, source: SecretSource) -> Tensor:
+        """One step.
+
+        Args:
+            count: of terms that may be drawn.
+            terms: gradient of each; it is asked for those that are drawn alone.
+            size: W, entries of a gradient.
+            source: of the draws and of the noise.
+
+        Returns:
+            Tensor[W] float64, multiples of the noise's grid.
+
+        Raises:
+            RangeOverflow: an entry of a gradient is not finite.
+            ConfigError: there is so little noise that sums on its grid are not exact.
+        """
+        noise = Gaussian(self.clip, self.noise_multiplier)
+        if count * self.clip / noise.cell > _LARGEST_WHOLE:
+            raise ConfigError(
+                f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
+                "more noise",
+                key="noise_multiplier",
+                value=self.noise_multiplier,
+            )
+        total = torch.zeros(size, dtype=torch.float64)
+        for number in self.drawn(count, source):
+            total += clip_to_grid(terms(number).reshape(1, -1), self.clip, 2, noise.cell)[0]
+        return total + noise.draw((1, size), source)[0]

@@ -1,0 +1,81 @@
+"""Small private jobs and graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from tests.roles.federation import Settings, merge
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.averaging.network import AveragedNetwork
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.protocol.job_file import parse_job
+
+CLASSES = 2
+FEATURES = 3
+BASE: Settings = {
+    "paradigm": "averaging",
+    "precision": "float64",
+    "timeout_s": 60,
+    "data": {"dataset": "synthetic", "holders": 3, "split": [0.6, 0.2, 0.2], "stratify": False},
+    "model": {"dim": 3, "dropout": 0.0, "local": {"model": "gin", "hops": 1, "normalize": False}},
+    "averaging": {
+        "rule": {"name": "fedsgd"},
+        "local_epochs": 1,
+        "patience_s": 5,
+        "privacy": {"noise_multiplier": 4.0, "degree_bound": 20, "batch": 8, "sampling_rate": 0.1},
+    },
+    "train": {"epochs": 3, "patience": None, "select_by": "last", "learning_rate": 0.5, "checkpoint_every": 1},
+}
+
+
+def job(*changes: Settings) -> AveragingJob:
+    return averaging(parse_job(merge(BASE, *changes)))
+
+
+def local(model: str, hops: int) -> Settings:
+    return {"model": {"local": {"model": model, "hops": hops}}}
+
+
+def network(settings: AveragingJob, features: int = FEATURES) -> AveragedNetwork:
+    """With weights other than zero everywhere."""
+    found = AveragedNetwork(settings.model, features, CLASSES, LearningStreams(settings.seed, SERVER), torch.float64)
+    found.take(torch.randn(len(found.vector()), generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    return found
+
+
+def graph(nodes: int, edges: Iterable[tuple[int, int]], trained: Tensor | None = None) -> PartyGraph:
+    """With random features and labels; an edge goes one way, as given."""
+    generator = torch.Generator().manual_seed(nodes)
+    mask = torch.ones(nodes, dtype=torch.bool) if trained is None else trained
+    return PartyGraph(
+        party="A",
+        features=torch.randn(nodes, FEATURES, generator=generator, dtype=torch.float64),
+        edge_index=torch.tensor(list(edges), dtype=torch.int64).reshape(-1, 2).t().contiguous(),
+        labels=torch.randint(CLASSES, (nodes,), generator=generator),
+        train_mask=mask,
+        val_mask=~mask,
+        num_classes=CLASSES,
+    )
+
+
+def without(whole: PartyGraph, node: int) -> PartyGraph:
+    """The same with a node's features zero, no edge at it, and without its label: absent."""
+    assert whole.labels is not None
+    assert whole.train_mask is not None
+    features, labels, mask = whole.features.clone(), whole.labels.clone(), whole.train_mask.clone()
+    features[node], labels[node], mask[node] = 0.0, -1, False
+    kept = whole.with_edges((whole.edge_index != node).all(dim=0))
+    return PartyGraph(
+        party="A",
+        features=features,
+        edge_index=kept.edge_index,
+        labels=labels,
+        train_mask=mask,
+        val_mask=torch.zeros_like(mask),
+        num_classes=CLASSES,
+    )

@@ -1,0 +1,317 @@
+"""Private trainings: as their twin has them, paid for first, within their ledgers, and silent about all else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.errors import refused
+from tests.paradigms.averaging.jobs import close, graphs
+from tests.paradigms.averaging.private_jobs import job
+from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.exported import export, over
+from tests.privacy.lifetime.ledgers import NODES
+from tests.privacy.lifetime.ledgers import ledger as lifetime_at
+from tests.roles.federation import Settings
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.paradigms.averaging.private import PrivateTraining
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.averaging.training import EXTRA
+from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.privacy import accountant
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.costs import epsilon, price
+from veilgraph.privacy.lifetime.ledger import Budget
+from veilgraph.privacy.publish_sampled import CHANNEL, SampledPublisher
+from veilgraph.privacy.publisher import OPEN
+from veilgraph.protocol.aligning import split_by_labels
+from veilgraph.protocol.limits import LimitSettings, refusal, revelations
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.budget import spent_table
+from veilgraph.report.lifetime import outlook_facts
+from veilgraph.report.page.guarantee import guarantee
+from veilgraph.report.sampled import sampled_facts, sampled_noise, sampled_notes
+from veilgraph.run import sampled_ledgers
+from veilgraph.run.jobs import resume, train
+from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.tables.settings import SplitFractions
+
+LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
+
+
+def source(name: str) -> SecretSource:
+    """Of a party's noise and draws, the same again."""
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
+
+
+def twin_of(settings: AveragingJob) -> PlainAveraging:
+    assert settings.training_plan is not None
+    given = graphs(settings)
+    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
+    twin = PlainAveraging(settings, given, own)
+    for number in range(1, settings.train.epochs + 1):
+        assert twin.round(number) is None
+    return twin
+
+
+@pytest.fixture
+def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_party(plan: object, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
+        return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+
+
+def paid(run: Path, party: str) -> int:
+    lines = (run / "parties" / party / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    return sum(json.loads(line)["count"] for line in lines)
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_a_run_is_its_twin_with_the_same_noise_and_tells_sums_of_gradients_alone(tmp_path: Path) -> None:
+    settings = job()
+    run, twin = train(settings, tmp_path / "run"), twin_of(settings)
+    directory = RunDirectory.open(run.path)
+    for party in settings.data.names:
+        weights = load_tensors(directory.party(party).model_path)[0]
+        for name, weight in twin.network.state_dict().items():
+            assert close(weights[f"network.{name}"], weight), (party, name)
+        assert paid(run.path, party) == settings.train.epochs
+    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+    assert all(record.get("loss") is None for record in run.metrics)
+    size, rounds = len(twin.network.vector()) + EXTRA, settings.train.epochs
+    traffic = json.loads((run.path / "traffic.json").read_text(encoding="utf-8"))
+    sent = [entry for entry in traffic if entry["direction"] == "sent" and entry["party"] == "A"]
+    masked = [entry for entry in sent if entry["kind"].lower() == "masked"]
+    assert sum(entry["messages"] for entry in masked) == rounds
+    assert sum(entry["bytes"] for entry in masked) == rounds * (HEADER_BYTES + 8 * size)
+    assert settings.training_plan is not None
+    facts = run.summary["privacy"]["A"]
+    assert facts["releases"] == {CHANNEL: rounds}
+    assert facts["epsilon_total"] == pytest.approx(settings.training_plan.epsilon_total)
+    assert (facts["unit"], facts["neighbours"], facts["delta"]) == ("node-edges", "zero-out", 1e-5)
+    spent_table(run.summary["privacy"], settings)
+
+
+def test_a_run_that_was_cut_off_makes_no_more_rounds_than_were_planned(tmp_path: Path) -> None:
+    settings, path = job(LONGER), tmp_path / "cut"
+    with cut_at(3), pytest.raises((CutError, ProtocolError)):  # the others cannot go on without it
+        train(settings, path)
+    assert paid(path, "A") == 4  # rounds 3 and 4 are paid for, and checkpoint 2 is the last
+    resumed = resume(path)
+    assert [record["epoch"] for record in resumed.metrics] == [1, 2, 3]
+    assert all(paid(path, party) == settings.train.epochs for party in settings.data.names)
+
+
+def test_a_holder_with_a_node_of_too_many_neighbours_takes_no_part(tmp_path: Path) -> None:
+    settings = job({"averaging": {"privacy": {"degree_bound": 2}}})
+    with refused(DataError, code="degree-bound"):
+        paradigm_of(settings).check_graphs(settings, graphs(settings))
+    with refused(DataError, code="degree-bound"):
+        twin_of(settings)
+    with pytest.raises((ConfigError, RunError)):
+        train(settings, tmp_path / "run")
+    assert not list(tmp_path.glob("run/parties/*/model.safetensors"))
+
+
+def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
+    settings = job(
+        {"averaging": {"privacy": {"noise_multiplier": 1e-3, "sampling_rate": 1.0, "batch": 7, "clip": 1e3}}}
+    )
+    assert settings.training_plan is not None
+    graph = graphs(settings)[0]
+    net = PlainAveraging(settings, [graph]).network
+    publisher = SampledPublisher(settings.training_plan, None, system_secrets)
+    private = PrivateTraining(settings, graph)
+    found = private.summand(net, publisher, 0)
+    terms = private._terms
+    assert terms is not None
+    exact = sum((terms.gradient(net, each) for each in range(len(terms))), torch.zeros(len(found) - EXTRA))
+    decay = settings.train.weight_decay * net.vector()
+    assert torch.allclose(found[:-EXTRA], exact / 7 + decay, atol=2.0)  # noise of deviation 1 over a batch of 7
+    assert float((found[:-EXTRA] - exact / 7 - decay).std()) == pytest.approx(1 / 7, rel=0.5)
+    assert found[-EXTRA:].tolist() == [0.0, 1.0]
+    assert graph.train_mask is not None
+    empty = replace(graph, train_mask=torch.zeros_like(graph.train_mask))
+    assert PrivateTraining(settings, empty).summand(net, publisher, 0)[-1] == 1  # that it has none does not show
+    bare = replace(graph, labels=None, num_classes=None, train_mask=None, val_mask=None, test_mask=None)
+    assert not PrivateTraining(settings, bare).summand(net, OPEN, 0).any()
+    with refused(ConfigError, key="averaging.privacy"):
+        private.summand(net, OPEN, 0)
+
+
+@contextmanager
+def publisher(settings: AveragingJob, folder: Path, account: Account | None = None) -> Iterator[SampledPublisher]:
+    plan = settings.training_plan
+    assert plan is not None
+    path = folder / "ledger.jsonl"
+    with closing(Ledger.open(path, 1e-5, plan.settings.epsilon_total, job=settings.hash())) as own:
+        yield SampledPublisher(plan, own, system_secrets, account)
+
+
+def one(of: SampledPublisher, step: int) -> torch.Tensor:
+    return of.sampled_sum(3, lambda _: torch.ones(4, dtype=torch.float64), 4, step)
+
+
+def test_every_round_is_paid_for_before_it_is_computed_and_none_is_made_beyond_the_plan(tmp_path: Path) -> None:
+    settings = job({"averaging": {"privacy": {"sampling_rate": 1.0}}})
+    with publisher(settings, tmp_path) as of:
+        asked = list[int]()
+
+        def gradient(number: int) -> torch.Tensor:
+            asked.append(len((tmp_path / "ledger.jsonl").read_bytes().splitlines()))
+            return torch.ones(4, dtype=torch.float64)
+
+        assert of.affordable_steps() == 3
+        of.sampled_sum(2, gradient, 4, 0)
+        assert asked == [2, 2]
+        of.expect(2, 1)
+        assert of.affordable_steps() == 0
+        one(of, 1)
+    with publisher(settings, tmp_path) as of, refused(BudgetSpent, key="train.epochs"):
+        one(of, 2)  # what was reserved is counted, used or not
+    with publisher(settings, tmp_path) as of:
+        assert of.spent().releases == {CHANNEL: 3}
+        assert of.spent().epsilon_total == pytest.approx(accountant.total({of.plan.event: 3}, 1e-5))
+
+
+def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Path) -> None:
+    settings = job()
+    plan = settings.training_plan
+    assert plan is not None
+    cost = price(plan.event, plan.steps, 1e-5)
+    once, twice = epsilon(cost, 1e-5), epsilon(cost.times(2), 1e-5)
+    assert plan.epsilon_total < once < twice
+    life = lifetime_at(tmp_path / "life", Budget((once + twice) / 2, 1e-5))
+    for number in (1, 2):
+        (folder := tmp_path / f"run-{number}").mkdir()
+        account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
+        with publisher(settings, folder, account) as of:
+            if number == 2:
+                with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
+                    one(of, 0)
+                continue
+            for step in range(plan.steps):
+                one(of, step)
+    assert life.total() == pytest.approx(once)
+    assert life.total_with(plan.event, plan.steps, 1e-5, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
+
+
+def test_a_session_that_goes_on_pays_for_life_for_what_it_has_left(tmp_path: Path) -> None:
+    settings = job()
+    plan, life = settings.training_plan, lifetime_at(tmp_path / "life")
+    assert plan is not None
+    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
+    for _ in range(2):
+        with publisher(settings, tmp_path, account) as of:
+            one(of, 0)
+    with life.lines.held():
+        assert [entry.count for entry in life.lines.entries] == [3, 2]
+
+
+def test_tables_pay_for_life_and_a_limit_that_holds_needs_no_name_in_leakage(tmp_path: Path) -> None:
+    settings = job({"data": {"feature_scaling": "none"}})
+    parties = export(tmp_path, settings)
+    run = train(over(parties, settings), tmp_path / "run")
+    assert run.summary["privacy"].keys() == set(settings.data.names)
+    folder = parties["A"].parent / "ledger"
+    assert any(CHANNEL in path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file())
+
+
+def test_tables_whose_split_or_features_hang_on_other_nodes_take_no_part(tmp_path: Path) -> None:
+    settings = job()
+    own = Organisation.read(export(tmp_path, settings)["A"], "A")
+    assert settings.per_node == settings.per_edge == settings.data.names
+    nodes = own.settings.nodes
+    for stratify in (True, False):
+        split = SplitFractions(train=0.5, val=0.2, test=0.3, stratify=stratify)
+        party = own.settings.model_copy(update={"nodes": nodes.model_copy(update={"split": split})})
+        assert bool(split_by_labels(settings, party)) == stratify
+
+
+def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
+    settings = job()
+    plan, life = settings.training_plan, lifetime_at(tmp_path / "life", Budget(20.0, 1e-5))
+    assert plan is not None
+    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
+    account.charge(plan.event, CHANNEL, plan.steps)
+    cost = price(plan.event, plan.steps, 1e-5)
+    found = outlook_facts(life, settings, "A")
+    assert found == {"total": pytest.approx(epsilon(cost.times(2), 1e-5)), "jobs": 2}
+
+
+def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
+    private, bare = job(), job({"averaging": {"privacy": None}})
+    total = paradigm_of(private).largest_epsilon(private, "A")
+    fits = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, max_delta=1e-5)
+    assert refusal(fits, private, "A", epsilon=total) is None
+    for limits in (
+        fits.model_copy(update={"max_epsilon": total - 0.1}),
+        fits.model_copy(update={"max_delta": 1e-6}),
+        fits.model_copy(update={"epsilon_unit": "row"}),
+        fits.model_copy(update={"epsilon_neighbours": "replacement"}),
+    ):
+        assert refusal(limits, private, "A", epsilon=total)
+    assert refusal(fits, bare, "A", epsilon=paradigm_of(bare).largest_epsilon(bare, "A"))
+    assert "score-tallies" in revelations(bare)
+    assert "score-tallies" not in revelations(private)
+
+
+def test_what_is_said_of_it_has_its_figures() -> None:
+    settings = job({"averaging": {"privacy": {"noise_multiplier": None, "epsilon_total": 6.0}}})
+    plan = settings.training_plan
+    assert plan is not None
+    assert 5.9 < plan.epsilon_total <= 6.0
+    facts = sampled_facts(settings, plan)["B"]
+    assert (facts["terms"], facts["releases"], facts["epsilon_total"]) == (21, 3, plan.epsilon_total)
+    (needed,) = sampled_noise(plan, [6.0])
+    assert needed["noise_multiplier"] == pytest.approx(plan.multiplier, rel=1e-3)
+    assert any("degree_bound=20" in note for note in sampled_notes(settings, plan))
+    said = guarantee(settings)
+    assert dict(said.about)["δ"] == "1e-05"
+    assert any("no node may have more than 20" in line for line in paradigm_of(settings).describe(settings))
+
+
+def test_a_job_without_it_is_the_job_that_it_was() -> None:
+    bare = job({"averaging": {"privacy": None}})
+    assert "privacy" not in bare.formerly(bare.model_dump(mode="json"))["averaging"]
+    assert job().hash() != bare.hash()
+
+
+WRONG: dict[str, tuple[Settings, str]] = {
+    "both noises": ({"averaging": {"privacy": {"epsilon_total": 1.0}}}, "epsilon_total"),
+    "no noise": ({"averaging": {"privacy": {"noise_multiplier": None}}}, "epsilon_total"),
+    "another unit": ({"averaging": {"privacy": {"unit": "edge"}}}, "averaging.privacy.unit"),
+    "a rate of 0": ({"averaging": {"privacy": {"sampling_rate": 0}}}, "averaging.privacy.sampling_rate"),
+    "no clip": ({"averaging": {"privacy": {"clip": 0}}}, "averaging.privacy.clip"),
+    "no batch": ({"averaging": {"privacy": {"batch": 0}}}, "averaging.privacy.batch"),
+    "another rule": ({"averaging": {"rule": {"name": "fedavg"}}}, "averaging.rule.name"),
+    "another task": ({"averaging": {"task": {"name": "values"}}}, "averaging.task.name"),
+    "weights at home": ({"averaging": {"personal": ["input"]}}, "averaging.personal"),
+    "dropout": ({"model": {"dropout": 0.1}}, "model.dropout"),
+    "dropout of hops": ({"model": {"local": {"dropout": 0.1}}}, "model.local.dropout"),
+    "degrees of sources": ({"model": {"local": {"model": "gcn"}}}, "model.local.model"),
+    "epochs by scores": ({"train": {"select_by": "accuracy"}}, "train.select_by"),
+    "no bound": ({"averaging": {"privacy": {"degree_bound": None}}}, "averaging.privacy.degree_bound"),
+    "a bound for nothing": ({"model": {"local": {"hops": 0}}}, "averaging.privacy.degree_bound"),
+    "statistics": ({"data": {"feature_scaling": "standard"}}, "data.feature_scaling"),
+    "a split by classes": ({"data": {"stratify": True}}, "data.split"),
+    "the data set's split": ({"data": {"split": None, "stratify": True}}, "data.split"),
+}
+
+
+@pytest.mark.parametrize(("changes", "key"), WRONG.values(), ids=WRONG.keys())
+def test_settings_that_would_tell_more_are_refused(changes: Settings, key: str) -> None:
+    with refused(ConfigError, key=key):
+        job(changes)

@@ -1,0 +1,178 @@
+"""Terms of a private training: of how many a node is a part, on all small graphs; and how far a sum of them moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations, product
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests import nightly
+from tests.errors import refused
+from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
+from veilgraph.core.errors import ConfigError, DataError, RangeOverflow
+from veilgraph.core.secrets import SecretSource
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.averaging.terms import Terms, check_rule
+from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.privacy.sampled_event import reach
+from veilgraph.privacy.sampled_sum import SampledSum
+
+
+def source(number: int) -> SecretSource:
+    """Draws that can be repeated."""
+    generator = torch.Generator().manual_seed(number)
+    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
+
+
+def undirected(nodes: int) -> Iterator[PartyGraph]:
+    pairs = list(combinations(range(nodes), 2))
+    for chosen in product((False, True), repeat=len(pairs)):
+        kept = [pair for pair, there in zip(pairs, chosen, strict=True) if there]
+        yield graph(nodes, [*kept, *((b, a) for a, b in kept)])
+
+
+def directed(nodes: int) -> Iterator[PartyGraph]:
+    pairs = [(a, b) for a in range(nodes) for b in range(nodes) if a != b]
+    for chosen in product((False, True), repeat=len(pairs)):
+        yield graph(nodes, [pair for pair, there in zip(pairs, chosen, strict=True) if there])
+
+
+def balls(whole: PartyGraph, hops: int) -> list[tuple[list[int], list[list[int]]]]:
+    """Of every node the nodes of its ball, and the edges between them."""
+    terms, found = Terms(whole, hops, torch.float64), []
+    for node in range(whole.num_nodes):
+        ball = terms.ball(node)
+        inside = torch.isin(whole.edge_index, torch.tensor(ball)).all(dim=0)
+        found.append((ball, whole.edge_index[:, inside].t().tolist()))
+    return found
+
+
+def held_to(whole: PartyGraph, hops: int) -> int:
+    """The most terms that differ when a node goes, which must be those of whose ball it is."""
+    before, most = balls(whole, hops), 0
+    for node in range(whole.num_nodes):
+        after = balls(without(whole, node), hops)
+        differ = [each for each in range(whole.num_nodes) if each == node or before[each] != after[each]]
+        assert differ == [each for each in range(whole.num_nodes) if node in before[each][0]]
+        assert len(differ) <= reach(hops, max(1, most_neighbours(whole.edge_index, whole.num_nodes)))
+        most = max(most, len(differ))
+    return most
+
+
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_node_is_in_no_more_terms_than_are_counted_on_all_graphs_of_four(hops: int) -> None:
+    assert max(held_to(each, hops) for each in undirected(4)) == (1, 4, 4)[hops]
+
+
+def test_directions_of_edges_change_nothing_of_that() -> None:
+    for each in directed(3):
+        for hops in (1, 2):
+            held_to(each, hops)
+
+
+@nightly
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_nor_on_all_graphs_of_five(hops: int) -> None:
+    for each in undirected(5):
+        held_to(each, hops)
+
+
+def test_the_count_is_reached() -> None:
+    tree = [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (2, 6), (2, 7), (3, 8), (3, 9)]
+    whole = graph(10, [*tree, *((b, a) for a, b in tree)])
+    before = balls(whole, 2)
+    assert sum(0 in ball for ball, _ in before) == reach(2, 3) == 10
+
+
+@pytest.mark.parametrize("name", ["gin", "sage-mean"])
+@pytest.mark.parametrize("hops", [0, 1, 2])
+def test_a_term_is_the_loss_that_the_network_over_the_whole_graph_has_at_its_node(name: str, hops: int) -> None:
+    bound = None if hops == 0 else 20
+    settings = job(local(name, hops), {"averaging": {"privacy": {"degree_bound": bound}}})
+    edges = [(0, 1), (1, 2), (2, 3), (3, 0), (4, 1), (1, 4), (5, 4), (2, 0)]
+    whole, net = graph(6, edges), network(settings)
+    assert whole.labels is not None
+    terms = Terms(whole, hops, torch.float64)
+    everything = Adjacency.from_graph(whole, torch.float64)
+    for node in range(6):
+        logits = net(FixedInput(whole.features, torch.float64), everything, None)
+        loss = functional.cross_entropy(logits[node : node + 1], whole.labels[node : node + 1])
+        parts = torch.autograd.grad(loss, net.shared(), allow_unused=True)
+        known = torch.cat(
+            [(torch.zeros_like(w) if g is None else g).flatten() for w, g in zip(net.shared(), parts, strict=True)]
+        )
+        assert torch.allclose(terms.gradient(net, node), known, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gin", "sage-mean"])
+def test_a_sum_moves_by_no_more_than_its_drawn_terms_may_and_others_keep_every_bit(name: str) -> None:
+    """For every node of some graphs, with the same draws and noise in both worlds."""
+    settings = job(local(name, 1))
+    net, summed = network(settings), SampledSum(0.5, 1.0, 0.6)
+    for number, whole in enumerate(list(undirected(4))[5::12]):
+        terms = Terms(whole, 1, torch.float64)
+        drawn = summed.drawn(4, source(number))
+        for node in range(4):
+            gone = Terms(without(whole, node), 1, torch.float64)
+            places = {each: at for at, each in enumerate(n for n in range(4) if n != node)}
+            near = [each for each in range(4) if node in terms.ball(each)]
+            moved = torch.zeros(len(net.vector()), dtype=torch.float64)
+            for each in drawn:
+                one = summed_terms(summed, terms.gradient(net, each))
+                other = (
+                    torch.zeros_like(one) if each == node else summed_terms(summed, gone.gradient(net, places[each]))
+                )
+                if each not in near:
+                    assert torch.equal(one, other)
+                moved += one - other
+            most = 0.5 * sum(1 if each == node else 2 for each in drawn if each in near)
+            assert float(moved.norm()) <= most + 1e-12
+
+
+def summed_terms(summed: SampledSum, gradient: torch.Tensor) -> torch.Tensor:
+    """What one term adds to a sum, by a sum of it alone less its noise."""
+    alone = SampledSum(summed.clip, summed.noise_multiplier, 1.0)
+    one, none = (alone.release(count, lambda _: gradient, len(gradient), source(0)) for count in (1, 0))
+    return one - none
+
+
+def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_that_is_counted() -> None:
+    summed = SampledSum(2.0, 3.0, 0.25)
+    shares = torch.tensor([len(summed.drawn(1000, source(each))) for each in range(20)]) / 1000
+    assert float(shares.mean()) == pytest.approx(0.25, abs=0.01)
+    assert summed.drawn(3, source(1)) == summed.drawn(3, source(1))
+    assert SampledSum(2.0, 3.0, 1.0).drawn(5, source(1)) == [0, 1, 2, 3, 4]
+    noise = summed.release(0, lambda _: torch.zeros(20_000), 20_000, source(2))
+    assert float(noise.std()) == pytest.approx(6.0, rel=0.03)
+    long = torch.full((20_000,), 100.0, dtype=torch.float64)
+    one = SampledSum(2.0, 3.0, 1.0).release(1, lambda _: long, 20_000, source(2))
+    assert 1.999 < float((one - noise).norm()) <= 2.0
+
+
+def test_each_term_is_clipped_by_itself_and_they_are_added_up() -> None:
+    every = SampledSum(1.0, 1.0, 1.0)
+    vectors = torch.eye(4, dtype=torch.float64) * torch.tensor([9.0, 0.5, 7.0, 0.25], dtype=torch.float64)
+    found = every.release(4, lambda at: vectors[at], 4, source(3)) - every.release(
+        0, lambda at: vectors[at], 4, source(3)
+    )
+    assert torch.allclose(found, torch.tensor([1.0, 0.5, 1.0, 0.25], dtype=torch.float64), atol=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_and_noise_too_fine_for_exact_sums_are_refused() -> None:
+    with refused(RangeOverflow, code="range-overflow"):
+        SampledSum(1.0, 1.0, 1.0).release(1, lambda _: torch.tensor([torch.nan]), 1, source(1))
+    with refused(ConfigError, key="noise_multiplier"):
+        SampledSum(1.0, 1e-8, 1.0).release(10**4, lambda _: torch.zeros(1), 1, source(1))
+
+
+def test_a_node_with_more_neighbours_is_refused_and_edges_to_itself_are_none() -> None:
+    star = graph(4, [(1, 0), (2, 0), (0, 3), (0, 0), (1, 0)])
+    check_rule(star, 3)
+    check_rule(star, None)
+    with refused(DataError, key="averaging.privacy.degree_bound", value=2):
+        check_rule(star, 2)

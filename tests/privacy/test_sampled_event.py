@@ -1,0 +1,202 @@
+"""The price of one step of DP-SGD with several terms of one node, against other ways to find it."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binom, norm
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent, from_json, to_json
+from veilgraph.privacy.lifetime.costs import epsilon, price
+from veilgraph.privacy.lifetime.stand_in import stand_in
+from veilgraph.privacy.mixture import Mixture, distribution_of, interval_of
+from veilgraph.privacy.sampled_event import SampledEvent, reach
+
+DELTA = 1e-5
+CELL = 1e-3
+
+
+def both(event: SampledEvent, at: list[float]) -> list[list[float]]:
+    """δ of one step at ε, there and back."""
+    mixture = Mixture(event.noise_multiplier, event.sampling_rate, event.removed, event.inserted)
+    return [[float(each[0]) for each in mixture.deltas(np.array([one]))] for one in at]
+
+
+def by_hand(event: SampledEvent, at: list[float]) -> list[list[float]]:
+    """The same by adding up densities."""
+    x = np.linspace(-60, 60, 400_001)
+    up, down = (
+        sum(
+            binom.pmf(j, terms, event.sampling_rate) * norm.pdf(x, sign * j, event.noise_multiplier)
+            for j in range(terms + 1)
+        )
+        for terms, sign in ((event.removed, 1), (event.inserted, -1))
+    )
+    step = x[1] - x[0]
+    return [
+        [float(np.maximum(p - math.exp(one) * q, 0).sum() * step) for p, q in ((up, down), (down, up))] for one in at
+    ]
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.05), (2.0, 0.01), (0.7, 1.0)])
+def test_with_one_term_it_is_the_poisson_sampled_gaussian(noise: float, rate: float) -> None:
+    event = SampledEvent(noise, rate, 1)
+    found = distribution_of(noise, rate, event.removed, event.inserted, CELL).self_compose(40)
+    known = reference.from_gaussian_mechanism(
+        noise, sampling_prob=rate, value_discretization_interval=CELL
+    ).self_compose(40)
+    assert found.get_epsilon_for_delta(DELTA) == pytest.approx(known.get_epsilon_for_delta(DELTA), rel=1e-6)
+
+
+def test_where_terms_only_vanish_it_is_the_mixture_of_gaussians() -> None:
+    found = distribution_of(4.0, 0.05, 6, 0, CELL).self_compose(50).get_epsilon_for_delta(DELTA)
+    probabilities = [float(each) for each in binom.pmf(range(7), 6, 0.05)]
+    known = reference.from_mixture_gaussian_mechanism(
+        4.0, list(range(7)), probabilities, value_discretization_interval=CELL
+    ).self_compose(50)
+    assert found == pytest.approx(known.get_epsilon_for_delta(DELTA), rel=1e-6)
+
+
+@pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
+@pytest.mark.parametrize(("noise", "rate", "terms"), [(1.0, 0.1, 3), (3.0, 0.3, 5), (0.8, 0.9, 2)])
+def test_divergences_are_those_of_the_densities(noise: float, rate: float, terms: int, neighbours: str) -> None:
+    event = SampledEvent(noise, rate, terms, neighbours)  # type: ignore[arg-type]
+    at = [-1.0, 0.0, 0.3, 1.0, 3.0]
+    for found, known in zip(both(event, at), by_hand(event, at), strict=True):
+        assert found == pytest.approx(known, rel=1e-5, abs=1e-9)
+
+
+def test_a_total_is_what_convolutions_of_the_two_densities_come_to() -> None:
+    """Losses of cells of x, each rounded to the nearest of a grid, and convolved with themselves by one transform."""
+    event, steps, size = SampledEvent(3.0, 0.1, 4), 30, 1 << 16
+    x = np.linspace(-25, 25, 20_001)
+    up, down = (
+        sum(binom.pmf(j, terms, 0.1) * np.diff(norm.cdf(x, sign * j, 3.0)) for j in range(terms + 1))
+        for terms, sign in ((4, 1), (3, -1))
+    )
+    known = []
+    for one, other in ((up, down), (down, up)):
+        kept = (one > 0) & (other > 0)
+        places = np.rint(np.log(one[kept] / other[kept]) / CELL).astype(int) % size
+        mass = np.bincount(places, one[kept], size)
+        composed = np.fft.irfft(np.fft.rfft(mass) ** steps, size)
+        losses = CELL * np.fft.fftfreq(size, 1 / size)
+        at = np.linspace(0, 8, 801)
+        deltas = [float((composed * np.maximum(0, 1 - np.exp(each - losses)))[losses > each].sum()) for each in at]
+        known.append(float(np.interp(-DELTA, -np.array(deltas), at)))
+    assert accountant.total({event: steps}, DELTA) == pytest.approx(max(known), rel=2e-3)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(0, 3), st.floats(0.05, 0.95), st.floats(0.7, 3))
+def test_no_terms_within_the_clip_are_easier_to_tell_apart(
+    data: st.DataObject, removed: int, inserted: int, rate: float, noise: float
+) -> None:
+    """In the plane, where terms may point anywhere."""
+    sets = []
+    for count in (removed, inserted):
+        parts = [(data.draw(st.floats(0, 1)), data.draw(st.floats(0, 2 * math.pi))) for _ in range(count)]
+        sets.append([length * np.array([math.cos(turn), math.sin(turn)]) for length, turn in parts])
+    axis = np.linspace(-11, 11, 221)
+    grid = np.stack(np.meshgrid(axis, axis), axis=-1)
+    cell = float(axis[1] - axis[0]) ** 2
+    one, other = (_density(vectors, rate, noise, grid) for vectors in sets)
+    alphas = np.exp(np.array([-2.0, -0.5, 0.0, 0.5, 1.5]))
+    worst = Mixture(noise, rate, removed, inserted).deltas(np.log(alphas))
+    for place, alpha in enumerate(alphas):
+        for (p, q), bound in zip(((one, other), (other, one)), worst, strict=True):
+            assert float(np.maximum(p - alpha * q, 0).sum() * cell) <= float(bound[place]) + 1e-3  # of the grid
+
+
+def _density(vectors: list[NDArray[np.float64]], rate: float, noise: float, grid: NDArray[np.float64]) -> np.ndarray:
+    found = np.zeros(grid.shape[:2])
+    for size in range(len(vectors) + 1):
+        for drawn in combinations(vectors, size):
+            weight = rate**size * (1 - rate) ** (len(vectors) - size)
+            away = grid - sum(drawn, np.zeros(2))
+            found += weight * np.exp(-(away**2).sum(-1) / (2 * noise**2)) / (2 * math.pi * noise**2)
+    return found
+
+
+def test_terms_that_differ_are_no_terms_that_vanish_at_twice_the_length() -> None:
+    """That count is too small near ε = 0 and too large further on: it is not the one that is taken."""
+    event = SampledEvent(1.0, 0.2, 2, "replacement")
+    twice = Mixture(0.5, 0.2, event.removed, 0)  # of length 2 with noise 1
+    vanishing = [float(twice.deltas(np.array([at]))[0][0]) for at in (0.0, 4.0)]
+    true = [max(each) for each in both(event, [0.0, 4.0])]
+    assert true[0] > vanishing[0] + 1e-3
+    assert true[1] < 0.5 * vanishing[1]
+
+
+def test_more_terms_noise_and_draws_cost_more() -> None:
+    base = SampledEvent(4.0, 0.05, 5)
+    total = accountant.total({base: 20}, DELTA)
+    for dearer in (
+        SampledEvent(3.9, 0.05, 5),
+        SampledEvent(4.0, 0.06, 5),
+        SampledEvent(4.0, 0.05, 6),
+        SampledEvent(4.0, 0.05, 5, "replacement"),
+    ):
+        assert accountant.total({dearer: 20}, DELTA) > total
+    assert accountant.total({base: 21}, DELTA) > total
+
+
+def test_it_composes_with_gaussian_releases_and_is_written_and_read() -> None:
+    sampled, plain = SampledEvent(4.0, 0.05, 5), GaussianEvent(5.0, "zero-out", "node-edges")
+    together = accountant.total({sampled: 20, plain: 1}, DELTA)
+    assert together > max(accountant.total({each: count}, DELTA) for each, count in ((sampled, 20), (plain, 1)))
+    assert from_json(to_json(sampled)) == sampled
+
+
+def test_a_gaussian_that_stands_in_is_no_harder_to_tell_apart() -> None:
+    event, steps, failure = SampledEvent(4.0, 0.05, 5), 60, DELTA / 20
+    composed = accountant.composed(0.0, [(event, steps)])
+    assert composed is not None
+    mu = stand_in(composed, failure)
+    for at in np.linspace(0, 12, 61):
+        bound = failure + (1 - failure) * accountant.gaussian_delta(float(at), mu)
+        assert composed.get_delta(float(at)) <= bound * (1 + 1e-9)
+    paid = price(event, steps, DELTA)
+    assert (math.sqrt(paid.squares), paid.failure) == (mu, failure)
+    total = accountant.total({event: steps}, DELTA)
+    assert total < epsilon(paid, DELTA) < 1.1 * total
+    assert epsilon(paid.times(20), DELTA) == math.inf  # nothing of δ is left
+    assert price(event, steps).pure == math.inf  # of a job without δ
+
+
+def test_cells_are_no_finer_than_is_asked_for() -> None:
+    assert interval_of(4.0, 0.05, 5, 4, 0.5) == 0.5
+
+
+@pytest.mark.parametrize(("hops", "bound", "count"), [(0, 7, 1), (1, 7, 8), (2, 3, 10), (3, 2, 7), (2, 1, 2)])
+def test_the_reach_is_that_of_a_tree(hops: int, bound: int, count: int) -> None:
+    assert reach(hops, bound) == count
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"noise_multiplier": 0.0},
+        {"noise_multiplier": math.inf},
+        {"sampling_rate": 0.0},
+        {"sampling_rate": 1.1},
+        {"terms": 0},
+        {"terms": 1.5},
+        {"terms": True},
+        {"neighbours": "near"},
+        {"unit": "row"},
+    ],
+)
+def test_fields_out_of_range_are_refused(wrong: dict[str, object]) -> None:
+    with refused(ConfigError, key=next(iter(wrong))):
+        SampledEvent(**{"noise_multiplier": 1.0, "sampling_rate": 0.1, "terms": 2, **wrong})  # type: ignore[arg-type]
