@@ -362,7 +362,7 @@ def local(**changes):
             local(release__labels=LABELS, train__class_weights="balanced"),
             "train.class_weights=balanced needs the true labels' shares",
         ),
-        (local(privacy__epsilon_total=4), "privacy is for paradigm='vertical'; leave it out"),
+        (local(privacy__epsilon_total=4), "privacy is for paradigm='vertical', or 'sealed'; leave it out"),
         (local(horizontal__dim=3), "horizontal is not the network of paradigm='node-dp'; leave it out"),
         ({**LOCAL, "paradigm": "vertical"}, "release is not a setting"),
         ({"local": LOCAL["release"], "paradigm": "vertical"}, "local is not the network of paradigm='vertical'"),
