@@ -22,6 +22,7 @@ import torch
 
 from veilgraph import __version__
 from veilgraph.comparison.plain import boosting
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.partition import isolate
 from veilgraph.graph.party import PartyGraph
@@ -192,8 +193,11 @@ def _tried(
     """As a trial of ``veilgraph.tuning``, by the plaintext twin."""
     proposal = propose(space, earlier, base.seed, base.train.epochs) if number else None
     settings = {} if proposal is None else proposal.settings
-    job, curve, started = with_overrides(base, settings), dict[int, float](), time.perf_counter()
-    key = f"val_{each.figure}"
+    curve, started, key = dict[int, float](), time.perf_counter(), f"val_{each.figure}"
+    try:
+        job = with_overrides(base, settings)
+    except ConfigError as error:  # what auto chose does not go with this local model
+        return Trial(number, settings, "failed", (), curve, time.perf_counter() - started, str(error))
 
     def watch(records: list[dict[str, Any]]) -> None:
         found = records[-1].get(f"val_{job.train.select_by}")

@@ -97,7 +97,7 @@ def test_a_total_is_what_convolutions_of_the_two_densities_come_to() -> None:
     assert accountant.total({event: steps}, DELTA) == pytest.approx(max(known), rel=2e-3)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.data(), st.integers(1, 3), st.integers(0, 3), st.floats(0.05, 0.95), st.floats(0.7, 3))
 def test_no_terms_within_the_clip_are_easier_to_tell_apart(
     data: st.DataObject, removed: int, inserted: int, rate: float, noise: float

@@ -214,6 +214,22 @@ SAID: dict[str, dict[Message, str]] = {
     "sealed, named probabilities": {
         ("B", "A", Kind.MASK_SHARE): "shares of the mask of the named nodes' probabilities",
     },
+    "sealed, noise on edges": {
+        ("B", "A", Kind.MASK_SHARE): "; ".join(
+            (
+                "shares of the mask of the predicted classes",
+                "of edges of all holders but the receiver, nothing but what follows from noisy counts",
+            )
+        ),
+    },
+    "averaging, private": {
+        ("A", SERVER, Kind.MASKED): "masked noisy sums of clipped gradients of sampled training nodes, and 1 where "
+        "there are labels",
+        (SERVER, "A", Kind.AVERAGED): "the weights that follow of noisy gradients alone",
+    },
+    "averaging of two, private": {
+        (SERVER, "A", Kind.AVERAGED): "the weights that follow of noisy gradients alone; that of two holders, noised",
+    },
     "averaging": {
         ("A", SERVER, Kind.CONTROL): "best so far? stop?; a signature of who is in the sum",
         ("A", "B", Kind.KEY): "a public key that the sender's signatures are checked with",

@@ -13,6 +13,8 @@ import pytest
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import job as averaging_job
+from tests.paradigms.averaging.private_jobs import job as private_averaging
+from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
 from tests.roles.federation import federate, small_job, small_parties
@@ -206,6 +208,7 @@ def test_all_that_is_sent_in_a_local_run_has_a_row_as_well(name: str, tmp_path: 
 
 
 SEALED: dict[str, JobSettings] = {
+    "sealed, noise on edges": sealed_job(2, voting(epsilon_total=4.0)),
     "sealed, judged": sealed_job(2, {"train": {"select_by": "accuracy"}}),
     "sealed, checked, probabilities": sealed_job(2, {"output": "probabilities", "dealer_checks": 0.5}),
     "sealed, named and released": sealed_job(2, {"named_nodes": 5, "release": "holders"}),
@@ -214,6 +217,8 @@ SEALED: dict[str, JobSettings] = {
 
 
 AVERAGING: dict[str, JobSettings] = {
+    "averaging, private": private_averaging(),
+    "averaging of two, private": private_averaging({"data": {"holders": 2}}),
     "averaging": averaging_job(),
     "averaging, values": averaging_job({"averaging": {"task": {"name": "values"}}}),
     "averaging, links": averaging_job({"averaging": {"task": {"name": "links"}}}),
