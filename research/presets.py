@@ -116,9 +116,19 @@ class Figures:
         self._keep()
         sys.stderr.write(f"{name}, trial {trial.number}: {trial.ending} {trial.values} ({trial.seconds:.0f} s)\n")
 
+    def best(self, name: str) -> Trial | None:
+        """The trial of a set that reached most on its validation nodes so far."""
+        complete = [trial for trial in self.trials(name) if trial.ending == "complete"]
+        return max(complete, key=lambda trial: trial.value, default=None)
+
+    def key(self, name: str, way: str) -> str:
+        """Of a way's figures, but for the seed; of the best trial, with its number: a later one may be better."""
+        best = self.best(name) if way == TUNED else None
+        return f"{name}/{way}" if best is None else f"{name}/{way} {best.number}"
+
     def of(self, name: str, way: str) -> dict[int, float]:
         """Seed → figure."""
-        prefix = f"{name}/{way}/"
+        prefix = f"{self.key(name, way)}/"
         return {int(key.removeprefix(prefix)): value for key, value in self.found.items() if key.startswith(prefix)}
 
     def _keep(self) -> None:
@@ -174,7 +184,7 @@ def measure(each: Set, seeds: Sequence[int], trials: int, figures: Figures) -> N
         if best is None:
             return
         job = with_overrides(job_of(each, seed), best)
-        figures.measure(f"{each.name}/{TUNED}/{seed}", partial(trained, job))
+        figures.measure(f"{figures.key(each.name, TUNED)}/{seed}", partial(trained, job))
 
 
 def tuned(each: Set, trials: int, figures: Figures, graphs_of: _Graphs) -> Mapping[str, Value] | None:
@@ -183,8 +193,8 @@ def tuned(each: Set, trials: int, figures: Figures, graphs_of: _Graphs) -> Mappi
     space = space_of(base)
     for number in range(len(figures.trials(each.name)), trials):
         figures.tried(each.name, _tried(each, base, space, number, figures.trials(each.name), graphs_of))
-    complete = [trial for trial in figures.trials(each.name) if trial.ending == "complete"]
-    return max(complete, key=lambda trial: trial.value).settings if complete else None
+    best = figures.best(each.name)
+    return None if best is None else best.settings
 
 
 def _tried(

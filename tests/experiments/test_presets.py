@@ -9,6 +9,7 @@ import pytest
 from research import presets
 from research.presets import ALONE, AUTO, BOOSTING, FIGURES, FIRST_SEED, PAGE, PAPER, TUNED, WAYS, Figures, Set
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.tuning.trials import Trial
 
 TINY = Set(
     "tiny",
@@ -22,7 +23,7 @@ def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
     path = tmp_path / "presets.json"
     presets.measure(TINY, [FIRST_SEED], 2, Figures(path))
     first = Figures(path)
-    assert {key.split("/")[1] for key in first.found} == set(WAYS)
+    assert {key.rpartition("/")[0] for key in first.found} == {first.key("tiny", way) for way in WAYS}
     assert [trial.number for trial in first.trials("tiny")] == [0, 1]
     assert dict(first.trials("tiny")[0].settings) == {}
     monkeypatch.setattr(presets, "fit", None)  # nothing is trained anew
@@ -53,3 +54,15 @@ def test_what_auto_falls_short_of_is_said(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_page_has_what_was_measured() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert presets.written(page, Figures(FIGURES)) == page, "python -m research.presets --write"
+
+
+def test_a_better_trial_is_trained_with_all_seeds_itself(tmp_path: Path) -> None:
+    """Its figures are not those of the trial that was best before."""
+    figures = Figures(tmp_path / "presets.json")
+    figures.tried("tiny", Trial(0, {}, "complete", (0.8,)))
+    assert figures.key("tiny", TUNED) == f"tiny/{TUNED} 0"
+    figures.found |= {f"tiny/{TUNED} 0/10": 0.7}
+    figures.tried("tiny", Trial(1, {}, "pruned"))
+    assert figures.of("tiny", TUNED) == {10: 0.7}
+    figures.tried("tiny", Trial(2, {}, "complete", (0.9,)))
+    assert figures.of("tiny", TUNED) == {}
