@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -194,6 +194,17 @@ class Lifetime:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._fits(event, middle, keys, delta) else (low, middle)
             return low
+
+    def booked(self, costs: Sequence[Event]) -> Event:
+        """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
+
+        Args:
+            costs: of one release, each about another unit and whole by itself; at least one.
+        """
+        with self._lock, self._lines.held():
+            self._look()
+            abouts = [(each, self._about(each)) for each in costs]
+        return next((each for each, about in abouts if about is not None and about.bounds(each)), costs[0])
 
     def has_paid(self, channel: str, content: str, keys: Keys) -> bool:
         """Whether these nodes have paid for that very release."""
