@@ -59,7 +59,12 @@ def test_the_ledger_has_both_units_at_the_noise_over_what_each_moves(tmp_path: P
     moved = {unit: float(str(made.facts[f"sensitivity_{unit}"])) for unit in ("node", "edge")}
     assert {str(each["channel"]) for each in found} == {CHANNEL}
     assert [each["event"] for each in found] == [
-        {"kind": "aggregation", "noise_multiplier": 2 * deviation / moved[unit], "neighbours": "replacement", "unit": unit}
+        {
+            "kind": "aggregation",
+            "noise_multiplier": 2 * deviation / moved[unit],
+            "neighbours": "replacement",
+            "unit": unit,
+        }
         for unit in ("node", "edge")
     ]
     exact = Sensitivity.of(2, 4)
