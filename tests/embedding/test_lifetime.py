@@ -262,7 +262,8 @@ def test_neither_cost_bounds_a_row_or_a_node_with_its_edges() -> None:
     lost = aggregated(first, star, 1, bound) - aggregated(first, star[:, :0], 1, bound)
     assert float(lost.norm()) > max(moved.node, moved.edge) + 0.4
     assert max(moved.node, moved.edge) < 2.0  # a row of length 1 turned round
-    for by, unit in ((moved.node, "node"), (moved.edge, "edge")):
+    units: dict[Unit, float] = {"node": moved.node, "edge": moved.edge}
+    for unit, by in units.items():
         cost = AggregationEvent(2 / by, "replacement", unit)
         assert [other for other in get_args(Unit) if About(other, "replacement").bounds(cost)] == [unit]
 
