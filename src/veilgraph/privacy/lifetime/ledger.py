@@ -282,7 +282,8 @@ class Lifetime:
             return (
                 f"{channel}: limits.max_epsilon={budget:g} is about {about.unit}, {about.neighbours}, for all that is "
                 f"ever released ({self.path}), and this or an earlier release is {said}, which bounds nothing of that; "
-                "it was not made; change the job's privacy.unit, or limits.epsilon_unit to what all releases are about"
+                "it was not made; change what the job protects (privacy.unit; of embeddings to publish it is node and "
+                "edge), or limits.epsilon_unit to what all releases are about"
             )
         return (
             f"{channel}: the release would take what was ever released of a node from a total ε of {before:.6g} to "
