@@ -26,14 +26,11 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.embedding import making
 from veilgraph.embedding.aggregation import Sensitivity, aggregated
-from veilgraph.embedding.door import Door
 from veilgraph.embedding.limits import lifetime_of_job
 from veilgraph.embedding.method import Tools
 from veilgraph.embedding.settings import EmbedJob, parse_embed_job
 from veilgraph.embedding.sources import world_of
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.ledger import About, Lifetime
 from veilgraph.privacy.settings import Unit
 
@@ -89,12 +86,7 @@ def released(
     """What a run of a job would publish, without the report."""
     folder.mkdir(parents=True, exist_ok=True)
     ledger, found = lifetime_of_job(of) if lifetime else None, world_of(of)
-    account = None if ledger is None else Account(ledger, ledger.keys(found.ids), None, of.hash(), of.name)
-
-    def of_run(delta: float, budget: float) -> Ledger:
-        return Ledger.open(folder / "ledger.jsonl", delta, budget, job=of.hash())
-
-    tools = Tools(LearningStreams(of.seed, "embed"), Door(of_run, account, found.ids, source), lambda *_: None)
+    tools = Tools(LearningStreams(of.seed, "embed"), making.door_of(of, found, folder, ledger, source), lambda *_: None)
     held = making.held_out(of, found)
     return of.method.kind.embed(making.given(found, held), of.method, tools).rows
 
@@ -139,6 +131,7 @@ def test_the_same_embeddings_are_the_same_release_however_often(party: Path, tmp
     of = job(party, {"hops": 0})
     rows = list(repeats(lambda _: of, tmp_path / "runs", lifetime=True))
     assert all(torch.equal(each, rows[0]) for each in rows)
+    assert ledger_of(party).nodes == NODES
     assert told(rows, world_of(of).ids) < 0.95
     assert len(events(party)) == 1
     assert ledger_of(party).total() == pytest.approx(4.0, rel=1e-6)
@@ -183,6 +176,28 @@ def test_the_order_of_rows_changes_nothing_and_a_changed_value_is_paid_for(party
     write(party.parent, range(NODES))
     assert torch.equal(released(job(party), tmp_path / "fifth", source=never), first)
     assert len(events(party)) == 2
+
+
+def test_other_nodes_with_the_same_values_are_another_release_and_pay_for_themselves(
+    party: Path, tmp_path: Path
+) -> None:
+    first = released(job(party), tmp_path / "first")
+    for name in ("nodes.csv", "edges.csv"):
+        text = (party.parent / name).read_text(encoding="utf-8")
+        (party.parent / name).write_text(text.replace("c", "d").replace("doin", "coin"), encoding="utf-8")
+    assert float((released(job(party), tmp_path / "second") - first).abs().min()) > 0
+    assert ledger_of(party).nodes == 2 * NODES
+
+
+def test_ordered_by_id_every_node_keeps_what_it_has(party: Path) -> None:
+    ordered, as_read = world_of(job(party)), world_of(job(party, "plain"))
+    assert list(ordered.ids) == sorted(as_read.ids) != list(as_read.ids)
+    order = torch.tensor([as_read.ids.index(each) for each in ordered.ids])
+    assert torch.equal(ordered.features, as_read.features[order])
+    assert torch.equal(ordered.keep.codes, as_read.keep.codes[order])
+    assert torch.equal(ordered.hide.codes, as_read.hide.codes[order])
+    ends = [{frozenset((of.ids[a], of.ids[b])) for a, b in of.pairs.T.tolist()} for of in (ordered, as_read)]
+    assert ends[0] == ends[1]
 
 
 def test_it_is_paid_for_before_noise_is_drawn_and_again_where_a_kill_came_between(party: Path, tmp_path: Path) -> None:
@@ -302,7 +317,8 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
     limited(party, leakage=[], max_epsilon=4.0, max_delta=1e-6)
     with refused(ConfigError, key="limits.max_delta", value=1e-6):
         released(job(party), tmp_path / "run", source=never)
-    released(job(party, {"delta": 1e-6}), tmp_path / "allowed")
+    released(job(party, {"delta": 1e-7}), tmp_path / "allowed")
+    assert ledger_of(party).delta == 1e-7
     limited(party, leakage=["output-embeddings"])
     quick = parse_embed_job({**job(party, "plain").model_dump(), "method": {"name": "plain", **QUICK, "epochs": 1}})
     veilgraph.embed(quick, out=tmp_path / "plain")

@@ -78,13 +78,7 @@ def make(
     streams = LearningStreams(job.seed, "embed")
     method = job.method
 
-    def ledger(delta: float, budget: float) -> Ledger:
-        return Ledger.open(folder / LEDGER, delta, budget, job=job.hash())
-
-    account = None
-    if lifetime is not None:
-        account = Account(lifetime, lifetime.keys(world.ids), None, job.hash(), job.name)
-    door = Door(ledger, account, world.ids, source)
+    door = door_of(job, world, folder, lifetime, source)
 
     def run(settings: MethodSettings, name: str) -> Embedded:
         kind, steps = settings.kind, settings.kind.epochs(settings)
@@ -117,6 +111,20 @@ def make(
         "links": held.pairs.shape[1],
     }
     return Made(embedded, after, before, found, counts)
+
+
+def door_of(
+    job: EmbedJob, world: World, folder: Path, lifetime: Lifetime | None, source: SecretSource = system_secrets
+) -> Door:
+    """The door of a run, through which all nodes of the world pay. Arguments as for ``make``."""
+
+    def ledger(delta: float, budget: float) -> Ledger:
+        return Ledger.open(folder / LEDGER, delta, budget, job=job.hash())
+
+    account = None
+    if lifetime is not None:
+        account = Account(lifetime, lifetime.keys(world.ids), None, job.hash(), job.name)
+    return Door(ledger, account, world.ids, source)
 
 
 def plain_of(method: MethodSettings) -> MethodSettings:
