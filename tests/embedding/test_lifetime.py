@@ -187,6 +187,8 @@ def test_other_nodes_with_the_same_values_are_another_release_and_pay_for_themse
         (party.parent / name).write_text(text.replace("c", "d").replace("doin", "coin"), encoding="utf-8")
     assert float((released(job(party), tmp_path / "second") - first).abs().min()) > 0
     assert ledger_of(party).nodes == 2 * NODES
+    write(party.parent, range(NODES))
+    assert torch.equal(released(job(party), tmp_path / "third", source=never), first)
 
 
 def test_ordered_by_id_every_node_keeps_what_it_has(party: Path) -> None:
