@@ -1,0 +1,92 @@
+"""Releases with noise in every hop, through their publisher: an edge, a node's features, a node with all its edges.
+
+Many copies of a small graph lie side by side, each in one of two worlds by its coin. The score is the likelihood ratio:
+by how much what was released is nearer to what the noise was added to in the one world than in the other. Rows that
+later hops sum were released, so that whoever sees them knows both.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from typing_extensions import override
+
+from research.canaries.game import Game, Played, paying
+from research.canaries.rows import job_of, planned
+from research.canaries.world import World, beside
+from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy.aggregation import NoisySums, pair_matrix
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.settings import Neighbours, Unit
+
+
+def worlds(unit: Unit, neighbours: Neighbours, bound: int) -> tuple[World, World]:
+    """The node or the pair that ε is about in, and out or replaced.
+
+    A node's neighbours are as many as the rule allows. Where it is replaced by one with other neighbours, in neither
+    world a node has more of them, and all that are summed point the same way.
+
+    Args:
+        unit: edge, node or node-edges.
+        neighbours: zero-out or replacement.
+        bound: D.
+    """
+    if unit == "edge":
+        return World([1.0, 1.0], [(0, 1)]), World([1.0, 1.0], [])
+    here, there = range(1, bound + 1), range(bound + 1, 2 * bound + 1)
+    star = [(0, leaf) for leaf in here]
+    if unit == "node":
+        return World([1.0] + bound * [0.0], star), World([-1.0] + bound * [0.0], star)
+    leaves = bound * [1.0]
+    if neighbours == "zero-out":
+        return World([1.0, *leaves], star), World([0.0, *leaves], [])
+    others = [*leaves, *(-one for one in leaves)]
+    return World([1.0, *others], star), World([-1.0, *others], [(0, leaf) for leaf in there])
+
+
+@dataclass(frozen=True)
+class Hops(Game):
+    """A unit of a holder's data in a release with noise in every hop.
+
+    Attributes:
+        unit: edge, node or node-edges.
+        neighbours: zero-out or replacement.
+        hops: K.
+        bound: D; not of unit edge.
+        own_rows: noised or clear.
+    """
+
+    unit: Unit = "edge"
+    neighbours: Neighbours = "replacement"
+    hops: int = 2
+    bound: int = 4
+    own_rows: str = "noised"
+
+    @override
+    def play(self, coins: Tensor) -> Played:
+        here, there = worlds(self.unit, self.neighbours, self.bound)
+        own: dict[str, Any] = {} if self.own_rows == "noised" else {"own_rows": self.own_rows}
+        bound = {} if self.unit == "edge" else {"degree_bound": self.bound}
+        noise: dict[str, Any] = {"epsilon_total": self.epsilon, "delta": self.delta, "neighbours": self.neighbours}
+        aggregation = {"hops": self.hops, "dim": 1, **own}
+        job = job_of(2, 1, schedule="once", unit=self.unit, aggregation=aggregation, **noise, **bound)
+        of = planned(job, "B")
+        rows, edges = beside(here, there, coins)
+        with paying(self.delta) as ledger, closing(NoisedPublisher(of, ledger, system_secrets)) as door:
+            released = door.aggregated(rows, pair_matrix(edges, None, len(rows)), len(rows))
+            claim = door.spent().epsilon_total
+        away = []
+        for world in (here, there):
+            features, pairs = beside(world, world, coins)
+            made = NoisySums(
+                pair_matrix(pairs, None, len(rows)),
+                self.hops,
+                of.mechanism("embeddings"),
+                of.settings.sum_clip,
+                "clear" if self.own_rows == "clear" else "noised",
+            )
+            away.append((released - made.clean(features, released)).square().reshape(len(coins), -1).sum(1))
+        return Played(away[1] - away[0], claim)
