@@ -19,6 +19,7 @@ from research.canaries.rows import job_of, planned
 from research.canaries.world import World, beside
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.aggregation import NoisySums, pair_matrix
+from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.settings import Neighbours, Unit
 
@@ -65,15 +66,20 @@ class Hops(Game):
     bound: int = 4
     own_rows: str = "noised"
 
-    @override
-    def play(self, coins: Tensor) -> Played:
-        here, there = worlds(self.unit, self.neighbours, self.bound)
+    @property
+    def plan(self) -> Plan:
+        """Of the holder."""
         own: dict[str, Any] = {} if self.own_rows == "noised" else {"own_rows": self.own_rows}
         bound = {} if self.unit == "edge" else {"degree_bound": self.bound}
         noise: dict[str, Any] = {"epsilon_total": self.epsilon, "delta": self.delta, "neighbours": self.neighbours}
         aggregation = {"hops": self.hops, "dim": 1, **own}
         job = job_of(2, 1, schedule="once", unit=self.unit, aggregation=aggregation, **noise, **bound)
-        of = planned(job, "B")
+        return planned(job, "B")
+
+    @override
+    def play(self, coins: Tensor) -> Played:
+        here, there = worlds(self.unit, self.neighbours, self.bound)
+        of = self.plan
         rows, edges = beside(here, there, coins)
         with paying(self.delta) as ledger, closing(NoisedPublisher(of, ledger, system_secrets)) as door:
             released = door.aggregated(rows, pair_matrix(edges, None, len(rows)), len(rows))
