@@ -43,7 +43,7 @@ GAMES: dict[str, tuple[Game, int]] = {
     "row, laplace": (PureRows(EPSILON), TRIALS),
     "row, every step": (Rows(epochs=4, **NOISY), TRIALS),
     "row, every step, gradients": (Rows(epochs=4, labelled=True, **NOISY), TRIALS),
-    "row, joint noise": (JointRows(**NOISY), TRIALS),
+    "row, joint noise": (JointRows(holders=8, colluding=6, **NOISY), TRIALS),
     "edge, bounded": (Bounded(**NOISY), TRIALS // 2),
     "node, bounded": (Bounded(unit="node", hops=2, **NOISY), TRIALS),
     "edge, every hop": (Hops(**NOISY), TRIALS),
