@@ -74,6 +74,7 @@ SETTINGS: Final = (
     Setting("vertical, once, K = 2, D = 3", "node, replacement", _by(Bounded, unit="node", hops=2, bound=3)),
     Setting("vertical, every step, 10 epochs", "row, zero-out", _by(Rows, epochs=10)),
     Setting("vertical, every step, 10 epochs, label holder", "row, zero-out", _by(Rows, epochs=10, labelled=True)),
+    Setting("vertical, every step, 10 epochs, h⁰ of 3 holders", "row, zero-out", _by(Rows, epochs=10, others=2)),
     Setting("vertical, joint noise, P = 4, t = 1", "row, zero-out", _by(JointRows)),
     Setting("vertical, noise in every hop", "edge, replacement", HOPS()),
     Setting("vertical, noise in every hop, own rows clear", "edge, replacement", HOPS(own_rows="clear")),

@@ -70,7 +70,7 @@ class Hops(Game):
     def plan(self) -> Plan:
         """Of the holder."""
         own: dict[str, Any] = {} if self.own_rows == "noised" else {"own_rows": self.own_rows}
-        bound = {} if self.unit == "edge" else {"degree_bound": self.bound}
+        bound: dict[str, Any] = {} if self.unit == "edge" else {"degree_bound": self.bound}
         noise: dict[str, Any] = {"epsilon_total": self.epsilon, "delta": self.delta, "neighbours": self.neighbours}
         aggregation = {"hops": self.hops, "dim": 1, **own}
         job = job_of(2, 1, schedule="once", unit=self.unit, aggregation=aggregation, **noise, **bound)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,14 +26,20 @@ _TOO_LONG = 10.0
 BITS = 32
 
 
-def job_of(holders: int, epochs: int, hops: int = 2, **privacy: Any) -> JobSettings:  # noqa: ANN401 - settings
+def job_of(
+    holders: int,
+    epochs: int,
+    hops: int = 2,
+    initial: str = "individual",
+    **privacy: Any,  # noqa: ANN401 - settings
+) -> JobSettings:
     """A vertical job over so many holders, whose masks hold exact noise."""
     train = {} if privacy["schedule"] == "once" else {"select_by": "last", "patience": None}
     local = {"model": "appnp", "hops": hops, "normalize": False}
     return parse_job(
         {
             "data": {"dataset": "synthetic", "holders": holders},
-            "model": {"dim": 1, "initial": {"method": "individual"}, "local": local, "combine": {"bits": BITS}},
+            "model": {"dim": 1, "initial": {"method": initial}, "local": local, "combine": {"bits": BITS}},
             "train": {"epochs": epochs, **train},
             "privacy": privacy,
         }
@@ -56,19 +62,22 @@ class Rows(Game):
         neighbours: zero-out or replacement.
         epochs: 0: one release; else as many training steps, and an inference.
         labelled: whether the holder has the labels, and so publishes gradients as well.
+        others: how many others publish rows that hang on its data as its own do, for h^0 is computed together.
     """
 
     mechanism: str = "gaussian"
     neighbours: Neighbours = "zero-out"
     epochs: int = 0
     labelled: bool = False
+    others: int = 0
     width: ClassVar[int] = 3
 
     @property
     def _plan(self) -> Plan:
         job = job_of(
-            2,
+            1 + (self.others or 1),
             self.epochs or 1,
+            initial="collaborative" if self.others else "individual",
             schedule="every-step" if self.epochs else "once",
             mechanism=self.mechanism,
             neighbours=self.neighbours,
@@ -84,10 +93,14 @@ class Rows(Game):
         out = 0.0 if self.neighbours == "zero-out" else -1.0
         rows = _TOO_LONG * torch.where(coins, 1.0, out).to(torch.float64)[:, None] * direction
         scores = torch.zeros(len(coins), dtype=torch.float64)
-        with paying(self.delta) as ledger, closing(NoisedPublisher(of, ledger, system_secrets)) as door:
-            for step in range(self.epochs + 1):
-                scores += self._score(door.embeddings(rows, step) @ direction, of.settings.clip, out)
-                if self.labelled and step < self.epochs:
+        with ExitStack() as stack:
+            ledger = stack.enter_context(paying(self.delta))
+            ledgers = [ledger, *[None] * self.others]
+            doors = [stack.enter_context(closing(NoisedPublisher(of, each, system_secrets))) for each in ledgers]
+            door = doors[0]
+            for step, each in itertools.product(range(self.epochs + 1), doors):
+                scores += self._score(each.embeddings(rows, step) @ direction, of.settings.clip, out)
+                if self.labelled and each is door and step < self.epochs:
                     scores += self._score(door.gradients(rows, step) @ direction, of.settings.gradient_clip, out)
             return Played(scores, door.spent().epsilon_total)
 
