@@ -22,9 +22,9 @@ from torch_geometric.utils import subgraph
 from research.apge_table import tables
 from veilgraph import datasets
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.secrets import system_secrets
 from veilgraph.embedding.assess import assess, by_families, row_means, standardised
 from veilgraph.embedding.attackers import FAMILIES, GRAPH_FAMILIES
+from veilgraph.embedding.door import Door
 from veilgraph.embedding.making import given, held_out
 from veilgraph.embedding.measure import best
 from veilgraph.embedding.method import Embedded, Tools
@@ -99,7 +99,7 @@ def measured(world: str, method: str, seed: int, folder: Path) -> dict[str, Any]
     def ledger(delta: float, budget: float) -> Ledger:
         return Ledger.open(folder / "ledger.jsonl", delta, budget, job=job.hash())
 
-    tools = Tools(LearningStreams(seed, "embed"), system_secrets, ledger, lambda epoch, losses: None)
+    tools = Tools(LearningStreams(seed, "embed"), Door(ledger), lambda epoch, losses: None)
     made: Embedded = job.method.kind.embed(given(found, held), job.method, tools)
     line = {"world": world, "method": method, "seed": seed, **figures(assess(made.rows, found, held, seed=seed))}
     if method in _STRONGER:

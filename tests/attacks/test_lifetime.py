@@ -16,6 +16,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+import veilgraph.run.party
 from tests.attacks.machines import Sites, made
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
@@ -27,9 +28,11 @@ from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Aligned
 from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.lifetimes import Lasting
+from veilgraph.run.part import Sitting
 from veilgraph.run.run_directory import PartyStore
 
 REPEATS, COLUMNS = 400, 8
@@ -226,6 +229,28 @@ def test_two_copies_that_go_on_by_themselves_are_noticed(sites: Sites, begun: Si
 def charged(ledger: Lifetime, number: int) -> None:
     keys = np.arange(3, dtype=np.uint64)
     ledger.charge(GaussianEvent(100.0), "embeddings", 1, keys, delta=1e-5, run="cd" * 32, job=f"job {number}")
+
+
+def test_what_is_heard_at_the_beginning_of_a_session_that_fails_is_remembered(
+    sites: Sites, begun: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B paid in jobs with others; a session with A begins, and ends before anybody says how far ledgers are."""
+    ledger = Lifetime(sites.data / "B" / "ledger", "B", Budget(), Marks(sites.folder / "B" / "ledgers"))
+    charged(ledger, 0)
+
+    def cut(sitting: Sitting, aligned: Aligned) -> None:
+        raise RunError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(veilgraph.run.party, "compute", cut)
+        with pytest.raises(RunError):
+            anew(sites)
+    forget(sites, begun, "B", back=None)
+    shutil.copytree(begun.folder / "B", sites.folder / "B")
+    shutil.copytree(begun.data / "B" / "ledger", sites.data / "B" / "ledger")
+    sites.settings = sites.settings.model_copy(update={"name": "third"})
+    with refused(RunError, code="refused"):
+        sites.session("train")
 
 
 def test_other_data_are_let_in_by_the_one_who_heard_of_the_former(sites: Sites, begun: Sites) -> None:

@@ -15,8 +15,9 @@ from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.embedding.aggregation import Sensitivity, aggregated, first_rows_of
+from veilgraph.embedding.door import CHANNEL, Door
 from veilgraph.embedding.method import Embedded, Tools
-from veilgraph.embedding.methods.noise import CHANNEL, Noise, NoiseSettings
+from veilgraph.embedding.methods.noise import Noise, NoiseSettings
 from veilgraph.embedding.world import World
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
@@ -34,7 +35,7 @@ def release(
     def ledger(delta: float, asked: float) -> Ledger:
         return Ledger.open(folder / "ledger.jsonl", delta, budget or asked, job="0" * 64)
 
-    return Noise.embed(of, settings, Tools(LearningStreams(0, "embed"), source, ledger, lambda *_: None))
+    return Noise.embed(of, settings, Tools(LearningStreams(0, "embed"), Door(ledger, source=source), lambda *_: None))
 
 
 def entries(folder: Path) -> list[dict[str, object]]:
@@ -58,7 +59,12 @@ def test_the_ledger_has_both_units_at_the_noise_over_what_each_moves(tmp_path: P
     moved = {unit: float(str(made.facts[f"sensitivity_{unit}"])) for unit in ("node", "edge")}
     assert {str(each["channel"]) for each in found} == {CHANNEL}
     assert [each["event"] for each in found] == [
-        {"kind": "gaussian", "noise_multiplier": 2 * deviation / moved[unit], "neighbours": "replacement", "unit": unit}
+        {
+            "kind": "aggregation",
+            "noise_multiplier": 2 * deviation / moved[unit],
+            "neighbours": "replacement",
+            "unit": unit,
+        }
         for unit in ("node", "edge")
     ]
     exact = Sensitivity.of(2, 4)

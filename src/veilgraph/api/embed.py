@@ -12,6 +12,7 @@ from torch import Tensor
 from veilgraph.core.files import fresh_path, locked
 from veilgraph.core.given import check_functions, path_of, wrong_type
 from veilgraph.embedding.directory import EmbeddingDirectory
+from veilgraph.embedding.limits import lifetime_of_job
 from veilgraph.embedding.making import Progress, make
 from veilgraph.embedding.report import card_of, page_of, report_of
 from veilgraph.embedding.settings import EmbedJob, parse_embed_job, read_embed_job
@@ -91,17 +92,18 @@ def embed(
 
     Raises:
         VeilgraphError: a setting or the data broke a rule, or the budget does not allow the release. Nothing is then in
-            ``publish``; with ``noise`` the ledger may have been written.
+            ``publish``; with ``noise`` the ledgers may have been written.
     """
     path = None if out is None else path_of("out", out)
     check_functions(progress=progress)
     settings = job if isinstance(job, EmbedJob) else _read(job)
     if graph is not None and not isinstance(graph, PartyGraph):
         check_one_graph("graph", graph)
+    lifetime = lifetime_of_job(settings)
     world = world_of(settings, graph, ids)
     directory = EmbeddingDirectory.create(fresh_path(settings.name) if path is None else path, settings)
     with locked(directory.path, f"{directory.path} is in use by another process; wait for it, or stop it"):
-        made = make(settings, world, directory.private, progress)
+        made = make(settings, world, directory.private, progress, lifetime=lifetime)
         report = report_of(settings, world, made)
         directory.write_encoder(made.embedded.weights)
         directory.write_report(report, page_of(report))

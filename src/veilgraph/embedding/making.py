@@ -13,12 +13,15 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.embedding.assess import Assessment, HeldOut, assess
+from veilgraph.embedding.door import Door
 from veilgraph.embedding.method import Embedded, MethodSettings, Tools
 from veilgraph.embedding.methods.plain import AutoencoderSettings, Plain
 from veilgraph.embedding.proxies import Proxy, check_enough, proxies
 from veilgraph.embedding.settings import EmbedJob
 from veilgraph.embedding.world import World, drawn, drawn_pairs
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.ledger import Lifetime
 
 LEDGER: Final = "ledger.jsonl"
 
@@ -51,6 +54,7 @@ def make(
     folder: Path,
     progress: Progress,
     *,
+    lifetime: Lifetime | None = None,
     source: SecretSource = system_secrets,
     before: Assessment | None = None,
 ) -> Made:
@@ -61,6 +65,7 @@ def make(
         world: of it.
         folder: where a ledger is kept.
         progress: called as work goes on.
+        lifetime: the ledger of all that was ever released of the world's tables; None where they are no tables.
         source: of noise that must protect; ``system_secrets`` outside tests.
         before: of plain embeddings of the same world and seed, where it is known already.
 
@@ -73,12 +78,11 @@ def make(
     streams = LearningStreams(job.seed, "embed")
     method = job.method
 
-    def ledger(delta: float, budget: float) -> Ledger:
-        return Ledger.open(folder / LEDGER, delta, budget, job=job.hash())
+    door = door_of(job, world, folder, lifetime, source)
 
     def run(settings: MethodSettings, name: str) -> Embedded:
         kind, steps = settings.kind, settings.kind.epochs(settings)
-        tools = Tools(streams, source, ledger, lambda epoch, losses: progress(name, epoch, steps))
+        tools = Tools(streams, door, lambda epoch, losses: progress(name, epoch, steps))
         made = kind.embed(told, settings, tools)
         if not bool(torch.isfinite(made.rows).all()):
             raise DataError(
@@ -107,6 +111,20 @@ def make(
         "links": held.pairs.shape[1],
     }
     return Made(embedded, after, before, found, counts)
+
+
+def door_of(
+    job: EmbedJob, world: World, folder: Path, lifetime: Lifetime | None, source: SecretSource = system_secrets
+) -> Door:
+    """The door of a run, through which all nodes of the world pay. Arguments as for ``make``."""
+
+    def ledger(delta: float, budget: float) -> Ledger:
+        return Ledger.open(folder / LEDGER, delta, budget, job=job.hash())
+
+    account = None
+    if lifetime is not None:
+        account = Account(lifetime, lifetime.keys(world.ids), None, job.hash(), job.name)
+    return Door(ledger, account, world.ids, source)
 
 
 def plain_of(method: MethodSettings) -> MethodSettings:

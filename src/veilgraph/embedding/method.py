@@ -16,10 +16,10 @@ from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.registry import Registry
-from veilgraph.core.secrets import SecretSource
 from veilgraph.core.settings import Settings, named_in
+from veilgraph.embedding.door import Door
 from veilgraph.embedding.world import World
-from veilgraph.privacy.ledger import Ledger, LedgerSummary
+from veilgraph.privacy.ledger import LedgerSummary
 
 METHODS: Final[Registry[type[Method[Any]]]] = Registry(
     "veilgraph.embeddings",
@@ -71,14 +71,12 @@ class Tools:
 
     Attributes:
         streams: of all that is learnt.
-        source: of noise that must protect.
-        ledger: opens the ledger of the data's holder, with a δ and a budget.
+        door: through which noised rows leave, and all that they cost is paid.
         told: called after each epoch with the parts of the loss.
     """
 
     streams: LearningStreams
-    source: SecretSource
-    ledger: Callable[[float, float], Ledger]
+    door: Door
     told: Callable[[int, dict[str, float]], None]
 
 
@@ -91,7 +89,8 @@ class Method(ABC, Generic[S]):
     Attributes:
         settings: of its jobs: the keys of ``method``.
         words: what it does, as a report says it; what it promises, or that it promises nothing, included.
-        is_private: whether its embeddings are noised and paid for, so that features must be of each node alone.
+        is_private: whether its embeddings are noised and paid for (``Tools.door``), so that features must be of each
+            node alone.
     """
 
     settings: ClassVar[type[MethodSettings]] = MethodSettings
@@ -111,7 +110,7 @@ class Method(ABC, Generic[S]):
         Args:
             world: what may be used: without the edges and values that the report is held against.
             settings: the job's ``method``.
-            tools: randomness, ledger, progress.
+            tools: randomness, the door, progress.
 
         Raises:
             VeilgraphError: the data or the budget do not allow it; nothing is then to be published.

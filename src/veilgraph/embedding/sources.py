@@ -13,7 +13,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.embedding.settings import LABEL, AttributeSettings, EmbedDataSettings, EmbedJob
-from veilgraph.embedding.world import UNKNOWN, Attribute, World, pairs_of, to_scipy
+from veilgraph.embedding.world import UNKNOWN, Attribute, World, by_id, pairs_of, to_scipy
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids
@@ -45,7 +45,7 @@ def world_of(job: EmbedJob, graph: PartyGraph | Data | None = None, ids: Ids | N
         ids: of its rows; default: ``Data.n_id``, or the rows' numbers.
 
     Raises:
-        ConfigError: the job names no data, or ``data`` is given twice.
+        ConfigError: the job names no data, ``data`` is given twice, or ``ids`` beside a party file.
         DataError: the data break a rule, or an attribute is not there, or has one class, or too many.
     """
     data = job.data
@@ -55,6 +55,11 @@ def world_of(job: EmbedJob, graph: PartyGraph | Data | None = None, ids: Ids | N
     if graph is None and not named:
         raise ConfigError(
             "data: names no graph; give data.dataset, data.graph or data.party, or from Python graph=", key="data"
+        )
+    if data.party is not None and ids is not None:
+        raise ConfigError(
+            "ids: the tables of data.party have ids, by which their nodes pay for what is released; leave ids out",
+            key="ids",
         )
     if data.party is not None:
         found = _of_tables(job, data.party)
@@ -156,14 +161,10 @@ def _of_tables(job: EmbedJob, path: Path) -> World:
         else _of_column(key, asked, settings, base)
         for key, asked in (("keep", job.keep), ("hide", job.hide))
     )
-    return World(
-        tuple(built.ids.to_pylist()),
-        built.graph.features,
-        pairs_of(built.graph.edge_index, built.graph.num_nodes),
-        keep,
-        hide,
-        encoding.names,
-    )
+    ids = tuple(built.ids.to_pylist())
+    pairs = pairs_of(built.graph.edge_index, built.graph.num_nodes)
+    world = World(ids, built.graph.features, pairs, keep, hide, encoding.names)
+    return by_id(world) if job.method.kind.is_private else world
 
 
 def _check_no_feature(key: str, asked: AttributeSettings, settings: TableSettings) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.features import choose_rows
 
 UNKNOWN = -1
 """The code of a node whose value nobody knows."""
@@ -70,6 +71,22 @@ def pairs_of(edge_index: Tensor, num_nodes: int) -> Tensor:
     low, high = edge_index.aminmax(dim=0)
     codes = torch.unique((low * num_nodes + high)[low != high])
     return torch.stack([codes // num_nodes, codes % num_nodes])
+
+
+def by_id(world: World) -> World:
+    """The same with its nodes ordered by id: what is made of it is the same in whatever order its tables have them."""
+    order = torch.tensor(sorted(range(world.num_nodes), key=world.ids.__getitem__))
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    keep, hide = (replace(each, codes=each.codes[order]) for each in (world.keep, world.hide))
+    return replace(
+        world,
+        ids=tuple(world.ids[place] for place in order.tolist()),
+        features=choose_rows(world.features, order),
+        pairs=pairs_of(places[world.pairs], world.num_nodes),
+        keep=keep,
+        hide=hide,
+    )
 
 
 def both_ways(pairs: Tensor) -> Tensor:

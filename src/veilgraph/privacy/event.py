@@ -124,9 +124,10 @@ class GaussianEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class AggregationEvent(GaussianEvent):
-    """One release with Gaussian noise in every hop (``hop_sensitivity``), about its unit alone.
+    """One release of sums over neighbours with Gaussian noise, about its unit alone.
 
-    Its sums of neighbours' rows may be of any length, so it bounds nothing about a row.
+    With noise in every hop (``hop_sensitivity``) the sums may be of any length; of embeddings to publish
+    (``embedding.aggregation``) a row has a length, and the noise is for less. So it bounds nothing about a row.
     """
 
     kind: ClassVar[str] = "aggregation"

@@ -34,7 +34,8 @@ class LimitSettings(Settings):
         None,
         gt=0,
         description="largest accepted total ε of all that is ever released of any node of this party's tables, over "
-        "all jobs and predictions in its ledger; what it bounds needs no name in leakage; null: no bound is asked for",
+        "all jobs, predictions and published embeddings in its ledger; what it bounds needs no name in leakage; null: "
+        "no bound is asked for",
     )
     max_delta: float = Field(
         1e-4,

@@ -114,7 +114,7 @@ def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
     The arguments are those of ``sent_rows``.
     """
     how = f"{plan.mechanism('embeddings')!r} {plan.event!r} {plan.settings.aggregation!r} {plan.settings.sum_clip!r}"
-    return OwnRelease(_keeper(account, how), _of(account.lifetime.each_key(ids), settings, graph))
+    return OwnRelease(keeper_of(account, how), _of(account.lifetime.each_key(ids), settings, graph))
 
 
 def sent_labels(account: Account, nodes: Tensor, labels: Tensor, ids: Sequence[str]) -> SentRows:
@@ -148,7 +148,7 @@ def own_release(account: Account, settings: JobSettings, graph: PartyGraph, ids:
     """
     each = account.lifetime.each_key(ids)
     depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
-    return OwnRelease(_keeper(account, how), depends)
+    return OwnRelease(keeper_of(account, how), depends)
 
 
 def release_streams(lifetime: Lifetime) -> LearningStreams:
@@ -164,8 +164,13 @@ def _of(each: Keys, settings: JobSettings, graph: PartyGraph) -> str:
     return digest_of(about, released_data(settings, in_order(graph, order)))
 
 
-def _keeper(account: Account, how: str) -> FolderKeeper:
-    """Of what was released as a whole in one way."""
+def keeper_of(account: Account, how: str) -> FolderKeeper:
+    """Of what was released as a whole in one way, in a folder of its own.
+
+    Args:
+        account: of the party.
+        how: what tells that way from all others.
+    """
     folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
     return FolderKeeper(private_folder(folder))
 

@@ -18,12 +18,11 @@ from veilgraph.embedding.method import Embedded, Method, MethodSettings, Tools
 from veilgraph.embedding.world import World
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.calibrate import analytic_multiplier
-from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.event import AggregationEvent
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.noise import granularity
 from veilgraph.privacy.settings import Unit, fitting_delta
 
-CHANNEL: Final = "embeddings to the public"
 _TOLD: Final = (1, 5, 20)
 """Numbers of edges of a node of which a report says what it and they cost together."""
 
@@ -54,18 +53,15 @@ class Noise(Method[NoiseSettings]):
 
     @staticmethod
     def embed(world: World, settings: NoiseSettings, tools: Tools) -> Embedded:
-        """See ``Method.embed``; neither attribute is read, and the ledger has the cost before the noise is drawn."""
+        """See ``Method.embed``; neither attribute is read, and the ledgers have the cost before the noise is drawn."""
         hops, bound = settings.hops, settings.degree_bound
         delta = fitting_delta(world.num_nodes) if settings.delta is None else settings.delta
         shape = (world.num_nodes, settings.dim)
         first = first_rows_of(world.features, settings.dim, tools.streams)
         deviation, moved = calibrated(settings.epsilon, delta, hops, bound, shape)
-        mechanism = Gaussian(1.0, deviation)
-        with tools.ledger(delta, settings.epsilon) as ledger:
-            for unit, by in _units(moved):
-                ledger.spend(GaussianEvent(2 * deviation / by, "replacement", unit), CHANNEL, 0)
-            rows = mechanism.release(aggregated(first, world.pairs, hops, bound), tools.source)
-            paid = tuple(ledger.summary())
+        costs = [AggregationEvent(2 * deviation / by, "replacement", unit) for unit, by in _units(moved)]
+        rows = aggregated(first, world.pairs, hops, bound)
+        released = tools.door.release(rows, Gaussian(1.0, deviation), costs, delta, settings.epsilon)
         facts = {
             "epsilon": settings.epsilon,
             "delta": delta,
@@ -75,8 +71,9 @@ class Noise(Method[NoiseSettings]):
             "epsilon_of_node_with_edges": {
                 str(edges): epsilon_of_node(moved, deviation, delta, edges) for edges in _TOLD
             },
+            "released_before": released.again,
         }
-        return Embedded(rows.float(), {"features": torch.empty(0)}, facts, paid)
+        return Embedded(released.rows.float(), {"features": torch.empty(0)}, facts, released.paid)
 
 
 def calibrated(

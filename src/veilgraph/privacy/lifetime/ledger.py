@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import math
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -195,6 +195,17 @@ class Lifetime:
                 low, high = (middle, high) if self._fits(event, middle, keys, delta) else (low, middle)
             return low
 
+    def booked(self, costs: Sequence[Event]) -> Event:
+        """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
+
+        Args:
+            costs: of one release, each about another unit and whole by itself; at least one.
+        """
+        with self._lock, self._lines.held():
+            self._look()
+            abouts = [(each, self._about(each)) for each in costs]
+        return next((each for each, about in abouts if about is not None and about.bounds(each)), costs[0])
+
     def has_paid(self, channel: str, content: str, keys: Keys) -> bool:
         """Whether these nodes have paid for that very release."""
         with self._lock, self._lines.held():
@@ -271,7 +282,8 @@ class Lifetime:
             return (
                 f"{channel}: limits.max_epsilon={budget:g} is about {about.unit}, {about.neighbours}, for all that is "
                 f"ever released ({self.path}), and this or an earlier release is {said}, which bounds nothing of that; "
-                "it was not made; change the job's privacy.unit, or limits.epsilon_unit to what all releases are about"
+                "it was not made; change what the job protects (privacy.unit; of embeddings to publish it is node and "
+                "edge), or limits.epsilon_unit to what all releases are about"
             )
         return (
             f"{channel}: the release would take what was ever released of a node from a total ε of {before:.6g} to "

@@ -1,0 +1,140 @@
+"""The door through which noised embeddings leave: every ledger is paid before their noise is drawn.
+
+Of a party file's tables the ledger of all that was ever released of them is paid first, by every node in them, for any
+row may depend on any node and edge. A release has a cost about each of several units, each whole by itself; the ledger
+is about one of them, and is charged the cost about that one. Where it is about none of them, the release is refused.
+
+What was released is kept there. The same rows with the same noise, in whichever run, are the same bytes and cost
+nothing: noise that is drawn anew for them would average out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.privacy.event import Event
+from veilgraph.privacy.ledger import Ledger, LedgerSummary
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.privacy.single import digest_of
+from veilgraph.run.lifetimes import keeper_of
+
+CHANNEL: Final = "embeddings to the public"
+_KEPT: Final = "embeddings"
+_NONCE_BYTES: Final = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Released:
+    """What may be published.
+
+    Attributes:
+        rows: Tensor[N, d], as noised.
+        paid: what the release costs, by the ledger of the run.
+        again: whether it was released before, so that the ledger for life was not charged.
+    """
+
+    rows: Tensor
+    paid: tuple[LedgerSummary, ...]
+    again: bool
+
+
+@dataclass(frozen=True)
+class Door:
+    """The only way from rows to what is published of them.
+
+    Attributes:
+        ledger: opens the ledger of the run, with a δ and a budget.
+        account: what the party pays from for life, whatever its δ; None where the data are of no party file.
+        ids: of all rows, where there is such an account.
+        source: of the noise; ``system_secrets`` outside tests.
+    """
+
+    ledger: Callable[[float, float], Ledger]
+    account: Account | None = None
+    ids: Sequence[str] = ()
+    source: SecretSource = system_secrets
+
+    def release(
+        self, rows: Tensor, mechanism: Mechanism, costs: Sequence[Event], delta: float, budget: float
+    ) -> Released:
+        """Pays, and adds noise; or gives what was released of these rows before.
+
+        Args:
+            rows: Tensor[N, d] float64, without noise.
+            mechanism: makes the noise.
+            costs: what the release does, about each unit that it says anything of; at least one.
+            delta: δ of each.
+            budget: largest ε of each at δ.
+
+        Raises:
+            ConfigError: δ is 1/N or more, or above the party's limit.
+            BudgetSpent: a ledger does not allow it; no noise was drawn.
+            RunError: a ledger, or what was released before, is damaged or cannot be written.
+        """
+        self._check_delta(delta, len(rows))
+        with self.ledger(delta, budget) as ledger:
+
+            def noised() -> Tensor:
+                for cost in costs:
+                    ledger.spend(cost, CHANNEL, 0)
+                return mechanism.release(rows, self.source)
+
+            if self.account is None:
+                return Released(noised(), tuple(ledger.summary()), again=False)
+            account = replace(self.account, delta=delta)
+            whose = account.lifetime.each_key(self.ids).tobytes().hex()
+            what = digest_of(f"{CHANNEL} {mechanism!r} {costs!r} {delta!r} {whose}", (rows,))
+            released, again = _once(account, what, costs, noised)
+            if again:
+                for cost in costs:
+                    ledger.spend(cost, CHANNEL, 0)
+            return Released(released, tuple(ledger.summary()), again)
+
+    def _check_delta(self, delta: float, nodes: int) -> None:
+        if delta * nodes >= 1:
+            raise ConfigError(
+                f"method.delta={delta:g} with {nodes} nodes: where δ is 1/N or more, a node can be published as it is "
+                f"within any ε; set it well below {1 / nodes:.3g}, or leave it out",
+                key="method.delta",
+                value=delta,
+            )
+        limit = None if self.account is None else self.account.lifetime.budget
+        if limit is not None and math.isfinite(limit.epsilon) and delta > limit.delta:
+            raise ConfigError(
+                f"limits.max_delta={limit.delta:g} and the embeddings have δ={delta:g}: set method.delta to no more, "
+                "or raise the limit",
+                key="limits.max_delta",
+                value=limit.delta,
+            )
+
+
+def _once(account: Account, what: str, costs: Sequence[Event], noised: Callable[[], Tensor]) -> tuple[Tensor, bool]:
+    """What was kept and paid for under that name, and whether that was before.
+
+    A nonce names the payment, which is older than the noise: what is kept without a payment is made anew. A kill leaves
+    a payment too many, never one too few.
+    """
+    keeper = keeper_of(account, what)
+    if (kept := keeper.get(_KEPT)) is not None:
+        try:
+            released, nonce = kept.tensors["rows"], str(kept.facts["paid"])
+        except KeyError as error:
+            raise RunError(
+                f"{keeper.place(_KEPT)}: damaged (it lacks {error}); restore it, or delete it, and the embeddings are "
+                "released anew and paid for"
+            ) from error
+        if account.has_paid(CHANNEL, nonce):
+            return released, True
+    nonce = system_secrets(_NONCE_BYTES).hex()
+    account.charge(account.lifetime.booked(costs), CHANNEL, content=nonce)
+    released = noised()
+    keeper.put(_KEPT, {"rows": released}, {"paid": nonce})
+    return released, False
