@@ -38,7 +38,7 @@ TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo demo-network install-locked lock sbom dist test nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
+.PHONY: docs help demo demo-network install-locked lock sbom dist test suite nightly goldens lint format bench bench-spu bench-peers bench-scale bench-sealed bench-averaging spu reproduce clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,7 +74,11 @@ dist: $(TOOLS_INSTALLED) ## wheel and source distribution into dist/ (DIST=folde
 	@$(TOOLS_VENV)/bin/python -m twine --no-color check --strict $(DIST)/veilgraph-*.whl $(DIST)/veilgraph-*.tar.gz
 	@$(TOOLS_VENV)/bin/python lock/contents.py $(DIST)
 
-test: lint ## what continuous integration runs: lint, types, import floors, tests
+test: $(INSTALLED) ## what continuous integration runs: lint, types, import floors, tests
+	@$(MAKE) --no-print-directory --jobs=2 lint suite
+
+# Beside lint, which for most of its time has one core to do with.
+suite: $(INSTALLED)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 nightly: $(INSTALLED) ## hours: 100,000 hostile messages and 500 bad inputs of every kind, every role killed at 20 random moments, all attacks

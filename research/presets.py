@@ -34,7 +34,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective
 from veilgraph.protocol.space import Options, Space, Span, Value
-from veilgraph.samples.shipped import with_overrides
+from veilgraph.samples.shipped import replaced
 from veilgraph.tuning.proposing import propose
 from veilgraph.tuning.trials import Trial
 
@@ -140,16 +140,17 @@ class _Behind(Exception):
     """A trial is given up."""
 
 
-def job_of(each: Set, seed: int, preset: str = "auto") -> JobSettings:
-    """The job of a set that says nothing but its data."""
-    return parse_job({"preset": preset, "seed": seed, "data": dict(each.data)})
+def job_of(each: Set, seed: int, preset: str = "auto", settings: Mapping[str, Value] | None = None) -> JobSettings:
+    """The job of a set that says nothing but its data, and what a trial says: the preset chooses the rest."""
+    content = {"preset": preset, "seed": seed, "data": dict(each.data)}
+    return parse_job(replaced(content, settings or {}, {}, each.name, whole=False))
 
 
 def space_of(job: JobSettings) -> Space:
     """What ``veilgraph tune`` varies by itself, and what presets choose."""
     return {
         **paradigm_of(job).space(job),
-        "model.local.model": Options(("sage-mean", "gcn", "gin", "appnp")),
+        "model.local.model": Options(("sage-mean", "sage-vpa", "gcn", "gin", "appnp")),
         "model.local.activation": Options(("relu", "tanh")),
         "model.local.normalize": Options((True, False)),
         "model.server.layers": Span(0, 2, whole=True),
@@ -183,7 +184,7 @@ def measure(each: Set, seeds: Sequence[int], trials: int, figures: Figures) -> N
     for seed in seeds:
         if best is None:
             return
-        job = with_overrides(job_of(each, seed), best)
+        job = job_of(each, seed, settings=best)
         figures.measure(f"{figures.key(each.name, TUNED)}/{seed}", partial(trained, job))
 
 
@@ -205,8 +206,8 @@ def _tried(
     settings = {} if proposal is None else proposal.settings
     curve, started, key = dict[int, float](), time.perf_counter(), f"val_{each.figure}"
     try:
-        job = with_overrides(base, settings)
-    except ConfigError as error:  # what auto chose does not go with this local model
+        job = job_of(each, base.seed, settings=settings)
+    except ConfigError as error:  # settings that do not go together
         return Trial(number, settings, "failed", (), curve, time.perf_counter() - started, str(error))
 
     def watch(records: list[dict[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tests.bad.case import Arguments, Case
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.yaml_file import SettingsLoader, parse_yaml
 from veilgraph.deploy.project import ProjectSettings
 from veilgraph.embedding.settings import EmbedJob
 from veilgraph.protocol.job_file import JOBS, parse_job
@@ -109,13 +110,11 @@ def _cases(
         yield Case(f"{sort}: {dotted}={str(value)[:20]!r}", prepare, "out", says="given.yaml")
 
 
-def _refused(
-    build: Callable[[Any], object], loader: type[yaml.SafeLoader] = yaml.SafeLoader
-) -> Callable[[object], bool]:
+def _refused(build: Callable[[Any], object], loader: type[SettingsLoader] = SettingsLoader) -> Callable[[object], bool]:
     def refuses(content: object) -> bool:
         try:
             with warnings.catch_warnings(action="ignore"):  # of former names
-                build(yaml.load(yaml.safe_dump(content), loader))
+                build(parse_yaml(yaml.safe_dump(content), loader))
         except (ConfigError, ValueError):
             return True
         return False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.former import FormerName, moved, moved_key
+from veilgraph.protocol.former import present
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import parse_party_settings
@@ -85,7 +88,9 @@ def notes(said: pytest.WarningsRecorder) -> set[str]:
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_job_is_the_same_in_both_spellings(kind: str, recwarn: pytest.WarningsRecorder) -> None:
     before, now, named, hashed = JOBS[kind]
-    old = parse_job({**before, **AS_THEN}, "job.yaml")
+    said = deepcopy({**before, **AS_THEN})
+    old = parse_job(said, "job.yaml")
+    assert said == {**before, **AS_THEN}, "what is read stays as it is"
     assert notes(recwarn) == named
     assert all(str(each.message).startswith("job.yaml: ") for each in recwarn)
     recwarn.clear()
@@ -142,6 +147,23 @@ def test_what_is_no_setting_is_neither_moved_nor_lost() -> None:
     assert moved(given, {"a.b": "b", "a.c": "c"}) == {"b": 1, "c": 2, "d": [3]}
     assert given == {"a": {"b": 1, "c": 2}, "d": [3]}
     assert [moved_key(key, {"a.b": "c"}) for key in ("a.b", "a.b.d", "a.bd", "a")] == ["c", "c.d", "a.bd", "a"]
+
+
+def test_what_is_moved_is_left_as_it_was() -> None:
+    said = {"a": 1, "group": {"b": 2}, "other": {"inner": {"c": 3}}}
+    before = deepcopy(said)
+    assert moved(said, {"a": "group.a", "other.inner.c": "c"}) == {"group": {"a": 1, "b": 2}, "c": 3}
+    assert said == before
+    named = {"data": {"parties": ["bank", "shop"]}}
+    with pytest.warns(FormerName):
+        assert present(named, OwnJob, (), "job.yaml") == {"data": {"holders": ["bank", "shop"]}}
+    assert named == {"data": {"parties": ["bank", "shop"]}}
+
+
+class OwnJob(JobSettings):
+    """Of a paradigm that version 0.1 did not have."""
+
+    former: ClassVar[Mapping[str, str]] = {}
 
 
 def test_single_settings_may_be_replaced_under_former_names() -> None:

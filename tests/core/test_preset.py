@@ -29,6 +29,8 @@ PERTURBED = {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}
 NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}
 WORDS = {"dataset": "cora"}
+OF_FIRST_MODELS = {f"model.local.{key}" for key in ("start", "teleport", "heads")}
+OF_THE_CHOSEN_MODEL = {"model.local.correlation"}
 LAST = {"select_by": "last", "patience": None}
 
 VALID: dict[str, dict[str, Any]] = {
@@ -99,7 +101,23 @@ def test_paper_chooses_nothing_and_auto_nothing_else_than_it_says(kind: str) -> 
     assert nothing == []
     changed = {"preset": AUTO, **{choice.key: choice.value for choice in choices}}
     as_paper = said(paper.model_dump(mode="json"))
-    assert said(auto.model_dump(mode="json")) == {**as_paper, **changed}
+    has = said(auto.model_dump(mode="json"))
+    expected = {**as_paper, **changed}
+    assert has == {key: expected.get(key, value if key in OF_THE_CHOSEN_MODEL else None) for key, value in has.items()}
+    assert {key for key in as_paper if key not in has} <= OF_FIRST_MODELS
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [({}, "sage-vpa"), ({"local": {"hops": 3}}, "sage-vpa"), ({"local": {"model": "gcn"}}, "gcn")]
+    + [
+        ({"local": {key: value}}, "sage-mean") for key, value in (("start", "average"), ("heads", 2), ("teleport", 0.2))
+    ],
+)
+def test_columns_have_the_operator_that_is_chosen_where_it_has_the_settings_that_are_said(
+    model: dict[str, Any], expected: str
+) -> None:
+    assert at(parse_job({"data": TABLES, "model": model, "preset": AUTO}), "model.local.model") == expected
 
 
 @pytest.mark.parametrize("kind", VALID)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
+from torch_geometric.nn.aggr import VariancePreservingAggregation
 
 from tests.errors import refused
 from tests.nn.graphs import random_adjacency, weighted_adjacency
@@ -10,6 +11,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.testing.local_model import LocalModelConformance
 
 DIM = 8
@@ -57,6 +59,10 @@ class TestSageLstm(LocalModelConformance):
 
 class TestSagePool(LocalModelConformance):
     name = "sage-pool"
+
+
+class TestSageVpa(LocalModelConformance):
+    name = "sage-vpa"
 
 
 class TestGcn(LocalModelConformance):
@@ -129,6 +135,59 @@ def test_sage_pool_is_pyg():
     conv.lin_r.weight.data, conv.lin_l.weight.data = update[:, :DIM], update[:, DIM:]
     conv.lin_l.bias.data.zero_()
     torch.testing.assert_close(model(h, h, adjacency, None), conv(h, adjacency.edge_index))
+
+
+def test_sage_vpa_is_pyg():
+    h, adjacency, model = embedding(), random_adjacency(), build("sage-vpa", hops=1, activation="none", correlation=0)
+    conv = SAGEConv(DIM, DIM, aggr=VariancePreservingAggregation(), bias=False).double()
+    update = model.hops[0].update.weight.data
+    conv.lin_r.weight.data, conv.lin_l.weight.data = update[:, :DIM], update[:, DIM:]
+    torch.testing.assert_close(model(h, h, adjacency, None), conv(h, adjacency.edge_index))
+
+
+def test_a_unit_variance_sum_keeps_the_variance_of_independent_neighbours_whatever_the_weights():
+    """Of two neighbours and of fifty, of weight 1 and of 1,000: a mean's falls with their number, a sum's grows."""
+    for weights in (torch.ones(2), torch.ones(50), torch.full((50,), 1000.0), torch.arange(1.0, 51)):
+        sources = torch.arange(1, len(weights) + 1)
+        edges = torch.stack([sources, torch.zeros_like(sources)])
+        adjacency = weighted_adjacency(edges, weights, len(weights) + 1)
+        h = torch.randn(len(weights) + 1, 40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        assert adjacency.unit_variance_sum(h)[0].var().item() == pytest.approx(1, abs=0.04)
+        assert not adjacency.unit_variance_sum(h)[1:].any()
+        torch.testing.assert_close(
+            adjacency.mean(h)[0] * weights.sum() / weights.norm(), adjacency.unit_variance_sum(h)[0]
+        )
+
+
+def test_a_unit_variance_sum_of_neighbours_that_are_alike_keeps_their_variance_and_a_hub_drowns_nobody():
+    """Were they not taken to be alike, a hub's would be larger by the root of their number."""
+    for correlation, neighbours in ((0.02, 3), (0.02, 20_000), (0.3, 50), (1, 50)):
+        sources = torch.arange(1, neighbours + 1)
+        edges = torch.stack([sources, torch.zeros_like(sources)])
+        adjacency = weighted_adjacency(edges, torch.ones(neighbours), neighbours + 1)
+        ones = torch.ones(neighbours + 1, 1, dtype=torch.float64)
+        variance = (1 - correlation) * neighbours + correlation * neighbours**2
+        found = adjacency.unit_variance_sum(ones, correlation)[0].item()
+        assert found == pytest.approx(neighbours / variance**0.5)
+        assert found < correlation**-0.5 + 1e-9
+        assert adjacency.unit_variance_sum(ones, 1)[0].item() == pytest.approx(1)
+
+
+def test_a_node_whose_edges_weigh_nothing_has_a_unit_variance_sum_of_nothing():
+    adjacency = weighted_adjacency(torch.tensor([[1, 2], [0, 0]]), torch.zeros(2), 3)
+    for correlation in (0, 0.5, 1):
+        assert not adjacency.unit_variance_sum(torch.ones(3, 2, dtype=torch.float64), correlation).any()
+
+
+def test_neighbours_are_taken_to_be_as_alike_as_is_said():
+    h, adjacency = embedding(), random_adjacency(weighted=True)
+    told = {
+        rho: build("sage-vpa", hops=1, activation="none", correlation=rho)(h, h, adjacency, None) for rho in (0, 0.4, 1)
+    }
+    torch.testing.assert_close(told[1], build("sage-mean", hops=1, activation="none")(h, h, adjacency, None))
+    assert not torch.allclose(told[0], told[0.4])
+    with refused(ConfigError, key="model.local.correlation"):
+        parse_job({"model": {"local": {"model": "sage-vpa", "correlation": 1.5}}})
 
 
 def no_loops(adjacency):

@@ -69,6 +69,7 @@ KINDS: list[tuple[str, Settings]] = [
     ("sage-mean", {}),
     ("sage-lstm", {}),
     ("sage-pool", {}),
+    ("sage-vpa", {}),
     ("gcn", {"activation": "relu"}),
     ("gat", {"heads": 2}),
     ("gin", {"activation": "sigmoid"}),
@@ -104,10 +105,10 @@ def test_less_common_settings(extra: Settings) -> None:
     assert_twins(settings, small_parties(3, label_holder=settings.data.label_party))
 
 
-@pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
-def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "local"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind: str, local: Settings) -> None:
     custom = OwnModel if kind == "custom" else None
-    model = {"local": {"model": kind, "heads": 2}, "combine": {"strategy": "degree-weighted"}}
+    model = {"local": {"model": kind, **local}, "combine": {"strategy": "degree-weighted"}}
     assert_twins(small_job(3, dropout_everywhere(), {"model": model}), odd_parties(), custom, steps=6)
 
 

@@ -226,7 +226,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
             note(unknown)
         _check_accepted(settings)
         if costs is not None:
-            note(f"if all {nodes} nodes of the shortest table are common, {will_send(costs)}")
+            common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
+            note(f"{common}{will_send(costs)}")
     else:
         with messages().status("reading the data"):
             graphs = paradigm_of(settings).load(settings).graphs
@@ -252,8 +253,6 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
 def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
-    if not settings.is_aligned:
-        return None
     return paradigm_of(settings).costs(settings, nodes, dict(zip(settings.data.names, sizes, strict=True)))
 
 

@@ -74,6 +74,8 @@ def _of_data(settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
         raise ConfigError(
             "this job's data are tables, of which only an alignment tells how many nodes are common: give --nodes, "
             "--training, --classes, and --columns and --edges of every holder"
+            if settings.is_aligned
+            else "this job's data are tables, which a plan does not read: give --classes, and --columns of every holder"
         )
     graphs = paradigm_of(settings).load(settings).graphs
     return graphs[0].common, {graph.party: size_of(graph) for graph in graphs}
@@ -90,6 +92,15 @@ def _given(
 ) -> tuple[int, dict[PartyId, PartySizes]]:
     from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
 
+    if not settings.is_aligned:
+        counted = {"--nodes": nodes, "--training": training, "--validation": validation, "--edges": edges}
+        for option in (name for name, value in counted.items() if value):
+            way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
+            raise typer.BadParameter(way, param_hint=option)
+        if classes is None:
+            raise typer.BadParameter("sizes are given all or none", param_hint="--classes")
+        each = _numbers("--columns", columns, settings)
+        return 0, {holder: PartySizes(count, 0, classes=classes) for holder, count in each.items()}
     for option, value in (("--nodes", nodes), ("--training", training), ("--classes", classes)):
         if value is None:
             raise typer.BadParameter("sizes are given all or none", param_hint=option)

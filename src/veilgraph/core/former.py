@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final
@@ -30,7 +29,7 @@ def moved(settings: Mapping[str, Any], names: Mapping[str, str], source: str | N
     Raises:
         ValueError: a setting stands in both places.
     """
-    found = copy.deepcopy(dict(settings))
+    found = dict(settings)
     for old, new in names.items():
         value = _take(found, old.split("."))
         if value is _ABSENT:
@@ -47,12 +46,15 @@ def moved_key(key: str, names: Mapping[str, str]) -> str:
 
 
 def _take(settings: dict[str, Any], path: list[str]) -> object:
-    """Takes a setting out, and groups that are empty then."""
+    """Takes a setting out, and groups that are empty then; groups on the way to it are copies from here on."""
     head, *rest = path
     if not rest:
         return settings.pop(head, _ABSENT)
     group = settings.get(head)
-    value = _take(group, rest) if isinstance(group, dict) else _ABSENT
+    if not isinstance(group, dict):
+        return _ABSENT
+    settings[head] = group = dict(group)
+    value = _take(group, rest)
     if value is not _ABSENT and not group:
         del settings[head]
     return value
@@ -61,11 +63,12 @@ def _take(settings: dict[str, Any], path: list[str]) -> object:
 def _put(settings: dict[str, Any], path: str, value: object, former: str) -> None:
     *groups, last = path.split(".")
     for group in groups:
-        settings = settings.setdefault(group, {})
-        if not isinstance(settings, dict):
+        inner = settings.get(group, {})
+        if not isinstance(inner, dict):
             raise ValueError(
                 f"{former} is called {path} now, and {group} is no group of settings; leave one of them out"
             )
+        settings[group] = settings = dict(inner)
     if last in settings:
         raise ValueError(f"{former} is called {path} now, and both are given; leave {former} out")
     settings[last] = value

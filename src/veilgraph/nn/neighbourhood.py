@@ -47,6 +47,7 @@ class Neighbourhood:
         rings: how many nodes lie in the first ring (the targets), the first two, ..., all K + 1.
         incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target.
         degrees: Tensor[n] float64, in the whole graph.
+        lengths: Tensor[n] float64, of the nodes' rows in the whole graph's matrix.
         dtype: of every product.
         kinds: the relations of these edges, where they are told apart.
     """
@@ -55,6 +56,7 @@ class Neighbourhood:
     rings: tuple[int, ...]
     incoming: sp.csr_array
     degrees: Tensor
+    lengths: Tensor
     dtype: torch.dtype
     kinds: Kinds | None = None
 
@@ -81,7 +83,7 @@ class Neighbourhood:
             shape=(targets, nodes),
         )
         kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
-        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds)
+        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds, self.lengths[:targets])
 
 
 class Sampler:
@@ -136,8 +138,8 @@ class Sampler:
             shape=(len(pointers) - 1, len(rows)),
         )
         kinds = self._kinds(drawn, rows)
-        degrees = self._degrees[rows]
-        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, degrees, self.adjacency.dtype, kinds)
+        degrees, lengths, dtype = self._degrees[rows], self.adjacency.lengths[rows], self.adjacency.dtype
+        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, degrees, lengths, dtype, kinds)
 
     def _kinds(self, drawn: list[np.ndarray], rows: np.ndarray) -> Kinds | None:
         """The relations of the edges in some places, with their degrees at some nodes."""

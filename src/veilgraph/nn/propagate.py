@@ -87,6 +87,7 @@ class Adjacency:
         dtype: of every product, and of the ``x`` that the methods accept.
         degrees: Tensor[N] float64, in a neighbourhood those of the whole graph; default: row sums of A, for T = N.
         kinds: the relations of the edges, where they are told apart.
+        lengths: Tensor[T] float64, in a neighbourhood those of the whole graph; default: of the rows of A.
 
     Attributes:
         incoming: as given.
@@ -96,9 +97,14 @@ class Adjacency:
     """
 
     def __init__(
-        self, incoming: sp.csr_array, dtype: torch.dtype, degrees: Tensor | None = None, kinds: Kinds | None = None
+        self,
+        incoming: sp.csr_array,
+        dtype: torch.dtype,
+        degrees: Tensor | None = None,
+        kinds: Kinds | None = None,
+        lengths: Tensor | None = None,
     ) -> None:
-        self.incoming, self.kinds = incoming, kinds
+        self.incoming, self.kinds, self._lengths = incoming, kinds, lengths
         self.dtype = dtype
         self.num_targets, self.num_nodes = map(int, incoming.shape)
         self.exact_degrees = torch.from_numpy(_row_sums(incoming)) if degrees is None else degrees
@@ -168,6 +174,15 @@ class Adjacency:
             self._edge_index = torch.from_numpy(np.stack([self.incoming.indices.astype(np.int64), target]))
         return self._edge_index
 
+    @property
+    def lengths(self) -> Tensor:
+        """√Σ w² over a node's edges, without weights √degree, one given twice being two: Tensor[T] float64."""
+        if self._lengths is None:
+            edges = self.incoming
+            squared = sp.csr_array((np.square(edges.data, dtype=float), edges.indices, edges.indptr), edges.shape)
+            self._lengths = torch.from_numpy(np.sqrt(_row_sums(squared)))
+        return self._lengths
+
     def layers(self, hops: int) -> Sequence[Adjacency]:
         """What each of ``hops`` hops propagates over, the first first: the same for all."""
         return [self] * hops
@@ -180,6 +195,23 @@ class Adjacency:
         """Weighted mean over neighbours, (A·x)/degree; zero where a node has none. Tensor[N, d] to Tensor[T, d]."""
         inverse = torch.where(self.exact_degrees > 0, 1 / self.exact_degrees, 0.0).numpy()
         return self._product("mean", x, lambda weight, source, target: weight * inverse[target])
+
+    def unit_variance_sum(self, x: Tensor, correlation: float = 0.0) -> Tensor:
+        """Weighted sum over neighbours by what its standard deviation is: Tensor[N, d] to Tensor[T, d].
+
+        (A·x)/√((1 − ρ)·Σ w² + ρ·(Σ w)²), which has variance 1 where neighbours have variance 1 and correlate by ρ,
+        however many there are; zero where a node has none. With ρ = 0 and without weights it is the sum by √degree
+        (Schneckenreiter, Freinschlag, Sestak, Brandstetter, Klambauer & Mayr 2024, GNN-VPA), with ρ = 1 the mean.
+
+        Args:
+            x: Tensor[N, d].
+            correlation: ρ, from 0 to 1.
+        """
+        sums = self.exact_degrees[: self.num_targets]
+        deviation = ((1 - correlation) * self.lengths.square() + correlation * sums.square()).sqrt()
+        inverse = torch.where(deviation > 0, 1 / deviation, 0.0).numpy()
+        key = f"unit variance {correlation}"
+        return self._product(key, x, lambda weight, source, target: weight * inverse[target])
 
     def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
         """(A·x + s·x)/(degree + s) with s = ``self_weight`` > 0: Tensor[N, d] to Tensor[T, d].

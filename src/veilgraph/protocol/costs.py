@@ -84,3 +84,12 @@ class Costs:
             round_trip_s: between any two.
         """
         return 8 * max(self.sent().values()) / bits_per_second + self.rounds * round_trip_s / 2
+
+
+def added(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
+    """Party → bytes, of messages and how often each of them is sent."""
+    total: dict[PartyId, int] = {}
+    for sent, times in parts:
+        for party, count in sent.items():
+            total[party] = total.get(party, 0) + times * count
+    return total

@@ -53,6 +53,7 @@ def _brought(job: dict[str, Any], source: str) -> dict[str, Any]:
     parties = data.get("parties") if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(parties, dict | list | tuple):
         return job
+    job["data"] = data = dict(data)
     if data.pop("dataset", None) not in (None, "digits"):
         note("data.dataset beside data.parties", "nothing: it is not used", source)
     if not isinstance(parties, dict) or (parties and all(each is None for each in parties.values())):

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.former import moved
 from veilgraph.core.settings import Settings, unsettled
-from veilgraph.core.yaml_file import read_yaml
+from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.consent_settings import ConsentSettings
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
@@ -100,7 +99,7 @@ def parse_party_text(text: str, source: str = "party") -> PartySettings:
     Raises:
         ConfigError: as ``parse_party_settings``.
     """
-    return parse_party_settings(yaml.load(text, TextLoader), source)  # noqa: S506 - derived from SafeLoader
+    return parse_party_settings(parse_yaml(text, TextLoader), source)
 
 
 def read_party_settings(path: Path) -> PartySettings:
@@ -113,7 +112,7 @@ def read_party_settings(path: Path) -> PartySettings:
     return parse_party_settings({} if data is None else data, str(path))
 
 
-class TextLoader(yaml.SafeLoader):
+class TextLoader(SettingsLoader):
     """Leaves every scalar but null as its text, so that the class ``no`` is not false, nor the category ``007`` 7.
 
     The settings turn text into numbers and truth values where they ask for them.
@@ -121,5 +120,5 @@ class TextLoader(yaml.SafeLoader):
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own declaration
         first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        for first, resolvers in SettingsLoader.yaml_implicit_resolvers.items()
     }

@@ -203,11 +203,10 @@ def area_under_curve(logits: Tensor, labels: Tensor) -> float | None:
     classes = logits.shape[1]
     if _present(labels) < classes or not bool(torch.isfinite(logits).all()):
         return None
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second, and most parties score nothing
-
     probabilities = logits.double().softmax(dim=1)
-    scores = probabilities[:, 1] if classes == 2 else probabilities
-    return float(roc_auc_score(labels.numpy(), scores.numpy(), multi_class="ovr", average="macro"))
+    if classes == 2:
+        return rank_auc(probabilities[:, 1], labels == 1)
+    return fmean(rank_auc(probabilities[:, each], labels == each) for each in range(classes))
 
 
 def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
@@ -218,15 +217,31 @@ def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
     present = labels.bincount().nonzero().ravel()
     if len(present) == logits.shape[1] or len(present) < _LEAST or not bool(torch.isfinite(logits).all()):
         return area_under_curve(logits, labels)
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - as above
+    probabilities = logits.double().softmax(dim=1)
+    return fmean(rank_auc(probabilities[:, each], labels == each) for each in present.tolist())
 
-    probabilities = logits.double().softmax(dim=1).numpy()
-    found = [float(roc_auc_score((labels == each).numpy(), probabilities[:, each])) for each in present.tolist()]
-    return fmean(found)
+
+def rank_auc(scores: Tensor, positive: Tensor) -> float:
+    """ROC AUC by ranks, ties sharing their mean: Mann and Whitney's U over the number of pairs.
+
+    Exact but for the last division. By hand, as every epoch asks for it: scikit-learn's takes 50 times as long, and a
+    second more to be imported.
+
+    Args:
+        scores: Tensor[n], finite.
+        positive: Tensor[n] bool; neither all nor none.
+    """
+    _, group, sizes = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = sizes.cumsum(0).double() - (sizes - 1) / 2
+    found = int(positive.sum())
+    above = float(ranks[group[positive]].sum()) - found * (found + 1) / 2
+    return above / (found * (len(positive) - found))
 
 
 def macro_f1(logits: Tensor, labels: Tensor) -> float:
     """Mean of the F1 of every class that occurs among labels or predictions; logits Tensor[n, C]."""
-    from sklearn.metrics import f1_score  # noqa: PLC0415 - as above
-
-    return float(f1_score(labels.numpy(), logits.argmax(dim=1).numpy(), average="macro", zero_division=0))
+    said, classes = logits.argmax(dim=1), logits.shape[1]
+    right = labels[said == labels].bincount(minlength=classes)
+    either = labels.bincount(minlength=classes) + said.bincount(minlength=classes)
+    occurs = either > 0
+    return float((2 * right[occurs] / either[occurs].double()).mean())

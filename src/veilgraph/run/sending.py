@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -21,6 +21,7 @@ from veilgraph.run.run_directory import PartyStore
 Phase = Literal["align", "train", "predict", "audit"]
 NOTE: Final = "sending.json"
 """What a session has sent so far, in a party's part of the run, while it lasts."""
+_COLUMNS: Final = tuple(field.name for field in fields(TrafficEntry))
 
 
 class SendingRecord:
@@ -113,4 +114,5 @@ class SendingRecord:
 
 def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
     """Traffic as JSON: kinds by name, in lower case."""
-    return [asdict(entry) | {"kind": entry.kind.name.lower()} for entry in entries]
+    rows = [{name: getattr(entry, name) for name in _COLUMNS} for entry in entries]  # ``asdict`` copies, at every epoch
+    return [row | {"kind": row["kind"].name.lower()} for row in rows]

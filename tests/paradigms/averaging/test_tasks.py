@@ -15,7 +15,7 @@ from torch import Tensor
 import veilgraph as vg
 from tests import nightly
 from tests.errors import About, refused
-from tests.paradigms.averaging.jobs import EPOCHS, NAMES, Dropped, close, dropping_out
+from tests.paradigms.averaging.jobs import NAMES, Dropped, close, dropping_out
 from tests.paradigms.averaging.jobs import job as small_job
 from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job, twin_of
 from tests.paradigms.cutting import CutError, cut_at
@@ -25,13 +25,13 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.aggregation.summing import holder_bytes
 from veilgraph.paradigms.averaging.baselines import OnePlace
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.costs import size_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.revealed import rows_of
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import TrainResult, predict, resume, train
@@ -211,23 +211,16 @@ def test_in_one_place_there_is_what_the_holders_have(task: str) -> None:
 
 
 @each_task
-def test_bytes_are_those_of_the_formula(task: str, tmp_path: Path) -> None:
+def test_a_job_sends_what_the_plan_says(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, LAST), graphs_for(task)
+    costs = paradigm_of(settings).costs(settings, 0, {graph.party: size_of(graph) for graph in graphs})
+    assert costs is not None
     run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
-    twin = PlainAveraging(settings, graphs)
-    weights = len(twin.network.vector())
-    sizes = [*twin.task.gathers, *[weights + 2] * EPOCHS, *[twin.task.tally_size] * (EPOCHS + 1)]
-    rows = json.loads((RunDirectory.open(run.path).party("C").path / "traffic.json").read_text())
-    for index, direction in enumerate(("sent", "received")):
-        kinds = ("key", "mask_share", "masked", "control")
-        found = sum(
-            row["bytes"]
-            for row in rows
-            if row["peer"] == SERVER and row["kind"] in kinds and row["direction"] == direction
-        )
-        assert found == sum(holder_bytes(len(NAMES), size)[index] for size in sizes)
-    told = sum(row["bytes"] for row in rows if row["kind"] == "averaged")
-    assert told == sum(HEADER_BYTES + 8 * size for size in (weights, *sizes))
+    rows = [row for row in json.loads((run.path / "traffic.json").read_text()) if row["direction"] == "sent"]
+    sent = {row["party"]: 0 for row in rows}
+    for row in rows:
+        sent[row["party"]] += 0 if row["kind"] == "hello" else row["bytes"]
+    assert costs.sent() == sent
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
         "sage-mean": "veilgraph.nn.local.sage_mean:SageMean",
         "sage-lstm": "veilgraph.nn.local.sage_lstm:SageLstm",
         "sage-pool": "veilgraph.nn.local.sage_pool:SagePool",
+        "sage-vpa": "veilgraph.nn.local.sage_vpa:SageVpa",
         "gcn": "veilgraph.nn.local.gcn:Gcn",
         "gat": "veilgraph.nn.local.gat:Gat",
         "gin": "veilgraph.nn.local.gin:Gin",

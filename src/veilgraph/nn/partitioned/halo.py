@@ -36,6 +36,10 @@ class HaloAdjacency(Adjacency):
         """(A·x)/degree: Tensor[n, d] to Tensor[n, d]."""
         return super().mean(self._with_halo(x))
 
+    def unit_variance_sum(self, x: Tensor, correlation: float = 0.0) -> Tensor:
+        """A·x by its standard deviation: Tensor[n, d] to Tensor[n, d]."""
+        return super().unit_variance_sum(self._with_halo(x), correlation)
+
     def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
         """(A·x + s·x)/(degree + s): Tensor[n, d] to Tensor[n, d]."""
         return super().self_loop_mean(self._with_halo(x), self_weight)

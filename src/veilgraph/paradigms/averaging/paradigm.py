@@ -10,6 +10,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph, check_names
 from veilgraph.paradigms.averaging import baselines, inputs, words
+from veilgraph.paradigms.averaging.costs import costs_of
 from veilgraph.paradigms.averaging.holder import AveragingHolder
 from veilgraph.paradigms.averaging.rows import COLUMNS, ROWS
 from veilgraph.paradigms.averaging.server import AveragingServer
@@ -18,6 +19,7 @@ from veilgraph.paradigms.averaging.tasks.task import TaskSettings
 from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.inputs import check_own
+from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
@@ -47,6 +49,9 @@ class Averaging(Paradigm[AveragingJob]):
 
     def unbounded(self, job: AveragingJob) -> str:
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
+
+    def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        return costs_of(job, sizes)
 
     def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)

@@ -11,7 +11,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.dealer import AHEAD, row_blocks
 from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.costs import Costs, PartySizes, Stage
+from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
 
 _RING: Final = 8
 """Bytes of an element of Z_2^64."""
@@ -126,7 +126,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     published = passes - (max(0, evaluations - 1) if job.publishes_once else 0)
     # Of the last evaluation h^0 is new, but where no pass is made for one; the last backward product is dealt in vain.
     embedded = steps + (1 if evaluations else 0)
-    training = _sum(
+    training = added(
         (each.embed(), embedded),
         (each.learn(), steps),
         (each.publish(), published),
@@ -139,7 +139,7 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     stages = [
         Stage("set-up", 3, each.set_up()),
         Stage("training", embedded * waits + published * between + steps * (between + 1) + judged, training),
-        Stage("inference", waits + between, _sum((each.embed(), 1), (each.publish(), 1), (each.output(), 1))),
+        Stage("inference", waits + between, added((each.embed(), 1), (each.publish(), 1), (each.output(), 1))),
     ]
     notes = []
     if train.patience is not None:
@@ -147,11 +147,3 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     if job.publishes_once and evaluations > 1:
         notes.append("what an evaluation published is not sent again in the training step after it")
     return Costs(stages, each.memory(), notes)
-
-
-def _sum(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
-    total: dict[PartyId, int] = {}
-    for sent, times in parts:
-        for party, count in sent.items():
-            total[party] = total.get(party, 0) + times * count
-    return total

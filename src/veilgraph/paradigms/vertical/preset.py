@@ -20,6 +20,7 @@ _DENSE: Final = (
     Choice("data.feature_scaling", "standard", _UNITS),
     Choice("model.initial.activation", "relu", _PASSES),
     Choice("model.initial.dropout", 0.3, _COLUMNS),
+    Choice("model.local.model", "sage-vpa", "more neighbours that agree say more"),
     Choice("model.local.activation", "relu", _PASSES),
     Choice("model.local.normalize", False, "how large an embedding is tells something"),
     Choice("model.server.activation", "relu", _PASSES),

@@ -1,0 +1,65 @@
+"""What a person, or a stranger, wrote as YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.yaml_file import SettingsLoader, read_yaml
+from veilgraph.protocol.party_settings import TextLoader
+
+SCALARS = "a: 007\nb: [no, 1e3, .inf, ~, 2001-02-03, 'x', é]\nc: &c {d: 1_000}\ne: {<<: *c, f: *c}\n"
+
+
+def read(folder: Path, text: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
+    file = folder / "job.yaml"
+    file.write_text(text, encoding="utf-8")
+    return read_yaml(file, "job file", loader)
+
+
+def test_plain_values_are_those_of_the_safe_loader(tmp_path: Path) -> None:
+    assert read(tmp_path, SCALARS) == yaml.safe_load(SCALARS)
+
+
+def test_of_a_party_file_every_scalar_but_null_is_its_text(tmp_path: Path) -> None:
+    assert read(tmp_path, "a: 007\nb: [no, ~, 1.5]", TextLoader) == {"a": "007", "b": ["no", None, "1.5"]}
+
+
+@pytest.mark.parametrize("loader", [SettingsLoader, TextLoader])
+@pytest.mark.parametrize(
+    "text", ["a: 1\nb: 2\na: 3", "x: [{y: 1, z: 2, y: 1}]", "a: &a {b: 1, b: 2}\nc: *a", "? {a: 1, a: 2}\n: 1"]
+)
+def test_a_key_that_is_there_twice_is_refused(tmp_path: Path, text: str, loader: type[SettingsLoader]) -> None:
+    with refused(ConfigError, code="not-yaml", key=Path("job.yaml")) as error:
+        read(tmp_path, text, loader)
+    assert "twice" in str(error.value)
+    assert "line" in str(error.value)
+
+
+def test_a_key_may_be_said_again_beside_what_is_merged_in_and_an_alias_is_no_second_key(tmp_path: Path) -> None:
+    text = "base: &b {a: 1, c: 1}\nmine: {<<: *b, a: 2}\nother: *b\n"
+    assert read(tmp_path, text) == {"base": {"a": 1, "c": 1}, "mine": {"a": 2, "c": 1}, "other": {"a": 1, "c": 1}}
+
+
+@pytest.mark.parametrize("nested", ["[", "- ", "{a: ", "? ", "&x ["])
+def test_what_is_nested_deep_is_refused_and_does_not_end_the_process(tmp_path: Path, nested: str) -> None:
+    with refused(ConfigError, code="not-yaml", key=Path("job.yaml")):
+        read(tmp_path, nested * 300_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["a: [1", "a: !!python/object:os.system x", "a: *b", "a: 2001-02-31", "a: 1\n---\nb: 1"]
+)
+def test_what_is_no_yaml_or_asks_for_more_than_values_is_refused(tmp_path: Path, text: str) -> None:
+    with refused(ConfigError, code="not-yaml", key=Path("job.yaml")):
+        read(tmp_path, text)
+
+
+def test_what_names_itself_is_not_read_for_ever(tmp_path: Path) -> None:
+    found = read(tmp_path, "&a [*a]")
+    assert isinstance(found, list)
+    assert found[0] is found

@@ -1,0 +1,103 @@
+"""Bytes on the wire against what is said of them before an averaging job runs, to the byte; tasks in ``test_tasks``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import one_error, usage_error, veilgraph
+from tests.paradigms.averaging.jobs import graphs, job
+from tests.paradigms.averaging.private_jobs import job as private_job
+from tests.roles.federation import Settings
+from veilgraph.core.types import SERVER
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.protocol.costs import Costs, size_of
+from veilgraph.protocol.job_file import read_job
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.tables import human_bytes
+from veilgraph.run.jobs import train
+from veilgraph.samples.organisations import export_parts
+
+LAST: Settings = {"train": {"select_by": "last"}}
+JOBS: Mapping[str, tuple[Settings, ...]] = {
+    "usual": ({},),
+    "float32": ({"precision": "float32"},),
+    "judged every second round": ({"train": {"epochs": 3, "evaluate_every": 2}},),
+    "two holders, not judged": (LAST, {"data": {"holders": 2}}),
+    "another judges": ({"data": {"label_holder": "C"}},),
+    "gradients": ({"averaging": {"rule": {"name": "fedsgd"}, "local_epochs": 1}},),
+    "what the server's rule keeps": ({"averaging": {"rule": {"name": "fedadam"}}},),
+    "layers at home": ({"averaging": {"personal": ["input", "local"]}},),
+}
+
+
+def planned(settings: AveragingJob) -> Costs | None:
+    sizes = {graph.party: size_of(graph) for graph in graphs(settings)}
+    return paradigm_of(settings).costs(settings, 0, sizes)
+
+
+@pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
+def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path: Path) -> None:
+    _as_planned(job(*changes), tmp_path)
+
+
+def test_a_private_job_too(tmp_path: Path) -> None:
+    _as_planned(private_job(), tmp_path)
+
+
+def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
+    costs = planned(settings)
+    assert costs is not None
+    train(settings, tmp_path / "run")
+    sent = dict.fromkeys((*settings.data.names, SERVER), 0)
+    for row in json.loads((tmp_path / "run" / "traffic.json").read_text()):
+        if row["direction"] == "sent" and row["kind"] != "hello":  # whose length follows from names and versions
+            sent[row["party"]] += row["bytes"]
+    assert costs.sent() == sent
+
+
+def test_plan_and_check_say_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("paradigm: averaging\ndata: {dataset: synthetic, holders: 6}\ntrain: {epochs: 20}\n")
+    told = veilgraph("plan", path)
+    assert told.exit_code == 0, told.output
+    for part in ("set-up", "rounds", "evaluations", "inference", "all stay to the end", "at most: training ends"):
+        assert part in told.stdout
+    settings = averaging(read_job(path))
+    costs = planned(settings)
+    assert costs is not None
+    assert re.search(f"in all .*{human_bytes(costs.sent()[SERVER])}", told.stdout)
+    said = veilgraph("check", path).stdout
+    assert "A will send at most " in said
+    assert ", B and 4 other holders " in said
+
+
+def test_of_tables_columns_and_classes_are_asked_for_and_nothing_else(tmp_path: Path) -> None:
+    data = "{parties: {A: a.yaml, B: b.yaml}}"
+    path = tmp_path / "job.yaml"
+    path.write_text(f"paradigm: averaging\ndata: {data}\n")
+    assert "--classes, and --columns of every holder" in one_error(veilgraph("plan", path))
+    sizes = ["--classes", "2", "--columns", "A=8", "--columns", "B=8"]
+    assert veilgraph("plan", path, *sizes).exit_code == 0
+    assert "leave it out" in usage_error(veilgraph("plan", path, *sizes, "--nodes", "100"))
+    assert "--classes" in usage_error(veilgraph("plan", path, *sizes[2:]))
+    assert "columns" in one_error(veilgraph("plan", path, *sizes[:-1], "B=9"))
+
+
+def test_of_tables_check_says_it_and_nothing_of_common_nodes(tmp_path: Path) -> None:
+    settings = job()
+    files = export_parts(settings.data, tmp_path, 0, job=settings)
+    given = {name: str(path) for name, path in files.items()}
+    (tmp_path / "job.yaml").write_text(json.dumps({"paradigm": "averaging", "data": {"parties": given}}))
+    told = veilgraph("check", tmp_path / "job.yaml")
+    assert told.exit_code == 0, told.output
+    assert " will send at most " in told.stdout
+    assert "are common" not in told.stdout
+
+
+def test_of_a_network_of_ones_own_no_plan_is_made() -> None:
+    assert planned(job({"model": {"local": {"model": "custom"}}})) is None
