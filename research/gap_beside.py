@@ -156,7 +156,8 @@ def _table(each: Set, level: str, figures: Figures) -> Iterator[str]:
     heads = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
     bound = f", D = {each.bound}" if level == "node" else ""
     figure = each.figure.replace("auc", "AUC")
-    yield f"**{each.name}, level {level}{bound}**: {figure} on test nodes, {seeds} seeds, {each.holders} holders"
+    counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    yield f"**{each.name}, level {level}{bound}**: {figure} on test nodes, {counted}, {each.holders} holders"
     yield ""
     yield f"| | {' | '.join(heads)} | no noise |"
     yield f"|---|{'---:|' * (len(heads) + 1)}"

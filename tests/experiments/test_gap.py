@@ -86,7 +86,7 @@ def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
     assert Figures(path).found == first
     monkeypatch.setattr(gap_beside, "SETS", (TINY,))
     lines = gap_beside.tables(Figures(path))
-    assert lines[0].startswith("**synthetic, level edge**: accuracy on test nodes, 1 seeds")
+    assert lines[0].startswith("**synthetic, level edge**: accuracy on test nodes, 1 seed,")
     assert f"| {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[6]
 
 
