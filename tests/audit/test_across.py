@@ -17,6 +17,7 @@ from torch import Tensor
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.link.altered import AlteredLink
 from tests.paradigms.apart import apart
@@ -134,6 +135,7 @@ def figure(findings: Sequence[Finding], *of: str) -> float:
     return found.value.value
 
 
+@nightly
 def test_what_is_found_is_what_one_place_with_everything_would_find(
     sites: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

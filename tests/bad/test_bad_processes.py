@@ -140,13 +140,10 @@ def test_bad_input_ends_a_process_in_order(sort: str, material: Material, server
 
 SAMPLE = (
     "nonsense",
-    "train --view-passes x",
     "predict of what is not there",
     "data check of a file that is not UTF-8",
     "vertical job: train.epochs=",
-    "party file: nodes.id=",
     "train, csv nodes: a short row",
-    "init: two files of one party",
 )
 
 

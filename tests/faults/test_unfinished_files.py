@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
@@ -107,11 +108,11 @@ def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: 
     ("role", "name"),
     [
         (OTHER, "graph.safetensors"),
-        (LABEL_HOLDER, "alignment.json"),
+        pytest.param(LABEL_HOLDER, "alignment.json", marks=nightly),
         (LABEL_HOLDER, "metrics.jsonl"),
         (SERVER, "epoch-000004.safetensors"),
-        (OTHER, "model.safetensors"),
-        (LABEL_HOLDER, "predictions.safetensors"),
+        pytest.param(OTHER, "model.safetensors", marks=nightly),
+        pytest.param(LABEL_HOLDER, "predictions.safetensors", marks=nightly),
     ],
 )
 def test_killed_in_the_middle_of_a_write(tmp_path: Path, host: Host, role: PartyId, name: str) -> None:

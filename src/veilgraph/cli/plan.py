@@ -43,17 +43,21 @@ def plan_command(
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
     from veilgraph.report.plan import costs_table  # noqa: PLC0415
 
+    paradigm = paradigm_of(settings)
+    unknown = (
+        f"paradigm={settings.paradigm!r}: what its jobs send depends on more than sizes, so no plan is made of them; a "
+        "run's report says what it sent"
+    )
+    if not paradigm.has_costs:
+        raise ConfigError(unknown)
     given = nodes, training, classes, validation, columns, edges
     if any(given):
         common, sizes = _given(settings, *given)
     else:
         common, sizes = _of_data(settings)
-    costs = paradigm_of(settings).costs(settings, common, sizes)
+    costs = paradigm.costs(settings, common, sizes)
     if costs is None:
-        raise ConfigError(
-            f"paradigm={settings.paradigm!r}: what its jobs send depends on more than sizes, so no plan is made of "
-            "them; a run's report says what it sent"
-        )
+        raise ConfigError(unknown)
     results().print(costs_table(costs))
     for note in costs.notes:
         typer.echo(note)

@@ -52,6 +52,7 @@ class Paradigm(ABC, Generic[J]):
         has_privacy: whether its jobs can have ``privacy``, or something else that an ε is asked about before.
         way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
+        has_costs: whether ``costs`` says something of its jobs, or of some of them.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
 
@@ -59,6 +60,7 @@ class Paradigm(ABC, Generic[J]):
     has_privacy: ClassVar[bool] = True
     way: ClassVar[str] = ""
     begins_with_weights: ClassVar[bool] = False
+    has_costs: ClassVar[bool] = False
     rows: ClassVar[tuple[Row[Any], ...]]
 
     def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:

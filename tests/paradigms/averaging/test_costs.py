@@ -101,3 +101,11 @@ def test_of_tables_check_says_it_and_nothing_of_common_nodes(tmp_path: Path) -> 
 
 def test_of_a_network_of_ones_own_no_plan_is_made() -> None:
     assert planned(job({"model": {"local": {"model": "custom"}}})) is None
+
+
+@pytest.mark.parametrize("paradigm", ["horizontal", "node-dp"])
+def test_where_no_plan_is_made_no_sizes_are_asked_for(paradigm: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    release = "\nrelease: {features: {epsilon: 1}, labels: {epsilon: 1, holder: B}}" if paradigm == "node-dp" else ""
+    path.write_text(f"paradigm: {paradigm}\ndata: {{parties: {{A: a.yaml, B: b.yaml}}}}{release}\n")
+    assert "depends on more than sizes" in one_error(veilgraph("plan", path))

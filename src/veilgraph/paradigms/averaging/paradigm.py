@@ -37,6 +37,7 @@ class Averaging(Paradigm[AveragingJob]):
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_privacy: ClassVar[bool] = False
     begins_with_weights: ClassVar[bool] = True
+    has_costs: ClassVar[bool] = True
 
     def told_by_tables(
         self, job: AveragingJob, features: Sequence[NumericFeatures | CategoricalFeatures]

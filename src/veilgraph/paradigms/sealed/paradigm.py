@@ -49,6 +49,7 @@ class Sealed(Paradigm[SealedJob]):
     title: ClassVar[str] = "sealed: nothing is opened but predictions"
     way: ClassVar[str] = "sealed, noise on votes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    has_costs: ClassVar[bool] = True
 
     def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return release_plan(job, party, nodes)

@@ -49,6 +49,7 @@ class Vertical(Paradigm[VerticalJob]):
 
     title: ClassVar[str] = "vertical: the same nodes, different columns"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    has_costs: ClassVar[bool] = True
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return plan(job, party, nodes)
