@@ -53,6 +53,10 @@ class Source:
         self._system = os.urandom
         self.fixed, self.draws = False, 0
 
+    def of_the_system(self, size: int, /) -> bytes:
+        """Whatever is fixed."""
+        return self._system(size)
+
     def __call__(self, size: int, /) -> bytes:
         if not self.fixed:
             return self._system(size)
@@ -70,8 +74,10 @@ def run_case(case: Case, tree: Path, source: Source) -> tuple[dict[str, Any], di
 
     _as_papers_have_it()
     _stays()
+    _ledgers_are_apart(source)
     said: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder, chdir(folder), _fixed(source, case):
+        os.environ["XDG_STATE_HOME"] = folder  # what this account has seen of ledgers is nobody's business here
         if case.job:
             Path("job.yaml").write_text(case.job, encoding="utf-8")
         if case.custom:
@@ -99,6 +105,13 @@ def _stays() -> None:
     if find_spec("veilgraph.core.leaving") is not None:
         leaving = import_module("veilgraph.core.leaving")
         leaving.leave = sys.exit  # type: ignore[attr-defined]
+
+
+def _ledgers_are_apart(source: Source) -> None:
+    """Two ledgers for life with one name are copies of each other, and refused; nothing of them is pinned."""
+    if find_spec("veilgraph.privacy.lifetime") is not None:
+        lines = import_module("veilgraph.privacy.lifetime.lines")
+        lines.system_secrets = source.of_the_system  # type: ignore[attr-defined]
 
 
 def _edit(case: Case) -> None:
