@@ -224,8 +224,8 @@ def selecting_auc(logits: Tensor, labels: Tensor) -> float | None:
 def rank_auc(scores: Tensor, positive: Tensor) -> float:
     """ROC AUC by ranks, ties sharing their mean: Mann and Whitney's U over the number of pairs.
 
-    Exact but for the last division. By hand, as every epoch asks for it: scikit-learn's takes 50 times as long, and a
-    second more to be imported.
+    Exact but for the last division. By hand, as every epoch asks for it: scikit-learn's takes 3 times as long of
+    20,000 nodes, 40 times of 200, and a second to be imported.
 
     Args:
         scores: Tensor[n], finite.
