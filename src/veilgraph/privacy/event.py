@@ -237,6 +237,7 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
         "sampled": "veilgraph.privacy.sampled_event:SampledEvent",
+        "joint-sampled": "veilgraph.privacy.sampled_event:JointSampledEvent",
     },
     kind="veilgraph.privacy.event:Event",
 )

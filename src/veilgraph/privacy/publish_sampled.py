@@ -45,10 +45,10 @@ class SampledPublisher(Publisher):
         self.plan = plan
         self._ledger, self._source, self._account = ledger, source, account
         settings = plan.settings
-        self._sum = SampledSum(settings.clip, plan.multiplier, settings.sampling_rate)
+        self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
 
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int) -> Tensor:
-        """Releases a noisy sum.
+        """Releases a noisy sum; with a share of the noise alone where that is made jointly, for under masks.
 
         Args:
             count: of terms that may be drawn.

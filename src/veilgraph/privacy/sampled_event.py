@@ -36,6 +36,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
+from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.settings import Neighbours, Unit
 
 if TYPE_CHECKING:
@@ -112,6 +113,32 @@ class SampledEvent(Event):
         from veilgraph.privacy.mixture import distribution_of  # noqa: PLC0415 - as above
 
         return distribution_of(self.noise_multiplier, self.sampling_rate, self.removed, self.inserted, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class JointSampledEvent(SampledEvent):
+    """The same where several holders make the noise together (``joint``), against those that it withstands.
+
+    Args:
+        noise_multiplier: σ of what all but those that collude add together, of the fewest holders that a sum has.
+        sampling_rate: as of ``SampledEvent``.
+        terms: as of ``SampledEvent``.
+        neighbours: as of ``SampledEvent``.
+        unit: as of ``SampledEvent``.
+        holders: how many holders' noise an opened sum has at least.
+        colluding: t, how many of them may collude, or add none.
+
+    Raises:
+        ConfigError: as ``SampledEvent``, or not 0 ≤ t ≤ holders − 2.
+    """
+
+    kind: ClassVar[str] = "joint-sampled"
+    holders: int = 2
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        SampledEvent.__post_init__(self)
+        Joint(self.holders, self.colluding)
 
 
 def _above_zero(value: object, most: float) -> bool:

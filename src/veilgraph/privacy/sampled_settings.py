@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.privacy import accountant
 from veilgraph.privacy.calibrate import least_multiplier
-from veilgraph.privacy.sampled_event import SampledEvent, reach
+from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.joint import Joint
+from veilgraph.privacy.sampled_event import JointSampledEvent, SampledEvent, reach
 from veilgraph.privacy.settings import Neighbours
 
 LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
 _FIRST_GUESS: Final = 4.0
+
+
+class SharedNoiseSettings(Settings):
+    """Each holder adds a share of the noise: the sum that is opened has what one ε needs (``privacy.joint``)."""
+
+    colluding: int = Field(
+        ge=1,
+        le=1024,
+        description="t: how many holders may work together and with the server, or leave their noise out, and ε of the "
+        "others still holds; each adds noise of variance σ²C²/(averaging.threshold − t). Every holder hears the "
+        "weights and knows its own noise, so one that is curious by itself is the first",
+    )
 
 
 class SampledSettings(Settings):
@@ -50,6 +64,17 @@ class SampledSettings(Settings):
         gt=0,
         description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
     )
+    joint_noise: SharedNoiseSettings | None = Field(
+        None,
+        description="noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: "
+        "each holder adds all that its ε needs",
+    )
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
+        said: dict[str, Any] = dump(self)
+        return said if self.joint_noise is not None else {k: v for k, v in said.items() if k != "joint_noise"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -69,11 +94,13 @@ class SampledPlan:
         settings: of the job.
         hops: K, over which a term depends on the edges.
         steps: rounds, each of which releases once.
+        joint: who makes the noise of a sum together; None where each holder adds all of it.
     """
 
     settings: SampledSettings
     hops: int
     steps: int
+    joint: Joint | None = None
 
     @property
     def terms(self) -> int:
@@ -92,7 +119,35 @@ class SampledPlan:
     @cached_property
     def event(self) -> SampledEvent:
         """What every round does."""
-        return SampledEvent(self.multiplier, self.settings.sampling_rate, self.terms, self.settings.neighbours)
+        given, joint = self.settings, self.joint
+        if joint is None:
+            return SampledEvent(self.multiplier, given.sampling_rate, self.terms, given.neighbours)
+        return JointSampledEvent(
+            self.multiplier,
+            given.sampling_rate,
+            self.terms,
+            given.neighbours,
+            holders=joint.holders,
+            colluding=joint.colluding,
+        )
+
+    @property
+    def added(self) -> float:
+        """What a holder adds, over the clip: σ, or its share of it."""
+        return self.multiplier * (1.0 if self.joint is None else self.joint.share)
+
+    @property
+    def cell(self) -> float:
+        """Of the grid on which sums are, the same at all holders."""
+        return Gaussian(self.settings.clip, self.added).cell
+
+    @property
+    def against(self) -> str:
+        """Whom an ε holds against."""
+        if self.joint is None:
+            return "the server and all other holders"
+        most = self.joint.colluding
+        return f"the server and {'one other holder' if most == 1 else f'any {most} other holders'}"
 
     @cached_property
     def epsilon_release(self) -> float:
@@ -106,9 +161,9 @@ class SampledPlan:
 
 
 @lru_cache(maxsize=16)
-def sampled_plan(settings: SampledSettings, hops: int, steps: int) -> SampledPlan:
+def sampled_plan(settings: SampledSettings, hops: int, steps: int, joint: Joint | None = None) -> SampledPlan:
     """The plan of a job, made once."""
-    return SampledPlan(settings, hops, steps)
+    return SampledPlan(settings, hops, steps, joint)
 
 
 @lru_cache(maxsize=64)

@@ -265,6 +265,13 @@ class JobSettings(Settings):
         return None
 
     @property
+    def shares_noise(self) -> tuple[str, int] | None:
+        """The setting that has holders make noise together, and how many that collude it withstands; None without."""
+        if self.privacy is None or self.privacy.joint_noise is None:
+            return None
+        return "privacy.joint_noise", self.privacy.joint_noise.colluding
+
+    @property
     def training_plan(self) -> SampledPlan | None:
         """What holders release who train privately, by noisy gradients; None in a job where they do not."""
         return None

@@ -278,14 +278,14 @@ def _too_costly(
 
 
 def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    joint = None if job.privacy is None else job.privacy.joint_noise
-    if joint is None or party not in job.publishing:
+    if job.shares_noise is None or party not in job.publishing:
         return None
-    if limits.min_colluding is not None and joint.colluding >= limits.min_colluding:
+    key, colluding = job.shares_noise
+    if limits.min_colluding is not None and colluding >= limits.min_colluding:
         return None
     return (
         f"limits.min_colluding={'null' if limits.min_colluding is None else limits.min_colluding} and "
-        f"privacy.joint_noise.colluding={joint.colluding}, where ε rests on other holders' noise: raise the latter, "
+        f"{key}.colluding={colluding}, where ε rests on other holders' noise: raise the latter, "
         "leave joint_noise out, or set the limit to how many may collude"
     )
 

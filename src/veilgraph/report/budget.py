@@ -321,8 +321,8 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     elif job.training_plan is not None:
         given = job.training_plan.settings
         table.caption = (
-            f"δ = {given.delta:g}, unit: a node's features, label and all its edges, {given.neighbours}. Holds against "
-            "the server and all other holders."
+            f"δ = {given.delta:g}, unit: a node's features, label and all its edges, {given.neighbours}. Holds "
+            f"against {job.training_plan.against}."
         )
     elif job.label_privacy is not None:
         table.caption = "Unit: one label, replacement; features and edges are not noised. Holds against everybody."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from rich.table import Table
 
 from veilgraph.core.words import listed
@@ -27,6 +29,7 @@ def sampled_table(plan: SampledPlan) -> Table:
         ("sampling rate", f"{plan.settings.sampling_rate:g}"),
         ("terms that a node is in, at most", f"{plan.terms:,}"),
         ("noise over clip", f"{plan.multiplier:.4g}"),
+        *(() if plan.joint is None else (("of which each adds", f"{plan.added:.4g}"),)),
         ("per-release ε", epsilon_text(plan.epsilon_release)),
         ("total ε", epsilon_text(plan.epsilon_total)),
         ("δ", f"{plan.settings.delta:g}"),
@@ -38,8 +41,8 @@ def sampled_table(plan: SampledPlan) -> Table:
 def sampled_notes(job: JobSettings, plan: SampledPlan) -> list[str]:
     """What must be said beside the table, a line each."""
     notes = [
-        f"ε is about {UNIT}, {plan.settings.neighbours}; each holder's is about its own data and counts its own noise "
-        "alone, against the server and all other holders",
+        f"ε is about {UNIT}, {plan.settings.neighbours}; each holder's is about its own data and counts "
+        f"{_whose(plan)}, against {plan.against}",
         f"a holder tells nothing else of its data but whether it has labels: {listed(job.data.names)} judge the model "
         "by themselves, and scores are theirs to guard",
     ]
@@ -49,6 +52,15 @@ def sampled_notes(job: JobSettings, plan: SampledPlan) -> list[str]:
             f"{plan.settings.degree_bound} neighbours refuses before it releases anything"
         )
     return notes
+
+
+def _whose(plan: SampledPlan) -> str:
+    if plan.joint is None:
+        return "its own noise alone"
+    return (
+        f"the noise that {plan.joint.honest} holders make together, each {plan.added:.3g} of the clip: where more than "
+        f"{plan.joint.colluding} of them collude, or add none, it does not hold"
+    )
 
 
 def sampled_facts(job: JobSettings, plan: SampledPlan) -> Record:
@@ -61,6 +73,7 @@ def sampled_facts(job: JobSettings, plan: SampledPlan) -> Record:
         "epsilon_release": plan.epsilon_release,
         "epsilon_total": plan.epsilon_total,
         "delta": plan.settings.delta,
+        **({} if plan.joint is None else {"joint_noise": asdict(plan.joint)}),
     }
     return dict.fromkeys(job.data.names, facts)
 

@@ -151,6 +151,36 @@ def test_who_saw_the_same_survivors_are_fewer_than_the_threshold_where_they_diff
             played.holders[name].reveal(rows(round_, alike))
 
 
+def opened_twice(threshold: int) -> tuple[Tensor, Tensor]:
+    """A server and one holder confirm two sets of survivors, and others one each; what one adds, and what is found.
+
+    The one that colludes answers twice, and so gives the missing share of either secret of the one that they are after.
+    """
+    round_ = round_of(5, threshold)
+    first, victim, second, third, friend = round_.holders
+    values = ring_values(round_.holders, SIZE, 4)
+    played, copy = begin(round_, "same"), begin(round_, "same")
+    for each in (played, copy):
+        until_masked(each, values)
+
+    def answers(told: Tensor, of: Mapping[PartyId, HolderRound]) -> dict[PartyId, Tensor]:
+        signed = {name: holder.confirm(told) for name, holder in of.items()}
+        return {name: holder.reveal(rows(round_, signed)) for name, holder in of.items()}
+
+    alive = answers(survivors(round_), {name: played.holders[name] for name in (first, victim, friend)})
+    others = {name: played.holders[name] for name in (second, third)}
+    dead = answers(survivors(round_, [victim]), {**others, friend: copy.holders[friend]})
+    masks = [-pairwise_of(played, victim, peer, dead) for peer in round_.holders if peer != victim]
+    return played.sent[3][victim] - own_mask_of(played, victim, alive) - add(masks), values[victim]
+
+
+def test_with_a_threshold_of_half_and_one_that_answers_twice_a_holders_values_come_out():
+    found, wanted = opened_twice(3)
+    assert torch.equal(found, wanted), "the attack works where 2·threshold is no more than all and those that collude"
+    with refused(ProtocolError, code="too-few"):
+        opened_twice(4)
+
+
 # What a server that changes messages gets
 
 

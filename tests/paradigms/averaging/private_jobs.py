@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+import pytest
 import torch
 from torch import Tensor
 
 from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.publish_sampled import SampledPublisher
+from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run import sampled_ledgers
 
 CLASSES = 2
 FEATURES = 3
@@ -79,3 +87,21 @@ def without(whole: PartyGraph, node: int) -> PartyGraph:
         val_mask=torch.zeros_like(mask),
         num_classes=CLASSES,
     )
+
+
+def source(name: str) -> SecretSource:
+    """Of a party's noise and draws, the same again."""
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
+
+
+@contextmanager
+def known_noise() -> Iterator[None]:
+    """Runs of private trainings whose parties draw from ``source``."""
+
+    def of_party(plan: SampledPlan, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
+        return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+        yield

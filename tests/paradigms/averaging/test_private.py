@@ -13,14 +13,14 @@ import torch
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
-from tests.paradigms.averaging.private_jobs import job
+from tests.paradigms.averaging.private_jobs import job, known_noise, source
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import export, over
 from tests.privacy.lifetime.ledgers import NODES
 from tests.privacy.lifetime.ledgers import ledger as lifetime_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -41,18 +41,11 @@ from veilgraph.report.budget import spent_table
 from veilgraph.report.lifetime import outlook_facts
 from veilgraph.report.page.guarantee import guarantee
 from veilgraph.report.sampled import sampled_facts, sampled_noise, sampled_notes
-from veilgraph.run import sampled_ledgers
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
-
-
-def source(name: str) -> SecretSource:
-    """Of a party's noise and draws, the same again."""
-    generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
 
 
 def twin_of(settings: AveragingJob) -> PlainAveraging:
@@ -65,23 +58,15 @@ def twin_of(settings: AveragingJob) -> PlainAveraging:
     return twin
 
 
-@pytest.fixture
-def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of_party(plan: object, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
-        return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(sampled_ledgers, "SampledPublisher", of_party)
-
-
 def paid(run: Path, party: str) -> int:
     lines = (run / "parties" / party / "ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     return sum(json.loads(line)["count"] for line in lines)
 
 
-@pytest.mark.usefixtures("known_noise")
 def test_a_run_is_its_twin_with_the_same_noise_and_tells_sums_of_gradients_alone(tmp_path: Path) -> None:
     settings = job()
-    run, twin = train(settings, tmp_path / "run"), twin_of(settings)
+    with known_noise():
+        run, twin = train(settings, tmp_path / "run"), twin_of(settings)
     directory = RunDirectory.open(run.path)
     for party in settings.data.names:
         weights = load_tensors(directory.party(party).model_path)[0]

@@ -21,7 +21,7 @@ from veilgraph.link.view import Seen
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.classes import Classes
 from veilgraph.paradigms.averaging.tasks.task import Task
-from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS, public
+from veilgraph.paradigms.averaging.training import EXTRA, opened, public, update_bits
 from veilgraph.paradigms.horizontal.tally import Tally
 from veilgraph.protocol.job import JobSettings
 
@@ -127,7 +127,8 @@ def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[Par
             (each,): known.less_masks(each, known.sharing, own=True) for each in about if not known.hiding(each)
         }
         parts = parts or {about: known.total - notes}
-        found = [_update(server, whose, start, _real(part), "sums") for whose, part in parts.items()]
+        job = averaging(server.settings)
+        found = [_update(server, whose, start, _real(job, part, start), "sums") for whose, part in parts.items()]
         if any(found):
             return [each for each in found if each is not None]
     return []
@@ -157,7 +158,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
             continue
         mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1)))
         whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
-        if found := _update(view, about, start, whole - _real(notes), "averaged weights"):
+        if found := _update(view, about, start, whole - _real(job, notes, start), "averaged weights"):
             return [found]
     return []
 
@@ -223,8 +224,8 @@ def _notes(friends: Sequence[View], key: _Key) -> Tensor | None:
     return None if len(notes) < len(friends) else sum(notes, torch.zeros((), dtype=torch.int64))
 
 
-def _real(words: Tensor) -> Tensor:
-    return words.double() * 2.0**-UPDATE_BITS
+def _real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
+    return opened(job, words.double() * 2.0 ** -update_bits(job), weights)
 
 
 def _update(view: View, about: tuple[PartyId, ...], start: Tensor, whole: Tensor, words: str) -> Update | None:

@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, RangeOverflow
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
@@ -94,10 +94,37 @@ class SummingHolder:
             ProtocolError: too few holders are left, or somebody does not keep to the protocol.
             LinkError: as ``receive_as``.
         """
-        headroom = (len(self._group.holders) - 1).bit_length()
-        encoded = ring.encode(values, bits, f"{self._link.party}'s {what}", remedy, headroom)
+        encoded = self._encoded(values, bits, what, remedy)
         self._rounding.move(encoded, values, bits)
         return self._add(number, encoded)
+
+    def add_whole(self, number: int, values: Tensor, what: str, remedy: str) -> bool:
+        """Adds whole numbers, as they are: on a grid that all have, their low bits say nothing of a summand's size.
+
+        Args:
+            number: as of ``add``.
+            values: float64 [size], whole.
+            what: names them in an error.
+            remedy: the setting to change when they do not fit.
+
+        Returns:
+            Whether they are in the sum.
+
+        Raises:
+            RangeOverflow: they do not fit, or are not whole.
+            ProtocolError: as ``add``.
+            LinkError: as ``receive_as``.
+        """
+        encoded = self._encoded(values, 0, what, remedy)
+        if not torch.equal(encoded.to(values.dtype), values):
+            raise RangeOverflow(
+                f"{self._link.party}'s {what}: not whole numbers, and only such are summed as they are", key=what
+            )
+        return self._add(number, encoded)
+
+    def _encoded(self, values: Tensor, bits: int, what: str, remedy: str) -> Tensor:
+        headroom = (len(self._group.holders) - 1).bit_length()
+        return ring.encode(values, bits, f"{self._link.party}'s {what}", remedy, headroom)
 
     def _add(self, number: int, encoded: Tensor) -> bool:
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)

@@ -22,10 +22,10 @@ from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
     FACT_BITS,
     REMEDY,
-    UPDATE_BITS,
     heard,
     public,
     summand,
+    update_bits,
     with_fact,
 )
 from veilgraph.protocol.agreement import Hello, agreed_start
@@ -102,7 +102,7 @@ class AveragingHolder(Judge):
         if not self._network.has_facts:
             self._gather()
         mine = self._summand(step, epoch)
-        self._add(mine, UPDATE_BITS, "weights")
+        self._add(mine, update_bits(self._job), "weights")
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
 
@@ -138,7 +138,11 @@ class AveragingHolder(Judge):
 
     def _add(self, values: Tensor, bits: int, what: str) -> None:
         self._sums += 1
-        if not self._summing.add(self._sums, values, bits, what, REMEDY):
+        if bits:
+            is_in = self._summing.add(self._sums, values, bits, what, REMEDY)
+        else:
+            is_in = self._summing.add_whole(self._sums, values, what, REMEDY)
+        if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 
     def _told(self, number: int, size: int, dtype: torch.dtype) -> Tensor:

@@ -30,14 +30,21 @@ class PrivateTraining:
     def __init__(self, job: AveragingJob, graph: PartyGraph) -> None:
         plan = job.training_plan
         assert plan is not None
-        self._batch, self._decay = plan.settings.batch, job.train.weight_decay
+        self._plan, self._decay = plan, job.train.weight_decay
         self._terms = None
         self.refuses = broken_rule(graph, plan.settings.degree_bound)
         if graph.labels is not None and not self.refuses:
             self._terms = Terms(graph, plan.hops, precision(job))
+        if graph.labels is None and plan.joint is not None:
+            self.refuses = (
+                "it has no labels, so it has nothing to add to the noise that averaging.privacy.joint_noise has all "
+                "holders make: leave joint_noise out, or leave it out of the job"
+            )
 
     def summand(self, network: Averaged, publisher: Publisher, step: int) -> Tensor:
         """A noisy gradient, no loss, and 1, with which every holder that has labels counts; zeros where it has none.
+
+        Where noise is made jointly it is the noisy sum in whole cells of the grid, for ``training.opened``.
 
         Args:
             network: with the weights of the round, which stay.
@@ -45,7 +52,7 @@ class PrivateTraining:
             step: of the training.
 
         Returns:
-            Tensor[W + 2], of the network's dtype.
+            Tensor[W + 2], of the network's dtype; float64 where noise is made jointly.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.
@@ -58,5 +65,7 @@ class PrivateTraining:
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
         terms = self._terms
         total = publisher.sampled_sum(len(terms), lambda number: terms.gradient(network, number), len(weights), step)
-        gradient = (total / self._batch).to(weights.dtype) + self._decay * weights
+        if self._plan.joint is not None:
+            return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
+        gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights
         return torch.cat([gradient, gradient.new_tensor([0.0, 1.0])])

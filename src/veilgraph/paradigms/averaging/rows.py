@@ -84,8 +84,8 @@ _OPENED: Final = (
 )
 
 _NOISY: Final = (
-    "Differential privacy of the sender's own nodes, by its own noise, paid for in its ledger: it holds against the "
-    "server and all others together, who may take the masks off."
+    "Differential privacy of the sender's own nodes, paid for in its ledger: by its own noise it holds against the "
+    "server and all others together, who may take the masks off; with `joint_noise` noise is a share, and needs them."
 )
 _AS_ALL: Final = "Under masks, as all sums."
 _NEEDED: Final = "The receiver needs them to go on, and to judge the model."

@@ -21,10 +21,11 @@ from veilgraph.paradigms.averaging.training import (
     EXTRA,
     FACT_BITS,
     REMEDY,
-    UPDATE_BITS,
     averaged,
+    opened,
     public,
     said,
+    update_bits,
     with_fact,
 )
 from veilgraph.protocol.agreement import Hello, agreed_start
@@ -101,7 +102,7 @@ class AveragingServer(Role):
         if not self._network.has_facts:
             self._gather()
         weights = self._network.vector()
-        total = self._add(len(weights) + EXTRA, UPDATE_BITS, "weights")
+        total = opened(self._job, self._add(len(weights) + EXTRA, update_bits(self._job), "weights"), weights)
         following, loss = averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
         self._network.take(following)
         self._tell(said(following, loss))

@@ -16,6 +16,7 @@ from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.rules import AnyRuleSettings
 from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
 from veilgraph.paradigms.averaging.tasks.task import TASKS, AnyTaskSettings, TaskSettings
+from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_settings import SampledPlan, SampledSettings, sampled_plan
 from veilgraph.protocol.figures import Measures
 from veilgraph.protocol.job import JobSettings, job_of
@@ -156,7 +157,18 @@ class AveragingJob(JobSettings):
     @override
     def training_plan(self) -> SampledPlan | None:
         given = self.averaging.privacy
-        return None if given is None else sampled_plan(given, self.model.local.hops, self.train.epochs)
+        if given is None:
+            return None
+        joint = None if given.joint_noise is None else Joint(self.threshold, given.joint_noise.colluding)
+        return sampled_plan(given, self.model.local.hops, self.train.epochs, joint)
+
+    @property
+    @override
+    def shares_noise(self) -> tuple[str, int] | None:
+        given = self.averaging.privacy
+        if given is None or given.joint_noise is None:
+            return None
+        return "averaging.privacy.joint_noise", given.joint_noise.colluding
 
     @property
     @override
@@ -196,6 +208,8 @@ def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**data, "train": {**train, "select_by": TASKS[name].measures.main.name}}
 
 
+_FEWEST_SHARES: Final = 2
+"""Of noise, beside those of the holders that collude (``privacy.joint``)."""
 _LOCAL: Final = ("gin", "sage-mean")
 """Local models with which a node's result is of what is within K hops of it, and nothing is drawn."""
 
@@ -230,6 +244,8 @@ def check_private(job: AveragingJob) -> None:
             f"averaging.privacy.degree_bound={given.degree_bound} with model.local.hops={model.local.hops}: it bounds "
             "how many terms a node reaches over edges; give it with hops, and leave it out without"
         )
+    if given.joint_noise is not None:
+        _check_joint_noise(job, given.joint_noise.colluding)
     if job.data.feature_scaling == "standard":
         raise ValueError(
             "data.feature_scaling='standard' with averaging.privacy: statistics of a whole column carry one node to "
@@ -240,6 +256,28 @@ def check_private(job: AveragingJob) -> None:
             "data.split with averaging.privacy: who is trained on must hang on no other node, and a split by classes, "
             "or one that a data set brings, may; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: false"
         )
+
+
+def _check_joint_noise(job: AveragingJob, colluding: int) -> None:
+    """A sum has the noise of ``threshold`` holders at least, and no two sums of one round may be opened.
+
+    Those that collude can confirm two sets of survivors, and others one each (Bonawitz et al. 2017, section 6.2): with
+    2·threshold > P + t no two sets are ever confirmed by so many.
+    """
+    holders, threshold = len(job.data.names), job.threshold
+    if threshold - colluding >= _FEWEST_SHARES and 2 * threshold > holders + colluding:
+        return
+    least = max(colluding + _FEWEST_SHARES, (holders + colluding) // 2 + 1)
+    way_out = (
+        f"set averaging.threshold to {least} to {holders}"
+        if least <= holders
+        else f"{holders} holders are too few for it: lower colluding, or leave joint_noise out"
+    )
+    raise ValueError(
+        f"averaging.privacy.joint_noise.colluding={colluding} with averaging.threshold={threshold} of {holders} "
+        "holders: in a sum that is opened two more than those must be there, and no holder's part may be in two sums "
+        f"of one round, which needs a threshold above half of all and those that collude; {way_out}"
+    )
 
 
 def averaging(job: JobSettings) -> AveragingJob:

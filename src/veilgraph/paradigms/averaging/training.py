@@ -121,6 +121,27 @@ def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = T
     return rule.step(weights.double(), total[:-EXTRA] / nodes).to(weights.dtype), loss
 
 
+def update_bits(job: AveragingJob) -> int:
+    """Fractional bits of summands: none where noise is made jointly, for these are whole numbers of its grid."""
+    plan = job.training_plan
+    return UPDATE_BITS if plan is None or plan.joint is None else 0
+
+
+def opened(job: AveragingJob, total: Tensor, weights: Tensor) -> Tensor:
+    """A sum of summands in the units of a gradient, with the decay of weights, as a summand has without joint noise.
+
+    Args:
+        job: of all.
+        total: Tensor[W + 2] float64, as opened.
+        weights: Tensor[W], of the round.
+    """
+    plan = job.training_plan
+    if plan is None or plan.joint is None:
+        return total
+    decay = job.train.weight_decay * total[-1] * weights.double()
+    return torch.cat([total[:-EXTRA] * (plan.cell / plan.settings.batch) + decay, total[-EXTRA:]])
+
+
 def said(weights: Tensor, loss: float | None) -> Tensor:
     """What the server tells of a round: Tensor[W + 2], the weights, the mean loss, and whether there is one."""
     return torch.cat([weights, weights.new_tensor([0.0, 0.0] if loss is None else [loss, 1.0])])

@@ -19,7 +19,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.terms import check_rule
-from veilgraph.paradigms.averaging.training import averaged, public, summand, with_fact
+from veilgraph.paradigms.averaging.training import averaged, opened, public, summand, with_fact
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted
@@ -112,7 +112,7 @@ class PlainAveraging:
             if party not in absent:
                 summands.append(found)
         tells = self._job.averaging.privacy is None
-        following, loss = averaged(self._rule, start, masked_sum(summands), tells_loss=tells)
+        following, loss = averaged(self._rule, start, opened(self._job, masked_sum(summands), start), tells_loss=tells)
         self.network.take(following)
         return loss
 

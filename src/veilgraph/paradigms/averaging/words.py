@@ -41,11 +41,22 @@ def _private(settings: AveragingJob, given: SampledSettings) -> list[str]:
         f"A round goes on as long as {settings.threshold} of the {len(holders)} holders are there; who drops out is "
         "left out of its sums.",
         "Every holder, and the server, has the weights after every round. An ε bounds what all that says of a node's "
-        "features, label and edges, by its holder's noise alone"
+        "features, label and edges"
+        + _made_by(settings)
         + ("." if bound is None else f"; no node may have more than {counted(bound, 'neighbour')}."),
         "No losses, scores or counts are sent: each holder judges the model on its own nodes.",
         TRUST,
     ]
+
+
+def _made_by(settings: AveragingJob) -> str:
+    joint = None if settings.training_plan is None else settings.training_plan.joint
+    if joint is None:
+        return ", by its holder's noise alone"
+    return (
+        f", by noise that {joint.honest} of the {joint.holders} holders that a sum has at least make together: where "
+        f"more than {joint.colluding} collude, or add none, it does not hold"
+    )
 
 
 def _at_home(parts: Sequence[str]) -> list[str]:

@@ -110,7 +110,7 @@ def _releases(settings: PrivacySettings) -> str:
 
 def _trained(plan: SampledPlan) -> Guarantee:
     given, at = plan.settings, f"δ = {plan.settings.delta:g}"
-    against = "the server and all other holders"
+    against = plan.against
     bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
     about = (
         ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
