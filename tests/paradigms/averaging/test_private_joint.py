@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from tests.paradigms.averaging.private_jobs import known_noise, source
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
+from veilgraph.mpc.aggregation.holder import HolderRound
 from veilgraph.mpc.mask import add
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -74,17 +78,39 @@ def test_any_holders_that_a_sum_is_opened_with_have_all_the_noise_but_for_those_
     assert all(torch.equal(one / plan.cell, (one / plan.cell).round()) for one in each)
 
 
+@contextmanager
+def noted() -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """What holders make of a round, and what of it goes under the masks."""
+    made, summed = list[Tensor](), list[Tensor]()
+    summand, mask = PrivateTraining.summand, HolderRound.mask
+
+    def making(self: PrivateTraining, *given: Any) -> Tensor:
+        made.append(summand(self, *given))
+        return made[-1]
+
+    def masking(self: HolderRound, sealed: Tensor, encoded: Tensor) -> Tensor:
+        summed.append(encoded.clone())
+        return mask(self, sealed, encoded)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrivateTraining, "summand", making)
+        patch.setattr(HolderRound, "mask", masking)
+        yield made, summed
+
+
 def test_a_run_is_its_twin_though_one_drops_out_and_its_ledger_says_whom_it_relies_on(tmp_path: Path) -> None:
     settings = job({"train": {"weight_decay": 0.05}})
     plan, dropped = plan_of(settings), {"C": {2: 3}}
-    with known_noise(), dropping_out(dropped):
+    with known_noise(), dropping_out(dropped), noted() as (made, summed):
         run = train(settings, tmp_path / "run")
+    assert len(made) == HOLDERS * settings.train.epochs
+    assert sorted(each.long().tolist() for each in made) == sorted(each.tolist() for each in summed), "moved, or scaled"
     given = graphs(settings)
     own = {each.party: SampledPublisher(plan, None, source(each.party)) for each in given}
     twin = PlainAveraging(settings, given, own)
     for number in range(1, settings.train.epochs + 1):
         if number == 2:
-            twin._private["C"].summand(twin.network, own["C"], 1)  # it draws and pays, and is left out
+            PrivateTraining(settings, given[2]).summand(twin.network, own["C"], 1)  # it draws and pays, and is left out
         assert twin.round(number, ["C"] if number == 2 else []) is None
     for party in settings.data.names:
         weights = load_tensors(RunDirectory.open(run.path).party(party).model_path)[0]
