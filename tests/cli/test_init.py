@@ -11,6 +11,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.messy.export import export
 from tests.tables.writing import write
 from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.party_settings import read_party_settings
 
 LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
 
@@ -159,3 +160,60 @@ def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "job.yaml"
     assert "name" in one_error(veilgraph("init", "bank", "shop", "--name", "", "--out", out))
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("edge",), {"privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}}}),
+        (
+            ("node-edges", "--degree-bound", "9", "--epsilon", "2"),
+            {
+                "privacy": {
+                    "epsilon_total": 2.0,
+                    "unit": "node-edges",
+                    "degree_bound": 9,
+                    "aggregation": {},
+                }
+            },
+        ),
+        (("label",), {"label_privacy": {"epsilon": 4.0}}),
+        (
+            ("edge", "--paradigm", "sealed"),
+            {
+                "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}},
+                "model": {"network": "linear"},
+            },
+        ),
+    ],
+)
+def test_what_is_to_be_protected_makes_a_private_job(
+    options: tuple[str, ...], part: dict[str, object], tmp_path: Path
+) -> None:
+    out = tmp_path / "job.yaml"
+    init("bank", "shop", "--label-holder", "bank", "--out", out, "--protect", *options)
+    assert part.items() <= yaml.safe_load(out.read_text()).items()
+    assert read_job(out).adds_noise
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--protect", "node-edges"), "--degree-bound"),
+        (("--protect", "edge", "--degree-bound", "9"), "--degree-bound"),
+        (("--protect", "node", "--paradigm", "sealed"), "--protect node"),
+        (("--protect", "edge", "--paradigm", "averaging"), "--protect edge"),
+        (("--epsilon", "3"), "--epsilon"),
+    ],
+)
+def test_what_protects_nothing_is_refused(options: tuple[str, ...], key: str, tmp_path: Path) -> None:
+    holders = () if "averaging" in options else ("--label-holder", "bank")
+    result = veilgraph("init", "bank", "shop", *holders, "--out", tmp_path / "job.yaml", *options)
+    assert key in one_error(result)
+    assert not (tmp_path / "job.yaml").exists()
+
+
+def test_party_files_that_lie_side_by_side_have_ledgers_of_their_own(files: list[Path]) -> None:
+    folders = [read_party_settings(path).ledger for path in files]
+    assert len({*folders}) == len(files)
+    assert all(path.stem in str(folder) for path, folder in zip(files, folders, strict=True))

@@ -165,3 +165,12 @@ def test_graphs_of_a_data_set_are_looked_at_too(job: Path) -> None:
     assert veilgraph("check", job, *fine).exit_code == 0
     error = one_error(veilgraph("check", job, *fine[:2], "--set", "model.initial.init_std=500"))
     assert "A's features are too large for the ring" in error
+
+
+def test_a_file_that_breaks_a_rule_is_mended_by_what_replaces_its_settings(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({"data": {"dataset": "synthetic"}, "train": {"epochs": 0}}))
+    assert "train.epochs" in one_error(veilgraph("check", path))
+    assert veilgraph("check", path, "--set", "train.epochs=2").exit_code == 0
+    assert "train.epochs" in one_error(veilgraph("check", path, "--set", "train.epochs=-1"))
+    assert "model.nothing" in one_error(veilgraph("check", path, "--set", "model.nothing=1", "--set", "train.epochs=2"))

@@ -566,3 +566,18 @@ def test_who_relies_on_others_noise_says_how_many_may_collude(
     for party in ("A", SERVER):  # the label holder publishes nothing
         assert refusal(LimitSettings(max_epsilon=8), settings, party, epsilon=0) is None
     assert refusal(LimitSettings(max_epsilon=8, leakage=()), joint(0), "B", epsilon=4) is not None
+
+
+def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
+    content = {"data": {"holders": 3}, "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}}}
+    private = parse_job({**content, "preset": "auto"})
+    epsilon = largest_epsilon(private, "B")
+    told = refusal(LimitSettings(leakage=()), private, "B", epsilon=epsilon)
+    assert told is not None
+    assert told.endswith("limits.max_epsilon: the job costs B a total ε of 4 (unit edge, replacement)")
+    assert refusal(LimitSettings(leakage=(), max_epsilon=4.01), private, "B", epsilon=epsilon) is None
+    for limits, other in (
+        (LimitSettings(leakage=()), job()),
+        (LimitSettings(leakage=(), max_epsilon=3), private),
+    ):
+        assert "in place of" not in str(refusal(limits, other, "B", epsilon=largest_epsilon(other, "B")))

@@ -54,6 +54,12 @@ VALID: dict[str, dict[str, Any]] = {
         "model": ONCE,
         "data": {"feature_scaling": "none"},
     },
+    "noised in every hop": {"privacy": {**NOISED, "unit": "edge", "aggregation": {"hops": 2}}, "model": ONCE},
+    "noised nodes, in every hop": {
+        "privacy": {**NOISED, "unit": "node-edges", "degree_bound": 8, "aggregation": {"hops": 2}},
+        "model": ONCE,
+        "data": {**TABLES, "feature_scaling": "none"},
+    },
     "perturbed": {"model": PERTURBED},
     "horizontal": {"paradigm": "horizontal", "data": TABLES},
     "averaging": {"paradigm": "averaging", "data": TABLES},
@@ -146,9 +152,40 @@ def test_a_stored_job_read_again_is_the_same_job(kind: str, tmp_path: Path) -> N
     assert parse_chosen(content)[1] == []
 
 
-def test_noise_and_what_perturbs_leave_all_as_it_is() -> None:
-    for kind in ("noised once", "noised in every step", "noised nodes", "perturbed", "node-dp", "node-dp, labels"):
+def test_noise_in_every_step_and_what_perturbs_leave_all_as_it_is() -> None:
+    for kind in ("noised in every step", "perturbed", "node-dp", "node-dp, labels"):
         assert parse_chosen({**VALID[kind], "preset": AUTO})[1] == [], kind
+
+
+RELEASES: dict[str, dict[str, Any]] = {
+    "row": {},
+    "edge": {"unit": "edge", "degree_bound": 5},
+    "edge, every hop": {"unit": "edge", "aggregation": {}},
+    "node-edges": {"unit": "node-edges", "degree_bound": 5, "aggregation": {}},
+}
+
+
+@pytest.mark.parametrize("data", [{**TABLES, "label_holder": "bank"}, WORDS], ids=["tables", "words"])
+@pytest.mark.parametrize("privacy", RELEASES.values(), ids=RELEASES)
+def test_a_job_says_what_is_private_and_the_rest_fits_it(privacy: dict[str, Any], data: dict[str, Any]) -> None:
+    content = {"data": data, "privacy": {**NOISED, **privacy}}
+    with refused(ConfigError, key="privacy.schedule"):
+        parse_job({**content, "preset": PAPER})
+    job = at(parse_job({**content, "preset": AUTO}), "model")
+    assert (job.initial.method, job.local.model) == ("individual", "appnp")
+    hops = "model.local.hops" in keys(content)
+    assert hops == ("aggregation" in privacy), "hops of what is released cost ε, and the label holder's own do not"
+    by_column = at(parse_job({**content, "preset": AUTO}), "data.feature_scaling") == "standard"
+    assert by_column == (data is not WORDS and privacy.get("unit") != "node-edges"), "statistics carry a node to others"
+
+
+def test_what_is_needed_is_taken_though_the_rest_does_not_fit() -> None:
+    content = {"data": {**WORDS, "feature_scaling": "none"}, "privacy": NOISED, "train": {"select_by": "loss"}}
+    broken = {**content, "model": {"local": {"teleport": 0.4}}, "train": {"epochs": 3, "patience": 9}}
+    for job in (content, broken):
+        assert parse_job({**job, "preset": AUTO}).hash()
+    with refused(ConfigError, key="privacy.schedule"):
+        parse_job({"privacy": NOISED, "model": {"initial": {"method": "secure-sum"}}, "preset": AUTO})
 
 
 def test_perturbed_labels_take_no_shares_of_classes_and_little_decay() -> None:

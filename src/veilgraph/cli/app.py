@@ -219,13 +219,16 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
     from veilgraph.samples.shipped import replaced  # noqa: PLC0415
 
     content = read_yaml(job, "job file")
-    settings, choices = parse_chosen({} if content is None else content, str(job))
     if not overrides:
-        return settings, choices
+        return parse_chosen({} if content is None else content, str(job))
     changes = dict(map(override, overrides))
+    kind, said = said_in({} if content is None else content, str(job))
+    try:
+        settings = parse_chosen(said, str(job))[0]
+    except ConfigError:  # what replaces its settings may mend it
+        return parse_chosen(replaced(said, changes, kind.former, str(job), whole=False), f"{job} with overrides")
     if "paradigm" not in changes:  # whose keys are others
         replaced(settings.model_dump(mode="json"), changes, settings.former, settings.name)
-    _, said = said_in(content or {}, str(job))
     return parse_chosen(
         replaced(said, changes, settings.former, settings.name, whole=False), f"{settings.name} with overrides"
     )

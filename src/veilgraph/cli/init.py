@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -12,6 +12,8 @@ from veilgraph.cli.app import Replace, check_new, command
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+
+_EPSILON: Final = 4.0
 
 
 @command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
@@ -40,11 +42,22 @@ def init_job_command(
             "paradigm can.",
         ),
     ] = None,
+    protect: Annotated[
+        Literal["edge", "node", "node-edges", "label"] | None,
+        typer.Option(
+            help="By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."
+        ),
+    ] = None,
+    epsilon: Annotated[float, typer.Option(metavar="E", min=0.001, help="Total ε of what --protect names.")] = _EPSILON,
+    degree_bound: Annotated[
+        int | None,
+        typer.Option(metavar="D", min=1, help="The most neighbours of any node; with --protect node and node-edges."),
+    ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. Default: that of its file.")] = None,
     replace: Replace = False,
 ) -> None:
     """Write a job file, with comments, for holders whose party files are there or whose names are known."""
-    from veilgraph.protocol.job_draft import draft_job  # noqa: PLC0415
+    from veilgraph.protocol.job_draft import Protected, draft_job  # noqa: PLC0415
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
 
     check_new(out, replace=replace)
@@ -58,8 +71,15 @@ def init_job_command(
     if twice is not None:
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
+    if protect is None and (degree_bound is not None or epsilon != _EPSILON):
+        raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
     drafted = draft_job(
-        out.name.split(".")[0] if name is None else name, paradigm, parties or holders, label_holder, select_by
+        out.name.split(".")[0] if name is None else name,
+        paradigm,
+        parties or holders,
+        label_holder,
+        select_by,
+        None if protect is None else Protected(protect, epsilon, degree_bound),
     )
     write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:

@@ -15,6 +15,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.party_settings import PartySettings
 
 _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md.
@@ -23,7 +24,51 @@ _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
+_NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
+
+
+@dataclass(frozen=True)
+class Protected:
+    """What a job is to protect.
+
+    Attributes:
+        unit: edge, node, node-edges or label.
+        epsilon: total ε of it.
+        degree_bound: the most neighbours of a node, with node and node-edges.
+    """
+
+    unit: str
+    epsilon: float
+    degree_bound: int | None = None
+
+    def settings(self, paradigm: str) -> dict[str, Any]:
+        """The part of a job.
+
+        Raises:
+            ConfigError: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
+        """
+        found = PARADIGMS[paradigm]
+        if self.unit not in found.protects:
+            others = [
+                f"{name}: {', '.join(PARADIGMS[name].protects)}" for name in PARADIGMS if PARADIGMS[name].protects
+            ]
+            raise ConfigError(
+                f"--protect {self.unit}: no job of paradigm {paradigm} that init writes does; they are "
+                f"{'; '.join(others)}; choose one, or see docs/privacy.md for averaging and node-dp",
+                key="--protect",
+                value=self.unit,
+            )
+        of_nodes = self.unit in ("node", "node-edges")
+        if of_nodes != (self.degree_bound is not None):
+            rule = "is needed" if of_nodes else "is for node and node-edges, and is to be left out"
+            raise ConfigError(
+                f"--degree-bound with --protect {self.unit}: {rule}; it is the most neighbours that any node has, by "
+                "public knowledge",
+                key="--degree-bound",
+                value=self.degree_bound,
+            )
+        return found.protecting(self.unit, self.epsilon, self.degree_bound)
 
 
 @dataclass(frozen=True)
@@ -40,6 +85,7 @@ def draft_job(
     parties: Mapping[Path, PartySettings] | Sequence[PartyId],
     label_holder: PartyId | None = None,
     select_by: str | None = None,
+    protected: Protected | None = None,
 ) -> JobDraft:
     """Writes a job of few keys, so that the defaults serve.
 
@@ -50,6 +96,7 @@ def draft_job(
         label_holder: its name; None: the only one whose party file has a label.
         select_by: what the best epoch has the best of; None: of two classes AUC, where the paradigm can; else its
             default.
+        protected: by noise; None: nothing is.
 
     Raises:
         ConfigError: an argument breaks a rule, or they make no job together.
@@ -60,11 +107,13 @@ def draft_job(
     if here:
         data = {"parties": {settings.party: str(path) for path, settings in here.items()}}
     content: dict[str, Any] = {"name": name, "paradigm": paradigm, "data": data}
+    if protected is not None:
+        content |= protected.settings(paradigm)
     if parse_job({"paradigm": paradigm}).is_aligned:
         data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
     elif label_holder is not None:
         data["label_holder"] = _named(names, label_holder)
-    comments = {"parties": _HERE, "holders": _APART}
+    comments = {"parties": _HERE, "holders": _APART, "privacy": _NOISED, "label_privacy": _NOISED}
     if select_by is not None:
         content["train"] = {"select_by": select_by}
     elif any(_classes(settings) == 2 for settings in here.values()):

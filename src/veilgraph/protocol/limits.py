@@ -308,7 +308,14 @@ def _unaccepted(
     ]
     if not new:
         return None
-    return (
+    told = (
         f"limits.leakage=[{', '.join(limits.leakage)}]: change the job, or add what your organisation accepts of "
         f"what else the job reveals: {', '.join(new)}"
     )
+    by_epsilon = [name for name in found if name in bounded(job) and name not in accepted]
+    if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
+        told += (
+            f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon: the job costs {party} a total ε of "
+            f"{epsilon:.3g} (unit {_unit(job)}, {_relation(job)})"
+        )
+    return told

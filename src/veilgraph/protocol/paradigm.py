@@ -52,6 +52,7 @@ class Paradigm(ABC, Generic[J]):
         has_privacy: whether its jobs can have ``privacy``, or something else that an ε is asked about before.
         way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
+        protects: units that ``protecting`` makes a part of a job for.
         has_costs: whether ``costs`` says something of its jobs, or of some of them.
         rows: of the one table of what is sent: all that its jobs send, and what that reveals.
     """
@@ -61,6 +62,7 @@ class Paradigm(ABC, Generic[J]):
     way: ClassVar[str] = ""
     begins_with_weights: ClassVar[bool] = False
     has_costs: ClassVar[bool] = False
+    protects: ClassVar[tuple[str, ...]] = ()
     rows: ClassVar[tuple[Row[Any], ...]]
 
     def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
@@ -102,6 +104,17 @@ class Paradigm(ABC, Generic[J]):
     def to_be_private(self) -> Mapping[str, Any]:
         """What ``privacy`` says of a job that says nothing but how much."""
         return {}
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        """What a job says that protects one of ``protects``, with the defaults for all else.
+
+        Args:
+            unit: what is protected.
+            epsilon: total ε of it.
+            degree_bound: the most neighbours of a node, with units of nodes.
+        """
+        bound = {} if degree_bound is None else {"degree_bound": degree_bound}
+        return {"privacy": {"epsilon_total": epsilon, "unit": unit, **bound, "aggregation": {}}}
 
     def label_epsilon(self, job: J, party: PartyId) -> float:
         """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""

@@ -30,11 +30,13 @@ class Choice:
         key: dotted, such as ``model.local.activation``.
         value: that it has.
         why: in a few words.
+        needed: whether the default in its place makes no valid job.
     """
 
     key: str
     value: bool | int | float | str
     why: str
+    needed: bool = False
 
     def __str__(self) -> str:
         return f"{self.key}: {self.value}"
@@ -82,7 +84,7 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     """A job with what its preset chose of what it leaves out.
 
     No choice makes a job invalid that is valid without: where all together would, each is taken only where the job
-    stays valid with it.
+    stays valid with it. Those that are needed are taken first.
 
     Args:
         content: of the job, nested mappings, not validated yet.
@@ -96,8 +98,11 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     try:
         return read(_with(content, open_))
     except ValidationError:
-        found, taken = read(content), list[Choice]()
+        taken = [choice for choice in open_ if choice.needed]
+        found = read(_with(content, taken))
     for choice in open_:
+        if choice in taken:
+            continue
         try:
             found = read(_with(content, [*taken, choice]))
         except ValidationError:

@@ -61,6 +61,7 @@ class _Drafting:
             f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
             "# Then: veilgraph data check. docs/tables.md explains every key.",
             f"party: {_text(self._party)}  # this holder's name in the job",
+            f"ledger: {_text(f'{self._party}-ledger')}  # a folder: what is ever released with noise is counted there",
             *self._ids(),
             *("nodes:", *(f"  {line}" for line in self._file(self._first.sample))),
         ]
@@ -227,7 +228,8 @@ class _Drafting:
         if edges.relation is not None:
             kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
             lines.append(f"relation: {{column: {_text(edges.relation.name)}, weights: {{{kinds}}}}}")
-        lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
+        if edges.weight is not None or edges.relation is not None:  # else every row weighs 1 already
+            lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
         for date in edges.dates[:1]:
             name, day = _text(date.name), self._choices.as_of
             dropped = ", missing: drop" if date.has_missing else ""

@@ -50,6 +50,10 @@ class Sealed(Paradigm[SealedJob]):
     way: ClassVar[str] = "sealed, noise on votes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_costs: ClassVar[bool] = True
+    protects: ClassVar[tuple[str, ...]] = ("edge",)
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        return {**super().protecting(unit, epsilon, degree_bound), "model": {"network": "linear"}}
 
     def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return release_plan(job, party, nodes)

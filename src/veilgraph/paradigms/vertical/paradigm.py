@@ -50,6 +50,12 @@ class Vertical(Paradigm[VerticalJob]):
     title: ClassVar[str] = "vertical: the same nodes, different columns"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_costs: ClassVar[bool] = True
+    protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        if unit == "label":
+            return {"label_privacy": {"epsilon": epsilon}}
+        return super().protecting(unit, epsilon, degree_bound)
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return plan(job, party, nodes)
