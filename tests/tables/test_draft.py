@@ -154,6 +154,14 @@ def test_paths_start_at_the_party_file(tmp_path):
     assert describe_party(settings, tmp_path / "own").nodes == 2
 
 
+def test_rows_that_all_weigh_the_same_are_not_divided_by_their_mean(tmp_path):
+    """It would change nothing, and jobs whose ε is of one edge refuse weights that hang on all."""
+    write(tmp_path / "nodes.csv", {"id": ["a", "b", "c"], "x": [1.5, 2, 3]})
+    write(tmp_path / "links.csv", {"source": ["a", "b"], "target": ["b", "c"]})
+    (edges,) = parse_party_text(drafted(tmp_path, "nodes.csv", "links.csv").text).edges
+    assert (edges.weight, edges.relation, edges.normalize) == (None, None, None)
+
+
 def test_nothing_behind_the_sample_is_read(tmp_path):
     rows = b"".join(b"u%d,%d\n" % (each, each % 9) for each in range(50_000))
     assert len(rows) > SAMPLE_BYTES
