@@ -11,6 +11,7 @@ import pytest
 
 import veilgraph as vg
 from tests.errors import refused
+from tests.paradigms.averaging import private_jobs as private_averaging
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
@@ -234,3 +235,20 @@ def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., Job
     with refused(ConfigError, key="tune"):
         tune(job, tmp_path / "out", trials=2, space=SPACE)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"label_privacy": {"epsilon": 1.0}},
+        {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0}}}},
+        {"paradigm": "node-dp", "release": {"features": {"mechanism": "multi-bit", "epsilon": 1.0}}},
+        private_averaging.BASE,
+    ],
+    ids=["labels", "features", "node-dp", "gradients"],
+)
+def test_nor_anything_else_that_has_noise(settings: dict[str, Any]) -> None:
+    """Of each trial's new noise the mean of all trials has the less."""
+    own = {"data": {"parties": {name: f"{name}.yaml" for name in "ABC"}, "label_holder": "A"}}
+    with refused(ConfigError, key="tune"):
+        tuning.check_space(parse_job(settings | own), {"train.learning_rate": Span(0.01, 0.1)})

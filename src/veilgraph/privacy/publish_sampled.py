@@ -61,7 +61,6 @@ class SampledPublisher(Publisher):
 
         Raises:
             BudgetSpent: no more rounds were planned, or a limit does not allow it; nothing was released.
-            RangeOverflow: an entry of a gradient is not finite.
         """
         if self._ledger is not None:
             self._reserve(1, step)

@@ -3,6 +3,9 @@
 Every term is drawn by itself with probability q by secret bits (Poisson sampling), its gradient shortened to C and
 rounded towards zero to the noise's grid, as rows of ``mechanism`` are; sums of multiples of the grid are exact, so two
 sums that differ in some terms differ by exactly these. The noise is a multiple of the grid as well.
+
+A gradient that is not finite, or has an entry that no square of fits a number, counts as zeros: weights are the
+server's, who could choose them so that the gradients of some nodes alone overflow, and an error would say whose.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ Terms = Callable[[int], Tensor]
 """Number of a term → its gradient, Tensor[W]."""
 
 _LARGEST_WHOLE: Final = 2.0**52
+_LARGEST_ENTRY: Final = 1e150
 _PURPOSE: Final = "sampled terms"
 
 
@@ -65,7 +69,6 @@ class SampledSum:
             Tensor[W] float64, multiples of the noise's grid.
 
         Raises:
-            RangeOverflow: an entry of a gradient is not finite.
             ConfigError: there is so little noise that sums on its grid are not exact.
         """
         noise = Gaussian(self.clip, self.noise_multiplier)
@@ -78,5 +81,7 @@ class SampledSum:
             )
         total = torch.zeros(size, dtype=torch.float64)
         for number in self.drawn(count, source):
-            total += clip_to_grid(terms(number).reshape(1, -1), self.clip, 2, noise.cell)[0]
+            term = terms(number).reshape(1, -1)
+            if bool((term.abs() <= _LARGEST_ENTRY).all()):
+                total += clip_to_grid(term, self.clip, 2, noise.cell)[0]
         return total + noise.draw((1, size), source)[0]

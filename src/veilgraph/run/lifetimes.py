@@ -105,7 +105,8 @@ def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
     """
     each = account.lifetime.each_key(ids)
     payers = partial(_payers, plan, graph, each, account.keys)
-    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph))
+    whole = plan.settings.unit == "edge"
+    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph), whole=whole)
 
 
 def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, ids: Sequence[str]) -> OwnRelease:

@@ -175,7 +175,7 @@ def check_space(job: JobSettings, space: Space) -> None:
         ends: tuple[Value, ...] = choice.values if isinstance(choice, Options) else _ends(choice)
         for value in ends:
             with_overrides(job, {key: value})
-    if job.data.dataset is None and any(paradigm_of(job).plan(job, party) is not None for party in job.data.names):
+    if job.data.dataset is None and job.adds_noise:
         raise ConfigError(
             "tune: every trial would publish the holders' own data with noise once more, and nobody pays for the "
             "choice among them; tune on a public data set (data.dataset), and train on your own data once",

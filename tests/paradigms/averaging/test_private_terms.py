@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from itertools import combinations, product
 
 import pytest
@@ -12,7 +14,7 @@ from torch.nn import functional
 from tests import nightly
 from tests.errors import refused
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
-from veilgraph.core.errors import ConfigError, DataError, RangeOverflow
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.fixed_input import FixedInput
@@ -163,9 +165,31 @@ def test_each_term_is_clipped_by_itself_and_they_are_added_up() -> None:
     assert torch.allclose(found, torch.tensor([1.0, 0.5, 1.0, 0.25], dtype=torch.float64), atol=1e-5)
 
 
-def test_a_gradient_that_is_not_finite_and_noise_too_fine_for_exact_sums_are_refused() -> None:
-    with refused(RangeOverflow, code="range-overflow"):
-        SampledSum(1.0, 1.0, 1.0).release(1, lambda _: torch.tensor([torch.nan]), 1, source(1))
+@pytest.mark.parametrize("entry", [torch.nan, torch.inf, -torch.inf, 1e200])
+def test_a_gradient_that_is_not_finite_counts_as_nothing(entry: float) -> None:
+    """An error in its place would say that one node was drawn whose gradient overflows."""
+    terms = [torch.tensor([0.5, 0.25], dtype=torch.float64), torch.tensor([0.5, entry], dtype=torch.float64)]
+    every = SampledSum(1.0, 1.0, 1.0)
+    one, both = (every.release(count, terms.__getitem__, 2, source(1)) for count in (1, 2))
+    assert torch.equal(one, both)
+
+
+def test_weights_that_the_server_chose_make_no_error_of_one_node_alone() -> None:
+    """Weights with which the network overflows at nodes of large features alone; the others learn it from no error."""
+    net = network(job())
+    net.take(1e200 * net.vector())
+    whole = graph(4, [(0, 1), (1, 0)])
+    ordinary, large = (replace(whole, features=whole.features * scale) for scale in (0.0, 1e200))
+    summed, size = SampledSum(1.0, 1.0, 1.0), len(net.vector())
+    for given in (ordinary, large):
+        terms = Terms(given, 1, torch.float64)
+        found = summed.release(len(terms), partial(terms.gradient, net), size, source(1))
+        assert bool(found.isfinite().all())
+    overflowing = [terms.gradient(net, each) for each in range(4)]
+    assert not all(bool(each.isfinite().all()) for each in overflowing)
+
+
+def test_noise_too_fine_for_exact_sums_is_refused() -> None:
     with refused(ConfigError, key="noise_multiplier"):
         SampledSum(1.0, 1e-8, 1.0).release(10**4, lambda _: torch.zeros(1), 1, source(1))
 

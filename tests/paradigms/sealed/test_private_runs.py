@@ -12,12 +12,15 @@ import torch
 import yaml
 
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.cutting import CutError, checkpoint, cut_at
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.mpc.sealed import dealer
+from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.paradigms.sealed.paradigm import SEALED
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedLabelHolder
@@ -36,6 +39,8 @@ from veilgraph.samples.organisations import export_organisations
 EPSILON = 4.0
 PRIVATE: Settings = voting(epsilon_total=EPSILON)
 STEPS: Settings = {"train": {"epochs": 6}}
+TWICE: Settings = {"privacy": {"epsilon_total": None, "noise_multiplier": 2.0}}
+"""Noise without a total, which would refuse a second release."""
 
 
 def paid(run: Path, party: str = "B") -> list[dict[str, Any]]:
@@ -132,6 +137,35 @@ def test_gone_on_with_it_pays_once_for_what_is_told(
         assert resumed.summary["started_at"] == (2 if where == "before votes" else 4)
     assert len(paid(run)) == 1
     assert torch.equal(predict(run).classes, resumed.predictions.classes)
+
+
+def test_votes_that_are_counted_anew_have_new_noise_and_are_paid_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The label holder goes back to before the votes, where its own program alone sees that its data are others."""
+    run, drawn = tmp_path / "run", list[torch.Tensor]()
+
+    def kept(*args: Any) -> torch.Tensor:
+        drawn.append(rounded_gaussian(*args))
+        return drawn[-1]
+
+    monkeypatch.setattr(dealer, "rounded_gaussian", kept)
+    with monkeypatch.context() as patch, pytest.raises(CutError):
+        patch.setattr(SealedLabelHolder, "learn", fails)
+        train(private_job(tmp_path, {"train": {"checkpoint_every": 3}}, TWICE), run)
+    checkpoint(run, "A", 6).unlink()
+    for party in ("B", SERVER):  # killed as well, after what was told and before the weights were kept
+        RunDirectory.open(run).party(party).model_path.unlink()
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 3
+    first, second = drawn
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)
+    assert len({line["content"] for line in paid(run)}) == 2
+
+
+def fails(*_: object) -> None:
+    raise CutError
 
 
 def test_named_nodes_are_paid_for_when_the_first_are_told(tmp_path: Path) -> None:

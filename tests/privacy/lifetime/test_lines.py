@@ -10,7 +10,9 @@ import pytest
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import NODES, charge, count_of, ledger
 from veilgraph.core.errors import RunError
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime.marks import Marks
 
 
 @pytest.fixture
@@ -105,6 +107,17 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(folder):
     (mark,) = (folder.parent / "marks").glob("*.json")
     mark.unlink()
     assert count_of(ledger(folder)) == 0
+
+
+def test_it_is_the_same_folder_whichever_way_leads_there(folder, tmp_path):
+    charge(ledger(folder))
+    (tmp_path / "link").symlink_to(folder.parent, target_is_directory=True)
+    ways = [tmp_path / "link" / folder.name, folder.parent / "marks" / ".." / folder.name]
+    marks = Marks(folder.parent / "marks")
+    shutil.rmtree(folder)
+    for way in ways:
+        with refused(RunError, key=folder / FILE):
+            Lifetime(way, "A", Budget(), marks)
 
 
 def test_a_copy_on_another_machine_goes_on(folder, tmp_path):

@@ -25,10 +25,10 @@ class Holder:
         self.rows = torch.randn(len(self.ids), 3, dtype=torch.float64)
         self.made, self.paid = [], []
 
-    def sent(self, of="data", event=EVENT, mechanism="gaussian", kill=None):
+    def sent(self, of="data", event=EVENT, mechanism="gaussian", kill=None, whole=False):
         account = Account(self.lifetime, self.lifetime.keys(self.ids), 1e-5, "ab" * 32, "job")
         each = self.lifetime.each_key(self.ids)
-        rows = SentRows(account, each, lambda new: np.sort(each[new.numpy()]), of)
+        rows = SentRows(account, each, lambda new: np.sort(each[new.numpy()]), of, whole=whole)
         return rows.release("embeddings", self.rows, event, mechanism, self._noised, kill or self.paid.append)
 
     def holds(self, of="data", event=EVENT, mechanism="gaussian"):
@@ -87,6 +87,20 @@ def test_what_has_changed_is_released_anew_and_paid_for_by_its_own_nodes(holder)
     assert roomy.lifetime.total() == pytest.approx(price)
     others = roomy.lifetime.keys([node for place, node in enumerate(NODES) if place != 4])
     assert roomy.lifetime._read.costs.most(1e-5, others) == pytest.approx(ONE.epsilon)
+
+
+def test_where_all_pay_no_row_stays_that_would_show_where_an_edge_changed(tmp_path):
+    torch.manual_seed(3)
+    holder = Holder(tmp_path / "ledger", Budget(50.0, 1e-4))
+    first = holder.sent(whole=True)
+    assert torch.equal(holder.sent(whole=True), first)
+    holder.rows[4] += 1e-12
+    second = holder.sent(whole=True)
+    assert (second != first).any(dim=1).all()
+    assert holder.made == [20, 20]
+    assert holder.lifetime.total() == pytest.approx(accountant.total({EVENT: 2}, 1e-5))
+    holder.ids, holder.rows = holder.ids[:7], holder.rows[:7]
+    assert torch.equal(holder.sent(whole=True), second[:7])
 
 
 @pytest.mark.parametrize("change", [{"event": GaussianEvent(3.0)}, {"mechanism": "gaussian(clip=2.0)"}])

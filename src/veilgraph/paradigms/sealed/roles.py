@@ -67,6 +67,13 @@ class SealedDealer(SealedRole):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._unheard: int | None = None
+        self._counts_anew = False
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        start, job = super().setup(held), self._job
+        self._counts_anew = job.privacy is not None and start.epoch <= job.train.epochs // 2
+        return start
 
     @override
     def catch_up(self, epoch: int | None) -> None:
@@ -92,7 +99,11 @@ class SealedDealer(SealedRole):
 
     @override
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        if not self._job.dealer_checks:  # what holders can open rounds by a key of its own
+        """With the key of its rounding, but where votes are counted anew: their noise follows from it, and is paid for.
+
+        Of votes that a holder changed in between, the same noise would come off by a subtraction.
+        """
+        if not self._job.dealer_checks and not self._counts_anew:  # what holders can open rounds by a key of its own
             self._machine.rounding = saved[_ROUNDING].numpy().tobytes()
         super().load_state({})
 

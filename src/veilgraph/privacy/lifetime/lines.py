@@ -111,7 +111,7 @@ class Lines:
     header: Header
 
     def __init__(self, folder: Path, party: str, marks: Marks) -> None:
-        self.folder, self._party, self._marks = folder.absolute(), party, marks
+        self.folder, self._party, self._marks = folder.resolve(), party, marks
         self.path = self.folder / FILE
         self.entries: list[Entry] = []
         self._digests: list[str] = []

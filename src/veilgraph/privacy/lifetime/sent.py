@@ -62,13 +62,15 @@ class SentRows:
         each: key of the node of every row that is released, in the job's order.
         payers: whose data new rows depend on.
         of: what tells the holder's data as they are now from all others.
+        whole: all rows are made anew where one has changed, for everybody pays in any case, and which have changed
+            would show at which nodes an edge did.
 
     Raises:
         RunError: what was kept is damaged.
     """
 
-    def __init__(self, account: Account, each: Keys, payers: Payers, of: str) -> None:
-        self._account, self._each, self._payers, self._of = account, each, payers, of
+    def __init__(self, account: Account, each: Keys, payers: Payers, of: str, *, whole: bool = False) -> None:
+        self._account, self._each, self._payers, self._of, self._whole = account, each, payers, of, whole
         self._folder = account.lifetime.lines.folder / FOLDER
         self._secret = account.lifetime.secret("rows")
 
@@ -147,12 +149,12 @@ class SentRows:
         return not owing or lifetime.room(event, np.unique(np.concatenate(owing)), self._account.delta, 1) != 0
 
     def _known(self, kept: _Kept, digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where each row's node is among those kept, and whether the row is the same."""
+        """Where each row's node is among those kept, and whether the row is sent again as it was."""
         places = np.searchsorted(kept.keys, self._each)
         same = places < len(kept.keys)
         found = places[same]
         same[same] = (kept.keys[found] == self._each[same]) & (kept.digests[found] == digests[same]).all(axis=1)
-        return places, same
+        return places, same & (same.all() or not self._whole)
 
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
         """With rows that were made now in the place of those nodes' earlier ones."""
