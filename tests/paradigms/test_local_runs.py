@@ -93,6 +93,7 @@ def test_with_endless_epsilon_it_is_training_on_the_features_themselves(tmp_path
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
 
 
+@pytest.mark.usefixtures("from_memory")
 def test_perturbation_is_not_of_the_jobs_seed(tmp_path: Path) -> None:
     settings = saved(tmp_path / "data")
     one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
@@ -223,6 +224,7 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
         lose(run, loser)
 
 
+@pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("sampled", [1, 8])
 def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path, sampled: int) -> None:
     """A matrix is kept sparse, or dense, as it was released."""

@@ -273,6 +273,19 @@ class Lines:
         self._marks.put(self.header.id, Mark(str(self.folder), self.count, self._digests[-1]))
 
 
+def begun_by(folder: Path) -> str:
+    """The party whose ledger is in a folder.
+
+    Raises:
+        RunError: none is, or it is damaged.
+    """
+    path = folder / FILE
+    try:
+        return Header.model_validate_json(path.read_bytes().partition(b"\n")[0]).party
+    except (OSError, ValidationError) as error:
+        raise RunError(f"{path}, line 1: not the first line of a ledger; {_WAY_OUT}") from error
+
+
 def now() -> str:
     """The time of an entry."""
     return datetime.now(UTC).isoformat(timespec="seconds")
