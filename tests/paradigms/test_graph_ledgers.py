@@ -197,7 +197,7 @@ def _moved(graph: PartyGraph, places: Tensor) -> PartyGraph:
     """Row n is what was row ``places[n]``."""
     inverse = torch.empty_like(places)
     inverse[places] = torch.arange(len(places))
-    masks = {
+    masks: dict[str, Any] = {
         name: None if getattr(graph, name) is None else getattr(graph, name)[places]
         for name in ("labels", "train_mask", "val_mask", "test_mask")
     }
@@ -267,7 +267,7 @@ def test_fewer_rows_of_the_same_are_no_release_of_before(tmp_path: Path) -> None
     for path in (settings.data.graphs or {}).values():
         graph = load_party(path)
         keep = (graph.edge_index < NODES - 1).all(dim=0)
-        parts = {
+        parts: dict[str, Any] = {
             name: None if getattr(graph, name) is None else getattr(graph, name)[: NODES - 1]
             for name in ("labels", "train_mask", "val_mask", "test_mask")
         }
@@ -342,7 +342,7 @@ def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, ki
         train(again, tmp_path / "third")
         assert of.total() == pytest.approx(2.0, rel=1e-6)
         return
-    with pytest.raises(ConfigError if kind == "label" else BudgetSpent, match="limits.max_epsilon"):
+    with pytest.raises(ConfigError if kind == "label" else BudgetSpent, match=r"limits\.max_epsilon"):
         train(again, tmp_path / "third")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
 

@@ -106,8 +106,8 @@ def embed(
     if ledger is not None and not isinstance(ledger, str | os.PathLike | Mapping):
         way_out = "give a path, or {'folder': path, 'max_epsilon': 1.0}"
         raise wrong_type("ledger", ledger, "a ledger's folder", way_out)
-    world = world_of(settings, graph, ids)
     lifetime = lifetime_of_job(settings, ledger)
+    world = world_of(settings, graph, ids)
     directory = EmbeddingDirectory.create(fresh_path(settings.name) if path is None else path, settings)
     with locked(directory.path, f"{directory.path} is in use by another process; wait for it, or stop it"):
         made = make(settings, world, directory.private, progress, lifetime=lifetime)
