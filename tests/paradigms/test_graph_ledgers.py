@@ -21,6 +21,7 @@ import veilgraph as vg
 from tests import nightly
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
+from tests.faults.runs import table_job
 from tests.paradigms.once import change_features, once_job
 from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
 from tests.roles.federation import small_parties
@@ -176,8 +177,9 @@ def test_a_graph_s_ledger_that_was_copied_or_put_back_is_refused(tmp_path: Path,
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     settings = job(tmp_path / "data")
     (tmp_path / "data" / "ledger").write_text("in the way")
-    with refused(RunError, key=tmp_path / "data" / "ledger" / OTHER / FILE):
+    with refused(RunError, key=Path(FILE)):
         train(settings, tmp_path / "run")
+    assert not [path for path in (tmp_path / "run").rglob("ledger.jsonl") if paid(tmp_path / "run", path.parent.name)]
 
 
 # Who pays
@@ -342,7 +344,8 @@ def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, ki
         train(again, tmp_path / "third")
         assert of.total() == pytest.approx(2.0, rel=1e-6)
         return
-    with pytest.raises(ConfigError if kind == "label" else BudgetSpent, match=r"limits\.max_epsilon"):
+    error, code = (ConfigError, "refused") if kind == "label" else (BudgetSpent, "no-room")
+    with refused(error, code=code):
         train(again, tmp_path / "third")
     assert of.total() == pytest.approx(1.0, rel=1e-6)
 
@@ -477,9 +480,7 @@ def test_what_is_no_ledger_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_ledger_is_named_once_and_of_private_data(tmp_path: Path) -> None:
-    from tests.paradigms.test_lifetime_runs import job as tables_job  # noqa: PLC0415
-
-    settings = tables_job(tmp_path / "data", 1.0)
+    settings = table_job(tmp_path / "data", {"model": JOB["model"], "privacy": JOB["privacy"]})
     with refused(ConfigError, key="ledgers", party=OTHER):
         vg.fit(settings, out=tmp_path / "run", ledgers={OTHER: tmp_path / "b"})
     with refused(ConfigError, key="ledgers", party=OTHER):
