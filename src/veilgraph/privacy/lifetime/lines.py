@@ -119,8 +119,8 @@ class Lines:
         with self.held():
             if self.header.party != party:
                 raise RunError(
-                    f"{self.path}: of party {self.header.party!r}, and this is {party!r}; give every party a ledger of "
-                    "its own"
+                    f"{self.path}: of party {self.header.party!r}, and this is {party!r}; call it by that name where "
+                    "the data are the same, or give every party a ledger of its own"
                 )
 
     @property
@@ -149,7 +149,8 @@ class Lines:
         except OSError as error:
             raise RunError(
                 f"{self.path}: cannot be read and written ({error}); nothing may be released without it. Make it "
-                "readable and writable, or say in the party file where else the ledger is to be"
+                "readable and writable, or say in the party file where else the ledger is to be (of a graph: ledgers= "
+                "of veilgraph.fit)"
             ) from error
 
     def append(self, entry: Entry) -> None:
