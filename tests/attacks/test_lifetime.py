@@ -5,8 +5,14 @@ Each succeeds without the lifetime ledger, or without what keeps it, and is refu
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+import os
+import random
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +23,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import veilgraph.run.party
+from tests import nightly
 from tests.attacks.machines import Sites, made
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
@@ -59,23 +66,46 @@ def secret_rows(graph: PartyGraph) -> tuple[Tensor, Tensor]:
 
 
 def repeats(
-    settings: JobSettings, graph: PartyGraph, rows: Tensor, folder: Path, ledger: bool, turned: bool = False
+    settings: JobSettings,
+    graph: PartyGraph,
+    rows: Tensor,
+    folder: Path,
+    ledger: bool,
+    *,
+    turned: bool = False,
+    named: bool = True,
 ) -> Iterator[Tensor]:
-    """What new runs of a job release of the same rows; ``turned``: each after another rotation, which is undone."""
-    ids = [f"c{node}" for node in range(graph.num_nodes)]
+    """What new runs of a job release of the same rows.
+
+    ``turned``: each after another rotation, which is undone; ``named``: nodes have ids, as in tables.
+    """
     for repeat in range(REPEATS):
-        turn = torch.eye(COLUMNS, dtype=torch.float64)
-        if turned:
-            turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64))
-        lasting = None
-        if ledger:
-            budget = Budget(1.0, 1e-4)
-            lasting = Lasting(Lifetime(folder / "ledger", "B", budget, Marks(folder / "marks")), ids)
-        store = PartyStore(folder / f"{repeat}")
-        store.path.mkdir(parents=True, exist_ok=True)
-        with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
-            assert isinstance(door, NoisedPublisher)
-            yield door.embeddings(rows @ turn, 0) @ turn.T
+        yield one_release(settings, graph, rows, folder, repeat, ledger, turned, named)
+
+
+def one_release(
+    settings: JobSettings,
+    graph: PartyGraph,
+    rows: Tensor,
+    folder: Path,
+    repeat: int,
+    ledger: bool,
+    turned: bool,
+    named: bool,
+) -> Tensor:
+    ids = [f"c{node}" for node in range(graph.num_nodes)] if named else None
+    turn = torch.eye(COLUMNS, dtype=torch.float64)
+    if turned:
+        drawn = torch.Generator().manual_seed(repeat)
+        turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64, generator=drawn))
+    lasting = None
+    if ledger:
+        lasting = Lasting(Lifetime(folder / "ledger", "B", Budget(1.0, 1e-4), Marks(folder / "marks")), ids)
+    store = PartyStore(folder / f"{repeat}")
+    store.path.mkdir(parents=True, exist_ok=True)
+    with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
+        assert isinstance(door, NoisedPublisher)
+        return door.embeddings(rows @ turn, 0) @ turn.T
 
 
 def found(released: list[Tensor], coins: Tensor) -> float:
@@ -93,21 +123,26 @@ def test_without_a_lifetime_ledger_repeats_find_every_row(
     assert found(released, coins) > 0.93
 
 
+NAMED = pytest.mark.parametrize("named", [True, False], ids=["with ids", "without ids"])
+
+
+@NAMED
 def test_the_same_rows_are_the_same_release_however_often(
-    settings: JobSettings, graph: PartyGraph, tmp_path: Path
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool
 ) -> None:
     rows, coins = secret_rows(graph)
-    released = list(repeats(settings, graph, rows, tmp_path, ledger=True))
+    released = list(repeats(settings, graph, rows, tmp_path, ledger=True, named=named))
     assert len(released) == REPEATS
     assert all(torch.equal(each, released[0]) for each in released)
     assert found(released, coins) < 0.75
 
 
+@NAMED
 def test_other_rows_of_the_same_nodes_end_at_the_first_release_beyond_the_total(
-    settings: JobSettings, graph: PartyGraph, tmp_path: Path
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool
 ) -> None:
     rows, coins = secret_rows(graph)
-    asked = repeats(settings, graph, rows, tmp_path, ledger=True, turned=True)
+    asked = repeats(settings, graph, rows, tmp_path, ledger=True, turned=True, named=named)
     released = [next(asked)]
     with refused(BudgetSpent, key="limits.max_epsilon", value=1.0):
         next(asked)
@@ -115,6 +150,99 @@ def test_other_rows_of_the_same_nodes_end_at_the_first_release_beyond_the_total(
     ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
     assert ledger.total() == pytest.approx(1.0, rel=1e-8)
     assert ledger.total() <= 1.0 * (1 + 1e-12)
+
+
+@NAMED
+@pytest.mark.parametrize("times", [12, pytest.param(REPEATS, marks=nightly)])
+def test_separate_processes_end_at_the_first_release_beyond_the_total(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool, times: int
+) -> None:
+    """Each asks once, of other rows; without the ledger all are given, and their mean tells the coins."""
+    rows, coins = secret_rows(graph)
+    given, refusals = tmp_path / "given", 0
+    given.mkdir()
+    for first in range(0, times, 2):
+        asking = [asked_once(settings, graph, rows, tmp_path, repeat, named) for repeat in (first, first + 1)]
+        refusals += sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == _REFUSED for pid in asking)
+    (one,) = given.iterdir()
+    assert refusals == times - 1
+    assert found([torch.from_numpy(np.load(one))], coins) < 0.75
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    assert ledger.total() == pytest.approx(1.0, rel=1e-8)
+    assert ledger.total() <= 1.0 * (1 + 1e-12)
+
+
+_REFUSED = 7
+
+
+def asked_once(settings: JobSettings, graph: PartyGraph, rows: Tensor, folder: Path, repeat: int, named: bool) -> int:
+    """A process that asks once, and keeps what it is given; who it is."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        released = one_release(settings, graph, rows, folder, repeat, ledger=True, turned=True, named=named)
+        np.save(folder / "given" / f"{repeat}.npy", released.numpy())
+        code = 0
+    except BudgetSpent:
+        code = _REFUSED
+    finally:
+        os._exit(code)
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])
+@NAMED
+def test_processes_that_are_killed_have_paid_for_all_that_they_sent(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool, kills: int
+) -> None:
+    """Each releases other rows one after the other, and says which bytes went out; it is killed at some moment."""
+    rows = secret_rows(graph)[0] + 0.5  # none is zero, which stays the same however it is turned
+    small = private_job(2, {**ONCE, "epsilon_total": 0.02})
+    draw, sent = random.Random(f"{kills} {named}"), set[str]()
+    for kill in range(kills):
+        pid, end = endless(small, graph, rows, tmp_path, 1000 * kill, named)
+        with os.fdopen(end, "rb") as said:
+            first = said.readline() if kill % 2 else b""  # of half of them surely something went out
+            threading.Event().wait(draw.uniform(0.0, 0.05))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            sent |= {line.decode().strip() for line in first.splitlines() + said.read().splitlines() if len(line) >= 64}
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    with ledger.lines.held():
+        paid = [entry.content for entry in ledger.lines.entries]
+    assert len(sent) >= kills // 2
+    assert sent <= set(paid), "every release that was sent is in the ledger"
+    assert len(paid) == len(set(paid)) <= len(sent) + kills, "and at most one more for each kill"
+    assert ledger.total() <= 1.0 * (1 + 1e-12)
+
+
+def endless(
+    settings: JobSettings, graph: PartyGraph, rows: Tensor, folder: Path, first: int, named: bool
+) -> tuple[int, int]:
+    """A process that releases until the budget is spent or it is killed: who it is, and where it says what it sent."""
+    end, said = os.pipe()
+    if pid := os.fork():
+        os.close(said)
+        return pid, end
+    try:
+        keys = np.arange(graph.common, dtype=np.uint64)
+        ids = [f"c{node}" for node in range(graph.num_nodes)]
+        for repeat in itertools.count(first):
+            lifetime = Lifetime(folder / "ledger", "B", Budget(1.0, 1e-4), Marks(folder / "marks"))
+            if named:
+                keys = lifetime.each_key(ids)[: graph.common]
+            drawn = torch.Generator().manual_seed(repeat)  # else every process would turn rows as the one before
+            turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64, generator=drawn))
+            store = PartyStore(folder / f"{repeat}")
+            store.path.mkdir(parents=True, exist_ok=True)
+            lasting = Lasting(lifetime, ids if named else None)
+            with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
+                released = door.embeddings(rows @ turn, 0)
+            content = released.contiguous().numpy().tobytes()
+            told = hashlib.sha256(np.sort(keys).astype("<u8").tobytes() + content).hexdigest()
+            os.write(said, told.encode() + b"\n")
+    finally:
+        os._exit(0)
 
 
 # Across machines

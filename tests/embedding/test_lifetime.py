@@ -30,9 +30,13 @@ from veilgraph.embedding.limits import lifetime_of_job
 from veilgraph.embedding.method import Tools
 from veilgraph.embedding.settings import EmbedJob, parse_embed_job
 from veilgraph.embedding.sources import world_of
+from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.lifetime.ledger import About, Lifetime
 from veilgraph.privacy.settings import Unit
+from veilgraph.protocol.inputs import LedgerPlace
+from veilgraph.run.ledger_places import LIMITS_FILE
+from veilgraph.run.lifetimes import lifetime_at
 
 NODES, REPEATS = 60, 40
 COINS = torch.rand(NODES, generator=torch.Generator().manual_seed(1)) < 0.5
@@ -331,3 +335,75 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
 def test_ids_beside_a_party_file_are_refused(party: Path) -> None:
     with refused(ConfigError, key="ids"):
         veilgraph.embed(job(party), ids=range(NODES))
+
+
+# Of graphs
+
+
+def graph_of(party: Path, folder: Path, ids: bool = True) -> Path:
+    """The shop's customers as a saved graph, by their rows; the private and the useful value are its last features."""
+    found = world_of(job(party, "plain"))
+    features = torch.cat(
+        [found.features.to_dense(), found.keep.codes[:, None], found.hide.codes[:, None]], dim=1
+    ).float()
+    graph = PartyGraph("shop", features, torch.cat([found.pairs, found.pairs.flip(0)], dim=1))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_party(graph, folder / "shop.safetensors", found.ids if ids else None)
+    return folder / "shop.safetensors"
+
+
+def graph_job(data: Changes, **method: Any) -> EmbedJob:
+    noise = {"name": "noise", "epsilon": 4.0, "dim": 4, **method}
+    return parse_embed_job(
+        {"data": data, "keep": 1, "hide": 2, "method": noise, "evaluation": {"families": ["logistic"], "links": 0.0}}
+    )
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_a_saved_graph_pays_for_life(party: Path, tmp_path: Path, ids: bool) -> None:
+    path = graph_of(party, tmp_path / "graphs", ids)
+    folder = tmp_path / "graphs" / "ledger" / "shop"
+    folder.mkdir(parents=True)
+    (folder / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+    of = graph_job({"graph": str(path)})
+    first, second = (veilgraph.embed(of, out=tmp_path / name) for name in ("first", "second"))
+    assert torch.equal(first.rows, second.rows)
+    assert first.report["ledger_note"] == ""
+    ledger = lifetime_at(LedgerPlace(folder, "shop"))
+    assert ledger.nodes == (NODES if ids else 0)
+    assert ledger.total() == pytest.approx(4.0, rel=1e-6)
+    with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
+        veilgraph.embed(graph_job({"graph": str(path)}, dim=5), out=tmp_path / "third")
+    with refused(ConfigError, key="limits.max_epsilon"):
+        quick = parse_embed_job({**of.model_dump(), "method": {"name": "plain", **QUICK, "epochs": 1}})
+        veilgraph.embed(quick, out=tmp_path / "plain")
+    assert ledger.total() == pytest.approx(4.0, rel=1e-6)
+
+
+def test_a_graph_from_memory_pays_for_life_where_a_ledger_is_named(party: Path, tmp_path: Path) -> None:
+    graph = load_party(graph_of(party, tmp_path / "graphs"))
+    alone = veilgraph.embed(graph_job({}), graph, tmp_path / "alone")
+    assert "run alone" in alone.report["ledger_note"]
+    assert "run alone" in alone.page.read_text(encoding="utf-8")
+    folder = tmp_path / "ledger of the shop"
+    told = {"folder": folder, "max_epsilon": 4.0}
+    first = veilgraph.embed(graph_job({}), graph, tmp_path / "first", ledger=told)
+    again = veilgraph.embed(graph_job({}), graph, tmp_path / "again", ledger=str(folder))
+    assert torch.equal(first.rows, again.rows)
+    assert not torch.equal(first.rows, alone.rows)
+    assert "run alone" not in first.page.read_text(encoding="utf-8")
+    with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
+        veilgraph.embed(graph_job({}, dim=5), graph, tmp_path / "third", ids=range(NODES), ledger=folder)
+    said: Any
+    for said in (3, {}, {"folder": folder, "max_epsilon": 9.0}):
+        with refused(ConfigError, key="ledger"):
+            veilgraph.embed(graph_job({}), graph, tmp_path / "x", ledger=said)
+
+
+def test_a_ledger_is_not_named_beside_a_party_file_or_a_data_set(party: Path, tmp_path: Path) -> None:
+    with refused(ConfigError, key="ledger"):
+        veilgraph.embed(job(party), out=tmp_path / "x", ledger=tmp_path / "ledger")
+    with refused(ConfigError, key="ledger"):
+        data = {"data": {"dataset": "synthetic"}, "hide": 3, "method": {"name": "noise", "epsilon": 4.0}}
+        veilgraph.embed(data, out=tmp_path / "x", ledger=tmp_path / "ledger")
+    assert not (tmp_path / "x").exists()

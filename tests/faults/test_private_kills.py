@@ -26,8 +26,11 @@ from tests.roles.federation import Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.jobs import load_result, train
 from veilgraph.run.launch import PROCESS_DIED
+from veilgraph.run.ledger_places import beside
+from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 from veilgraph.run.run_directory import RunDirectory
 
 BUDGET = 8.0
@@ -84,6 +87,7 @@ class Watched:
             else:
                 assert self.seen[party] <= counted, f"{party} sent {self.seen[party]} and paid for {counted}"
             assert counted.total() <= planned(self.settings, party).releases
+            self.check_lifetime(party, counted, once=bool(once))
             assert spent_total(self.run, party) <= BUDGET
             path = ledger(self.run, party)
             content = path.read_bytes() if path.exists() else b""
@@ -92,6 +96,21 @@ class Watched:
             self._ledgers[party] = content
         for traffic in (self.run / "parties").glob("*/traffic.json"):
             traffic.unlink()
+
+    def check_lifetime(self, party: PartyId, counted: Counter[str], *, once: bool) -> None:
+        """The ledger for life is paid first: it counts no less than the run's."""
+        tables, graphs = self.settings.data.parties or {}, self.settings.data.graphs or {}
+        if party in tables:
+            lifetime = lifetime_of(Organisation.read(tables[party], party))
+        else:
+            lifetime = lifetime_at(beside(graphs[party]))
+        with lifetime.lines.held():
+            entries = lifetime.lines.entries
+        found = Counter[str]()
+        for entry in entries:
+            found[entry.channel] += entry.count
+        assert counted.keys() <= found.keys() if once else counted <= found, (party, counted, found)
+        assert lifetime.total() <= lifetime.budget.epsilon * (1 + 1e-12)
 
     def check_end(self, outcome: Outcome) -> None:
         """Complete, or refused for want of budget. Every ledger can be opened, whatever was done to its writer."""

@@ -43,6 +43,8 @@ from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import RunDirectory
 
+pytestmark = pytest.mark.usefixtures("from_memory")
+
 OPEN_JOB: Settings = {
     "precision": "float64",
     "model": {"initial": {"method": "individual"}, "combine": {"masked": False}},

@@ -25,7 +25,7 @@ from tests.paradigms.runs import lasting
 from tests.roles.federation import with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.streams import streams_of
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, Tag
@@ -39,7 +39,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import OWN_RELEASE, RELEASE
 from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.ledger_places import LIMITS_FILE, beside
+from veilgraph.run.lifetimes import lifetime_at
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.samples.shipped import with_overrides
 
 ONE, TWO = Counter(features=1), Counter(features=2)
 PREDICTED = "prediction_traffic.json"
@@ -93,11 +96,28 @@ def test_with_endless_epsilon_it_is_training_on_the_features_themselves(tmp_path
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
 
 
+@pytest.mark.usefixtures("from_memory")
 def test_perturbation_is_not_of_the_jobs_seed(tmp_path: Path) -> None:
     settings = saved(tmp_path / "data")
     one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
     assert not torch.equal(kept(one.path)["features/B"], kept(other.path)["features/B"])
     assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
+
+
+def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path: Path) -> None:
+    """Over jobs and runs the holders' ledgers for life count, and bound, what their nodes perturb."""
+    settings = saved(tmp_path / "data")
+    lifetime = lifetime_at(beside((settings.data.graphs or {})["B"]))
+    one = train(settings, tmp_path / "one")
+    other = train(with_overrides(settings, {"name": "other", "seed": 77}), tmp_path / "other")
+    assert torch.equal(kept(one.path)["features/B"], kept(other.path)["features/B"])
+    assert lifetime.total() == spent(one.path, "B") == 4.0
+    train(with_overrides(settings, {"release.features.epsilon": 2.0}), tmp_path / "third")
+    assert lifetime.total() == 6.0
+    (lifetime.lines.folder / LIMITS_FILE).write_text("max_epsilon: 6.5\n")
+    with refused(BudgetSpent, party="B"):
+        train(with_overrides(settings, {"release.features.epsilon": 1.0}), tmp_path / "fourth")
+    assert lifetime.total() == 6.0
 
 
 # One release
@@ -223,6 +243,7 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
         lose(run, loser)
 
 
+@pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("sampled", [1, 8])
 def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path, sampled: int) -> None:
     """A matrix is kept sparse, or dense, as it was released."""

@@ -148,6 +148,7 @@ def test_an_epsilon_close_to_0_predicts_what_was_said_to_be_without(tmp_path: Pa
         assert ours["without_releases"][name] == control["without_releases"][name] == control[name]
 
 
+@pytest.mark.usefixtures("from_memory")
 def test_noise_is_not_of_the_jobs_seed_and_reaches_the_predictions(tmp_path: Path) -> None:
     settings = once_job(tmp_path / "data", noise_multiplier=0.05)
     one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
@@ -210,6 +211,7 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
     assert paid(run, OTHER) == paid(run, "C") == ONE
 
 
+@pytest.mark.usefixtures("from_memory")
 def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path) -> None:
     settings = once_job(tmp_path / "data", {"train": {"epochs": 5}}, holders=3, epsilon_total=4, predictions=1)
     run = cut_run(settings, tmp_path / "run", 3)
@@ -239,6 +241,7 @@ def test_a_release_is_kept_once_checkpoints_of_earlier_ones_are_gone_back_over(t
     assert list((tmp_path / "run").glob("parties/*/release.safetensors")) == []
 
 
+@pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("moment", ["before it keeps", "before it pays", "before it sends"])
 def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> None:
     settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
@@ -261,6 +264,7 @@ def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> 
     assert before in (None, own.read_bytes())
 
 
+@pytest.mark.usefixtures("from_memory")
 def test_a_copy_of_older_bytes_is_not_sent_unpaid(tmp_path: Path) -> None:
     """Bytes that were kept and never paid for, put back after another release was: the ledger names what it is for."""
     settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
@@ -367,6 +371,7 @@ def test_a_release_is_of_one_alignment_and_one_number_of_nodes(tmp_path: Path) -
     )
 
 
+@pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("part", ["edges", "weights", "own nodes"])
 def test_every_part_of_the_data_counts(tmp_path: Path, part: str) -> None:
     run = train(once_job(tmp_path / "data"), tmp_path / "run")

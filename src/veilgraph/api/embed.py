@@ -12,7 +12,7 @@ from torch import Tensor
 from veilgraph.core.files import fresh_path, locked
 from veilgraph.core.given import check_functions, path_of, wrong_type
 from veilgraph.embedding.directory import EmbeddingDirectory
-from veilgraph.embedding.limits import lifetime_of_job
+from veilgraph.embedding.limits import GivenLedger, lifetime_of_job
 from veilgraph.embedding.making import Progress, make
 from veilgraph.embedding.report import card_of, page_of, report_of
 from veilgraph.embedding.settings import EmbedJob, parse_embed_job, read_embed_job
@@ -79,6 +79,7 @@ def embed(
     out: str | Path | None = None,
     *,
     ids: Ids | None = None,
+    ledger: GivenLedger | None = None,
     progress: Progress = lambda stage, step, steps: None,
 ) -> Embeddings:
     """Embeds a graph for publication, and attacks what was made.
@@ -88,6 +89,9 @@ def embed(
         graph: a ``PartyGraph`` or PyTorch Geometric's ``Data``, where the job's ``data`` names none.
         out: the directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``.
         ids: of the graph's rows, which are published with the embeddings; default: ``Data.n_id``, or the rows' numbers.
+        ledger: with ``noise``: folder of the graph's ledger for life, or ``{"folder": ..., "max_epsilon": 1.0}``, which
+            is a limit from then on. Default: beside a saved graph, and of one from memory none: its releases are in the
+            ledger of this run alone. Without ids everybody pays for a release.
         progress: called with a stage, steps done, and how many there are.
 
     Raises:
@@ -99,12 +103,15 @@ def embed(
     settings = job if isinstance(job, EmbedJob) else _read(job)
     if graph is not None and not isinstance(graph, PartyGraph):
         check_one_graph("graph", graph)
-    lifetime = lifetime_of_job(settings)
+    if ledger is not None and not isinstance(ledger, str | os.PathLike | Mapping):
+        way_out = "give a path, or {'folder': path, 'max_epsilon': 1.0}"
+        raise wrong_type("ledger", ledger, "a ledger's folder", way_out)
+    lifetime = lifetime_of_job(settings, ledger)
     world = world_of(settings, graph, ids)
     directory = EmbeddingDirectory.create(fresh_path(settings.name) if path is None else path, settings)
     with locked(directory.path, f"{directory.path} is in use by another process; wait for it, or stop it"):
         made = make(settings, world, directory.private, progress, lifetime=lifetime)
-        report = report_of(settings, world, made)
+        report = report_of(settings, world, made, lasting=lifetime is not None)
         directory.write_encoder(made.embedded.weights)
         directory.write_report(report, page_of(report))
         directory.publish(world.ids, made.embedded.rows, card_of(settings, made))

@@ -16,6 +16,7 @@ from veilgraph.nn import CustomModel
 from veilgraph.run import jobs
 from veilgraph.run.given import GivenIds, GivenParties
 from veilgraph.run.jobs import Progress
+from veilgraph.run.ledger_places import GivenLedgers
 
 
 def fit(
@@ -24,6 +25,7 @@ def fit(
     out: str | Path | None = None,
     *,
     ids: GivenIds | None = None,
+    ledgers: GivenLedgers | None = None,
     custom: CustomModel | None = None,
     processes: bool = False,
     link: str | None = None,
@@ -48,7 +50,11 @@ def fit(
             have the same node in row v everywhere, and one holder alone has labels and masks; those of a horizontal
             job have rows, labels and masks of their own over the same columns.
         out: the run's directory, which must not exist or be empty; default: ``runs/<job's name>-<date>-<time>``, kept.
-        ids: horizontal, with graphs: holder → an id for each of its rows, where they are not ``Data.n_id`` already.
+        ids: with graphs: holder → an id for each of its rows. Horizontal jobs tell nodes by them, where they are not
+            ``Data.n_id`` already; a ledger for life knows its nodes by them, and without them charges everybody.
+        ledgers: holder → the folder of its ledger for life (docs/privacy.md#one-budget-for-life), or ``{"folder": ...,
+            "max_epsilon": 1.0}``, which is a limit from then on. Default: beside a saved graph, where a party file
+            says, and of what comes from memory none: its releases are in the ledger of this run alone.
         custom: for ``model.local.model: custom``, makes the user's local model for a width.
         processes: run every party in a process of its own; the result is the same.
         link: what joins them, one of ours or of an installed package; default: memory, and sockets between processes.
@@ -78,6 +84,7 @@ def fit(
         parties=parties,
         custom=custom,
         ids=ids,
+        ledgers=ledgers,
         processes=processes,
         link=link,
         private_seeds=private_seeds,

@@ -44,6 +44,8 @@ def embed_command(
         found = embed(settings, out=out, progress=progress)
     results().print(_table(found))
     typer.echo(found.report["proof"])
+    if said := found.report["ledger_note"]:
+        typer.echo(said)
     typer.echo(f"publish {found.path / 'publish'}")
     typer.echo(f"report  {found.page}")
     tell({"publish": found.path / "publish", "page": found.page, "report": found.report})

@@ -13,6 +13,7 @@ from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from veilgraph.privacy.lifetime.ledger import Lifetime
     from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings
     from veilgraph.privacy.sampled_settings import SampledPlan
     from veilgraph.protocol.job import JobSettings
@@ -27,7 +28,8 @@ def budget_command(
     job: Annotated[
         Path | None,
         typer.Argument(
-            metavar="JOB.yaml", help="The job; no data are read, and nothing is sent. May be left out with --party."
+            metavar="JOB.yaml",
+            help="The job; no data are read, and nothing is sent. May be left out with --party or --ledger.",
         ),
     ] = None,
     overrides: Overrides = None,
@@ -63,10 +65,19 @@ def budget_command(
         Path | None,
         typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The same of the ledger there, of a party that brings a graph."),
+    ] = None,
 ) -> None:
     """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
-    if job is None and party is None:
-        raise typer.BadParameter("is missing; give a job, a party file with --party, or both", param_hint="JOB.yaml")
+    if job is None and party is None and ledger is None:
+        raise typer.BadParameter(
+            "is missing; give a job, a party file with --party, a ledger's folder with --ledger, or two of them",
+            param_hint="JOB.yaml",
+        )
+    if party is not None and ledger is not None:
+        raise typer.BadParameter("--party says where its ledger is; give one of them", param_hint="--ledger")
     if job is None and (overrides or total is not None or nodes is not None or (jobs, predictions) != (1, 0)):
         raise typer.BadParameter(
             "--set, --total, --nodes, --jobs and --predictions are about a job; give one", param_hint="JOB.yaml"
@@ -79,6 +90,10 @@ def budget_command(
         facts |= _shown(settings, totals, nodes, (jobs, predictions), asked=total is not None)
     if organisation is not None:
         facts["lifetime"] = _show_lifetime(organisation, settings, nodes)
+    if ledger is not None:
+        from veilgraph.report.lifetime import ledger_in  # noqa: PLC0415
+
+        facts["lifetime"] = _show_ledger(found := ledger_in(ledger), settings, found.lines.header.party, nodes)
     typer.echo(_MEANING)
     tell(facts)
 
@@ -219,13 +234,7 @@ def _show_lifetime(
     organisation: Organisation, settings: JobSettings | None, nodes: int | None
 ) -> dict[str, object] | None:
     """What was ever released of a party's data, and what the job would take of what is left."""
-    from veilgraph.report.lifetime import (  # noqa: PLC0415
-        ledger_at,
-        lifetime_facts,
-        lifetime_table,
-        outlook_facts,
-        outlook_note,
-    )
+    from veilgraph.report.lifetime import ledger_at  # noqa: PLC0415
 
     found, ledger = organisation.settings, ledger_at(organisation)
     if ledger is None:
@@ -233,10 +242,30 @@ def _show_lifetime(
         left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
         typer.echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
         return None
+    return _show_ledger(ledger, settings, found.party, nodes)
+
+
+def _show_ledger(
+    ledger: Lifetime, settings: JobSettings | None, party: str, nodes: int | None
+) -> dict[str, object] | None:
+    from veilgraph.report.lifetime import (  # noqa: PLC0415
+        lifetime_facts,
+        lifetime_table,
+        outlook_facts,
+        outlook_note,
+    )
+
     results().print(lifetime_table(ledger))
     facts = lifetime_facts(ledger)
     if settings is not None:
-        outlook = outlook_facts(ledger, settings, found.party, nodes)
+        if party not in settings.data.names:
+            raise ConfigError(
+                f"--ledger: it is of {party!r}, and the job's holders are {', '.join(settings.data.names)}; give the "
+                "ledger of one of them",
+                key="--ledger",
+                value=party,
+            )
+        outlook = outlook_facts(ledger, settings, party, nodes)
         typer.echo(outlook_note(outlook, ledger))
         facts["after"] = outlook
     return facts

@@ -1,8 +1,9 @@
 """The door through which noised embeddings leave: every ledger is paid before their noise is drawn.
 
-Of a party file's tables the ledger of all that was ever released of them is paid first, by every node in them, for any
-row may depend on any node and edge. A release has a cost about each of several units, each whole by itself; the ledger
-is about one of them, and is charged the cost about that one. Where it is about none of them, the release is refused.
+Where the data have a ledger of all that was ever released of them, it is paid first, by every node in them, for any row
+may depend on any node and edge; without ids, by everybody. A release has a cost about each of several units, each whole
+by itself; the ledger is about one of them, and is charged the cost about that one. Where it is about none of them, the
+release is refused.
 
 What was released is kept there. The same rows with the same noise, in whichever run, are the same bytes and cost
 nothing: noise that is drawn anew for them would average out.
@@ -52,7 +53,7 @@ class Door:
 
     Attributes:
         ledger: opens the ledger of the run, with a δ and a budget.
-        account: what the party pays from for life, whatever its δ; None where the data are of no party file.
+        account: what the party pays from for life, whatever its δ; None where the data have the run's ledger alone.
         ids: of all rows, where there is such an account.
         source: of the noise; ``system_secrets`` outside tests.
     """

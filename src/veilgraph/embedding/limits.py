@@ -1,4 +1,4 @@
-"""What a party file's ``limits`` say of embeddings that are published of its tables.
+"""What a party file's ``limits``, or a ledger's, say of embeddings that are published of its tables, or of a graph.
 
 ``max_epsilon``, ``max_delta``, ``epsilon_unit``, ``epsilon_neighbours`` and ``leakage`` are asked about; all others are
 of jobs with other parties, which an embedding job has none of.
@@ -6,7 +6,9 @@ of jobs with other parties, which an embedding job has none of.
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.embedding.settings import EmbedJob
@@ -14,25 +16,55 @@ from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.run import ledger_places
+from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 
+GivenLedger: TypeAlias = "str | os.PathLike[str] | Mapping[str, object]"
+"""Folder of a ledger for life; or ``{"folder": ..., "max_epsilon": ...}``."""
+
+_PARTY: Final = "graph"
+"""Whose the ledger of a graph from memory is."""
 _PUBLISHED: Final = "output-embeddings"
 """The name in ``leakage`` of embeddings that whoever is given them predicts from."""
 
 
-def lifetime_of_job(job: EmbedJob) -> Lifetime | None:
-    """The ledger of all that was ever released of the job's tables; None where it pays nothing, or has no party file.
+def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetime | None:
+    """The ledger of all that was ever released of the job's data; None where it pays nothing, or has none.
+
+    Args:
+        job: the job.
+        ledger: its folder, and perhaps limits, of data that come from memory or elsewhere than beside a saved graph.
 
     Raises:
-        ConfigError: the party file breaks a rule, or its limits do not allow the job's method.
+        ConfigError: the party file breaks a rule, limits do not allow the job's method, or a ledger is named though a
+            party file does, or of a public data set.
+        DataError: there is no such saved graph.
         RunError: as ``lifetime_of``.
     """
-    path = job.data.party
-    if path is None:
+    data = job.data
+    if ledger is not None and (data.party is not None or data.dataset is not None):
+        where = "party" if data.party is not None else "dataset"
+        raise ConfigError(
+            f"ledger: data.{where} is given, which "
+            + ("says where its ledger is" if where == "party" else "is public and has the ledger of its run alone")
+            + "; leave ledger out",
+            key="ledger",
+        )
+    if data.party is not None:
+        organisation = Organisation(read_party_settings(data.party), data.party.absolute().parent)
+        check_method(job, organisation.settings.limits)
+        return lifetime_of(organisation) if job.method.kind.is_private else None
+    if ledger is None and data.graph is None:
         return None
-    organisation = Organisation(read_party_settings(path), path.absolute().parent)
-    check_method(job, organisation.settings.limits)
-    return lifetime_of(organisation) if job.method.kind.is_private else None
+    beside = None if data.graph is None else ledger_places.beside(data.graph)
+    party = _PARTY if beside is None else beside.party
+    found = beside if ledger is None else ledger_places.place("ledger", ledger, party)
+    assert found is not None
+    limits = ledger_places.limits_in(found.folder) or found.limits
+    if limits is not None:
+        check_method(job, limits.model_copy(update={"leakage": (_PUBLISHED,)}))
+    ledger_places.keep_limits(found)
+    return lifetime_at(found) if job.method.kind.is_private else None
 
 
 def check_method(job: EmbedJob, limits: LimitSettings) -> None:

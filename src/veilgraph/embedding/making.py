@@ -21,6 +21,7 @@ from veilgraph.embedding.settings import EmbedJob
 from veilgraph.embedding.world import World, drawn, drawn_pairs
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import Lifetime
 
 LEDGER: Final = "ledger.jsonl"
@@ -65,7 +66,7 @@ def make(
         world: of it.
         folder: where a ledger is kept.
         progress: called as work goes on.
-        lifetime: the ledger of all that was ever released of the world's tables; None where they are no tables.
+        lifetime: the ledger of all that was ever released of the world; None where it has that of this run alone.
         source: of noise that must protect; ``system_secrets`` outside tests.
         before: of plain embeddings of the same world and seed, where it is known already.
 
@@ -123,7 +124,8 @@ def door_of(
 
     account = None
     if lifetime is not None:
-        account = Account(lifetime, lifetime.keys(world.ids), None, job.hash(), job.name)
+        keys = lifetime.keys(world.ids) if world.named else EVERYBODY
+        account = Account(lifetime, keys, None, job.hash(), job.name)
     return Door(ledger, account, world.ids, source)
 
 

@@ -19,10 +19,15 @@ PROOF = (
     "attacks here. Only the method noise has a guarantee, and it is the ε that is stated with it."
 )
 """What every report says of its figures."""
+PASSING = (
+    "The release is in the ledger of this run alone: another run on the same data costs as much again, and nothing "
+    "counts both. A party file, a saved graph and ledger= have one for life."
+)
+"""What a report says of a release that no other run knows of."""
 
 
-def report_of(job: EmbedJob, world: World, made: Made) -> dict[str, Any]:
-    """The report as plain values, for ``report.json``."""
+def report_of(job: EmbedJob, world: World, made: Made, *, lasting: bool = False) -> dict[str, Any]:
+    """The report as plain values, for ``report.json``; ``lasting``: whether a ledger for life was paid."""
     return {
         "version": _VERSION,
         "veilgraph": __version__,
@@ -37,6 +42,7 @@ def report_of(job: EmbedJob, world: World, made: Made) -> dict[str, Any]:
         "proxies": [asdict(each) for each in made.proxies],
         "facts": dict(made.embedded.facts),
         "ledger": [asdict(each) for each in made.embedded.paid],
+        "ledger_note": PASSING if made.embedded.paid and not lasting else "",
         "before": figures(made.before),
         "after": figures(made.after),
     }

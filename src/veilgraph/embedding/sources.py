@@ -124,6 +124,7 @@ def _of_graph(job: EmbedJob, given: PartyGraph | Data, known: list[str] | None, 
         attributes[0],
         attributes[1],
         tuple(map(str, columns)),
+        named=chosen is not None,
     )
 
 

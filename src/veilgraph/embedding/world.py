@@ -51,6 +51,7 @@ class World:
         keep: the useful attribute.
         hide: the private one.
         columns: [F] names of the features.
+        named: whether the ids are the nodes' own; else they are the rows' numbers, which name nobody.
     """
 
     ids: tuple[str, ...]
@@ -59,6 +60,7 @@ class World:
     keep: Attribute
     hide: Attribute
     columns: tuple[str, ...]
+    named: bool = True
 
     @property
     def num_nodes(self) -> int:

@@ -416,18 +416,36 @@ def load_party_ids(path: Path) -> list[str] | None:
     return None if ids is None else checked_ids(metadata.get("party", str(path)), ids, len(ids))
 
 
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Metadata and tensors of a saved party graph."""
+def saved_name(path: Path) -> PartyId:
+    """Under which name a party graph was saved, whatever a job calls its holder.
+
+    Raises:
+        DataError: the file is missing, damaged or of another kind.
+    """
+    return _metadata(path).get("party", "")
+
+
+def _metadata(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            found: dict[str, str] = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
+    if found.get("format") != _FORMAT:
+        raise DataError(f"{path}: format is {found.get('format')!r}, not {_FORMAT!r}; save it with save_party")
+    return found
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """Metadata and tensors of a saved party graph."""
+    metadata = _metadata(path)
+    try:
+        with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
-    if metadata.get("format") != _FORMAT:
-        raise DataError(f"{path}: format is {metadata.get('format')!r}, not {_FORMAT!r}; save it with save_party")
     allowed = {"features", *_SPARSE_PARTS, *_TENSORS, *ID_TENSORS}
     if unknown := sorted(set(tensors) - allowed):
         raise DataError(f"{path}: holds {unknown[0]!r}, which is no part of a party graph; save it anew")

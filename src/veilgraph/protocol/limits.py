@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.settings import Settings
+from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings
@@ -83,6 +83,20 @@ class LimitSettings(Settings):
         description="most ids that another holder may bring to an alignment, which tells it of each whether all others "
         "have it; null: any number",
     )
+
+
+def parse_limits(data: object, source: str) -> LimitSettings:
+    """Validates limits that came from YAML or a dictionary.
+
+    Raises:
+        ConfigError: names the first broken key, its value and the rule.
+    """
+    if data is not None and not isinstance(data, Mapping):
+        raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
+    try:
+        return LimitSettings.model_validate({} if data is None else dict(data))
+    except ValidationError as error:
+        raise unsettled(error, source) from error
 
 
 def revelations(job: JobSettings) -> dict[str, str]:

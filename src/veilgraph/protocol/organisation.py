@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.agreement import Hello, agree_with_people
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import REASON_CHARACTERS, refusal
+from veilgraph.protocol.limits import REASON_CHARACTERS, LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
 from veilgraph.tables.edge_settings import beyond_own_edge, says_hops
@@ -103,11 +103,30 @@ class Organisation:
         if party in job.per_edge and (reasons := beyond_own_edge(self.settings.edges)):
             why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
-        limits, besides = self.settings.limits, paradigm_of(job).told_by_tables(job, features)
-        epsilon = largest_epsilon(job, party, nodes)
-        if limits.epsilon_unit == "label" and not (job.privacy or job.feature_release or job.training_plan):
-            epsilon = paradigm_of(job).label_epsilon(job, party)
-        return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
+        besides = paradigm_of(job).told_by_tables(job, features)
+        return refusal_of_limits(self.settings.limits, job, party, nodes, besides)
+
+
+def refusal_of_limits(
+    limits: LimitSettings,
+    job: JobSettings,
+    party: PartyId,
+    nodes: int | None = None,
+    besides: Mapping[str, str] | None = None,
+) -> str | None:
+    """Why a holder does not accept a job by its limits, at what the job can cost it; None when it does.
+
+    Args:
+        limits: the holder's.
+        job: validated.
+        party: its name in the job.
+        nodes: common to all holders, where that is known.
+        besides: as for ``limits.refusal``.
+    """
+    epsilon = largest_epsilon(job, party, nodes)
+    if limits.epsilon_unit == "label" and not (job.privacy or job.feature_release or job.training_plan):
+        epsilon = paradigm_of(job).label_epsilon(job, party)
+    return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
 
 
 @dataclass(frozen=True)

@@ -329,6 +329,21 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     return table
 
 
+def passing_note(spent: Mapping[PartyId, Record]) -> str:
+    """Whose releases are in the ledger of their run alone, so that nothing counts those of other runs; empty for none.
+
+    Args:
+        spent: as for ``spent_table``; who released nothing, or what was not counted, is left out.
+    """
+    alone = [party for party, each in spent.items() if each["epsilon_total"] and each.get("lasting") is False]
+    if not alone:
+        return ""
+    return (
+        f"In the ledger of this run alone: {', '.join(alone)}. Another run on the same data costs as much again, and "
+        "nothing counts both; a ledger for life does (docs/privacy.md#one-budget-for-life)."
+    )
+
+
 def worth(summary: Record, job: JobSettings) -> str:
     """Whether what was released, once, has changed a prediction; empty where a run cannot tell.
 

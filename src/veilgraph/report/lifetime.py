@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.lifetime.costs import is_everybody
 from veilgraph.privacy.lifetime.ledger import Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime.lines import FILE, begun_by
+from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, largest_epsilon
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import epsilon_text
-from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 from veilgraph.run.run_directory import Record
 
 _MOST_JOBS = 1000
@@ -33,6 +37,22 @@ def ledger_at(organisation: Organisation) -> Lifetime | None:
     return lifetime_of(organisation) if (folder / FILE).is_file() else None
 
 
+def ledger_in(folder: Path) -> Lifetime:
+    """The ledger in a folder, of a holder that brings a graph. Nothing is made.
+
+    Raises:
+        ConfigError: there is none.
+        RunError: as ``lifetime_of``.
+    """
+    if not (folder / FILE).is_file():
+        raise ConfigError(
+            f"--ledger {folder}: there is no {FILE}; give the folder of a ledger for life, or --party PARTY.yaml",
+            key="--ledger",
+            value=str(folder),
+        )
+    return lifetime_at(LedgerPlace(folder.absolute(), begun_by(folder)))
+
+
 def lifetime_table(ledger: Lifetime) -> Table:
     """What was ever released: a row for each job and channel."""
     facts = lifetime_facts(ledger)
@@ -41,18 +61,21 @@ def lifetime_table(ledger: Lifetime) -> Table:
         table.add_column(heading, justify="right" if heading in ("releases", "nodes") else "left")
     for row in facts["released"]:
         named = [Text(str(row[name])) for name in ("first", "job", "channel")]
-        table.add_row(*named, f"{row['releases']:,}", f"{row['nodes']:,}")
+        table.add_row(*named, f"{row['releases']:,}", "all" if row["nodes"] is None else f"{row['nodes']:,}")
     table.caption = _sentence(facts)
     return table
 
 
 def lifetime_facts(ledger: Lifetime) -> Record:
-    """What ``lifetime_table`` shows, for programs; an ε that is None is infinite, and a budget that is None is none."""
+    """What ``lifetime_table`` shows, for programs: an ε that is None is infinite, a budget that is None is none, and
+    nodes that are None are everybody.
+    """
     total, about, budget = ledger.total(), ledger.about, ledger.budget
-    counts: Counter[tuple[str, str, str, int]] = Counter()
-    first: dict[tuple[str, str, str, int], str] = {}
+    counts: Counter[tuple[str, str, str, int | None]] = Counter()
+    first: dict[tuple[str, str, str, int | None], str] = {}
     for entry in ledger.lines.entries:
-        key = (entry.run, entry.job, entry.channel, len(ledger.lines.cohort(entry.cohort)))
+        keys = ledger.lines.cohort(entry.cohort)
+        key = (entry.run, entry.job, entry.channel, None if is_everybody(keys) else len(keys))
         counts[key] += entry.count
         first.setdefault(key, entry.time)
     return {

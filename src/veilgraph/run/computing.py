@@ -50,6 +50,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
             _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=part.may_restart))
         if (account := sitting.publisher.account()) is not None:
+            account = {**account, "lasting": part.lifetime is not None}
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
             predicted = role.predictions()

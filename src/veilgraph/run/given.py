@@ -61,12 +61,14 @@ class Given:
         ids: holder → ids of its graph's rows, where they came with it.
         tables: holder → its tables, or its party file; none where they bring graphs.
         unchecked: holders that gave a ``PartyGraph``.
+        saved: holder → the file of its graph, where it gave one.
     """
 
     graphs: Sequence[PartyGraph] = ()
     ids: Mapping[PartyId, GivenVector] = field(default_factory=dict)
     tables: Mapping[PartyId, Tables | Path] = field(default_factory=dict)
     unchecked: frozenset[PartyId] = frozenset()
+    saved: Mapping[PartyId, Path] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> dict[PartyId, Tables]:
@@ -105,7 +107,8 @@ def taken(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) ->
     found = {name: _ids_of(name, each) for name, each in brought.items()}
     unchecked = frozenset(name for name, each in brought.items() if isinstance(each, PartyGraph | HorizontalPart))
     ids = {} if aligned else {name: each for name, each in found.items() if each is not None}
-    return Given(graphs, ids, unchecked=unchecked)
+    saved = {name: path_of("parties", each) for name, each in brought.items() if isinstance(each, str | os.PathLike)}
+    return Given(graphs, ids, unchecked=unchecked, saved=saved)
 
 
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,18 +21,24 @@ from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
 from veilgraph.privacy.single import parts
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.given import Given, GivenIds, GivenParties, organisations, taken
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.run import ledger_places
+from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
+from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.run_directory import TABLES, RunDirectory
 from veilgraph.tables.frames import Tables
 
 __all__ = ["GivenIds", "GivenParties", "accepted_by_parties", "fingerprint", "gather_inputs", "save_inputs"]
 
 _PARTY_FILE: Final = "party.yaml"
+_NO_IDS: Final = (
+    "in paradigm horizontal, whose rows are not the same nodes, and for ledgers=, by which a ledger knows nodes; leave "
+    "them out"
+)
 
 
 def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
@@ -42,6 +48,8 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
         save_party(graph, store.graph_path)
         if graph.party in inputs.ids:
             store.save_ids(inputs.ids[graph.party])
+    for name, place in inputs.ledgers.items():
+        ledger_places.keep(run.party(name), place)
     for name, tables in inputs.tables.items():
         _write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
 
@@ -77,14 +85,21 @@ def fingerprint(inputs: Inputs) -> str:
     return found.hexdigest()
 
 
-def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: GivenIds | None, out: Path) -> Inputs:
+def gather_inputs(
+    settings: JobSettings,
+    parties: GivenParties | None,
+    ids: GivenIds | None,
+    out: Path,
+    ledgers: GivenLedgers | None = None,
+) -> Inputs:
     """Reads what the job names, or takes what is given in its place.
 
     Args:
         settings: the job.
-        parties: as for ``jobs.train``, and ``ids`` likewise.
+        parties: as for ``jobs.train``, and ``ids`` and ``ledgers`` likewise.
         ids: see there.
         out: the run directory that is going to be made.
+        ledgers: see there.
 
     Raises:
         ConfigError: a party refuses the job, or it cannot take what is given.
@@ -92,29 +107,77 @@ def gather_inputs(settings: JobSettings, parties: GivenParties | None, ids: Give
     """
     if ids is not None:
         check_mapping("ids", ids, "holder → one id for each of its rows")
-    if ids is not None and (parties is None or settings.is_aligned):
+    if parties is None and ids is not None:
+        raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
+    named = ledger_places.named(ledgers, settings.data.names if parties is None else list(by_name(parties, None)))
+    if parties is None and settings.data.from_tables:
+        _check_tables_say(named, settings.data.names)
+        return Inputs(accepted_by_parties(settings))
+    if parties is None and settings.data.graphs is None and named:
         raise ConfigError(
-            "ids: they are for parties= in paradigm horizontal, whose rows are not the same nodes; leave out"
+            f"ledgers: data.dataset={settings.data.dataset!r} is public and is divided for a simulation, whose ledgers "
+            "are of its run alone; leave ledgers out",
+            key="ledgers",
+            value=sorted(named),
         )
     paradigm = paradigm_of(settings)
-    if parties is None and settings.data.from_tables:
-        return Inputs(accepted_by_parties(settings))
     if parties is None:
         loaded = paradigm.load(settings)
         _check_reaches(settings, loaded.graphs)
-        return loaded
+        return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
     given = taken(parties, stated, aligned=settings.is_aligned)
     if given.tables:
-        return _of_tables(settings, given, ids, out)
+        return _of_tables(settings, given, ids, out, named)
     label_party = paradigm.label_party(settings, given.graphs)
     for graph in given.graphs:
         if graph.party in given.unchecked:
             graph.validate()
     _check_reaches(settings, given.graphs)
-    names = {} if settings.is_aligned else _names(given, ids)
+    names = _names(given, ids, all_of_them=not settings.is_aligned)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
-    return paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, names)
+    rows = {} if settings.is_aligned else names
+    inputs = paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, rows)
+    inputs = _paying(inputs, given.saved, named, names)
+    if settings.is_aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
+        raise ConfigError(
+            f"ids: {idle[0]!r} has no ledger for life, and ids are {_NO_IDS}, or name one", key="ids", value=idle[0]
+        )
+    return inputs
+
+
+def _paying(
+    inputs: Inputs,
+    saved: Mapping[PartyId, Path],
+    named: Mapping[PartyId, LedgerPlace],
+    ids: Mapping[PartyId, Sequence[str]],
+) -> Inputs:
+    """With the ledgers for life of holders that bring graphs.
+
+    Args:
+        inputs: the job and its graphs.
+        saved: holder → the file of its graph, where there is one.
+        named: as the caller names them.
+        ids: of rows, where they are known already.
+
+    Raises:
+        ConfigError: two holders have one ledger, or a ledger's limits refuse the job.
+        DataError: a saved graph's ids are damaged.
+    """
+    settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
+    for name in settings.data.names:
+        place = named.get(name) or (ledger_places.beside(saved[name]) if name in saved else None)
+        if place is not None and name in ids:
+            place = replace(place, ids=ids[name])
+        elif place is not None and name in saved and settings.adds_noise:
+            place = ledger_places.with_ids_of(place, saved[name])
+        if place is not None:
+            found[name] = place
+    if settings.adds_noise:
+        ledger_places.check_apart(found)
+    nodes = inputs.graphs[0].common if settings.is_aligned and inputs.graphs else None
+    ledger_places.check_limits(found, settings, nodes)
+    return replace(inputs, ledgers=found, passing=ledger_places.without(settings, list(found)))
 
 
 def _check_reaches(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
@@ -132,22 +195,49 @@ def _check_reaches(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
                 )
 
 
-def _names(given: Given, ids: GivenIds | None) -> dict[PartyId, list[str]]:
-    """Every holder's ids: as given, or as they came with its graph."""
+def _names(given: Given, ids: GivenIds | None, *, all_of_them: bool) -> dict[PartyId, list[str]]:
+    """Holders' ids: as given, or as they came with its graph; ``all_of_them`` where each must have some."""
     found = {**given.ids, **(ids or {})}
     holders = [graph.party for graph in given.graphs]
     if unknown := sorted(set(found) - set(holders)):
         raise ConfigError(f"ids: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name")
-    if absent := [holder for holder in holders if holder not in found]:
+    if all_of_them and (absent := [holder for holder in holders if holder not in found]):
         raise ConfigError(
             f"ids: there are none of {absent[0]}, and paradigm horizontal tells nodes by their ids; give "
             "ids={holder: one per row} or Data.n_id"
         )
-    return {graph.party: checked_ids(graph.party, found[graph.party], graph.num_nodes) for graph in given.graphs}
+    return {
+        graph.party: checked_ids(graph.party, found[graph.party], graph.num_nodes)
+        for graph in given.graphs
+        if graph.party in found
+    }
 
 
-def _of_tables(settings: JobSettings, given: Given, ids: GivenIds | None, out: Path) -> Inputs:
+def _check_tables_say(named: Mapping[PartyId, LedgerPlace], described: Sequence[PartyId]) -> None:
+    """Refuses to name a ledger where a party file does."""
+    if twice := [name for name in described if name in named]:
+        raise ConfigError(
+            f"ledgers: the party file of {twice[0]!r} says where its ledger is (ledger) and what it may come to "
+            "(limits); leave it out here",
+            key="ledgers",
+            value=twice[0],
+            party=twice[0],
+        )
+
+
+def _of_tables(
+    settings: JobSettings, given: Given, ids: GivenIds | None, out: Path, named: Mapping[PartyId, LedgerPlace]
+) -> Inputs:
     """The job for tables: those in memory are going to be in their holders' parts of the run, with a party file."""
+    _check_tables_say(named, [name for name in given.tables if name not in given.in_memory])
+    if stated := [name for name, place in named.items() if place.limits is not None]:
+        raise ConfigError(
+            f"ledgers.{stated[0]}: vg.Tables has limits= of its own; give them there, and here the folder alone",
+            key=f"ledgers.{stated[0]}",
+            party=stated[0],
+        )
+    paying = {name: given.in_memory[name].paying(place.folder) for name, place in named.items()}
+    given = replace(given, tables={**given.tables, **paying})
     if ids is not None:
         raise ConfigError("ids: tables name the column of theirs (id); leave ids out", key="ids")
     run = RunDirectory(out.absolute())
@@ -156,7 +246,9 @@ def _of_tables(settings: JobSettings, given: Given, ids: GivenIds | None, out: P
     label_party = paradigm_of(settings).labels_at(settings, list(found), _labelled(found))
     written = {name: folder / _PARTY_FILE for name, folder in folders.items()}
     paths = {name: written.get(name, path) for name, path in given.tables.items()}
-    return Inputs(_accepted(_brought(settings, "parties", paths, label_party), found), tables=given.in_memory)
+    brought = _accepted(_brought(settings, "parties", paths, label_party), found)
+    lasting = [name for name in found if name in named or name not in given.in_memory]
+    return Inputs(brought, tables=given.in_memory, passing=ledger_places.without(brought, lasting))
 
 
 def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
@@ -164,7 +256,7 @@ def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
 
 
 def _tables_folder(run: RunDirectory, party: PartyId) -> Path:
-    return run.party_path(party) / "tables"
+    return run.party_path(party) / TABLES
 
 
 def accepted_by_parties(settings: JobSettings) -> JobSettings:

@@ -25,6 +25,7 @@ from veilgraph.run.arguments import check_job, check_options
 from veilgraph.run.beginning import begin, check_beginning
 from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
+from veilgraph.run.ledger_places import GivenLedgers, check_kept
 from veilgraph.run.naming import name_nodes
 from veilgraph.run.party import SimulatedWork, run_simulated
 from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, reading
@@ -64,6 +65,7 @@ def train(
     parties: GivenParties | None = None,
     custom: CustomModel | None = None,
     ids: GivenIds | None = None,
+    ledgers: GivenLedgers | None = None,
     processes: bool = False,
     link: str | None = None,
     private_seeds: bool = False,
@@ -84,7 +86,10 @@ def train(
             Horizontal: each has rows, labels and masks of its own over the same columns.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
-            ``Data`` may have them as ``Data.n_id`` in its place.
+            ``Data`` may have them as ``Data.n_id`` in its place. Also of a holder with a ledger for life, which knows
+            nodes by them.
+        ledgers: holder → the folder of its ledger for life, and perhaps limits: see ``ledger_places.GivenLedgers``.
+            Without, a saved graph's is beside its file, and what comes from memory has the ledger of this run alone.
         processes: run every party in a process of its own.
         link: what joins them, of ``veilgraph.link.factory.LINKS``; default: memory, and sockets between processes.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
@@ -113,13 +118,20 @@ def train(
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
     wire = _wire(link, processes=processes)
-    inputs = gather_inputs(settings, parties, ids, out)
+    inputs = gather_inputs(settings, parties, ids, out, ledgers)
     settings = inputs.settings
     _check_custom(settings, custom, processes=processes)
     _check_machines(settings, machines, processes=processes)
     earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
+    if inputs.passing and parties is not None:
+        log.warning(
+            "%s: releases are in the ledger of this run alone, and nothing counts those of other runs; name a folder: "
+            "ledgers={%r: ...}",
+            ", ".join(inputs.passing),
+            inputs.passing[0],
+        )
     if earlier is not None:
         begin(run, earlier)
     for party in (*settings.data.names, SERVER):
@@ -318,6 +330,7 @@ def _run(
     def program(party: PartyId) -> Callable[[Link], None]:
         return lambda link: run_simulated(run, party, work, link, custom, machines.get(party))
 
+    check_kept(run, settings)
     with run.lock():
         if processes:
             arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}

@@ -27,7 +27,7 @@ from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
-from veilgraph.run.lifetimes import Lasting, account_of, order_of, own_release, sent_labels, sent_rows, sent_sums
+from veilgraph.run.lifetimes import Lasting, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
 from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
@@ -57,7 +57,7 @@ def publisher_of(
         limit: the largest total ε that the party itself accepts, beside the job's budget.
         begun: whether the run has begun before, so that a ledger must be there if anything was kept of it.
         alignment: identity of the alignment that gave the rows their order; empty where there was none.
-        lasting: of a party with tables: its ledger of all jobs, which is paid first.
+        lasting: what the party has beyond the run: its ledger of all jobs, which is paid first; None for none.
 
     Raises:
         RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
@@ -84,13 +84,13 @@ def publisher_of(
         kept = sent = account = None
         delta = _delta_of(store, plan_, graph.common)
         if lasting is not None:
-            account = account_of(lasting.ledger, settings, lasting.ids, delta)
+            account = lasting.account(settings, delta)
         if not plan_.releases or plan_.joint is not None:
             pass  # with once, the label holder; or what is in one sum, and in no other
         elif plan_.settings.aggregation is not None and account is not None and lasting is not None:
-            kept = sent_sums(account, settings, plan_, graph, lasting.ids)
+            kept = sent_sums(account, settings, plan_, graph, lasting)
         elif plan_.settings.once and account is not None and lasting is not None:
-            sent = sent_rows(account, settings, plan_, graph, lasting.ids)
+            sent = sent_rows(account, settings, plan_, graph, lasting)
         elif plan_.settings.once:
             kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
         with (
@@ -106,7 +106,7 @@ def publisher_of(
         ):
             audited = plan_.settings.aggregation is not None and plan_.settings.canaries  # rows are watched as they are
             if plan_.settings.once and not audited and account is not None and lasting is not None:
-                publisher.order = order_of(account.lifetime.each_key(lasting.ids))
+                publisher.order = order_of(lasting.each_key(graph.num_nodes))
             yield publisher
 
 
@@ -231,8 +231,8 @@ def _local_publisher_of(
     if lasting is None:
         own = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
     else:
-        account = account_of(lasting.ledger, settings, lasting.ids, release.delta)
-        own = own_release(account, settings, graph, lasting.ids, f"{mechanism!r} {response!r}")
+        account = lasting.account(settings, release.delta)
+        own = own_release(account, settings, graph, lasting, f"{mechanism!r} {response!r}")
     with Ledger.open(
         store.path / LEDGER,
         _NO_DELTA if release.delta is None else release.delta,
@@ -274,8 +274,8 @@ def _label_publisher_of(
     if lasting is None:
         kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
     else:
-        account = account_of(lasting.ledger, settings, lasting.ids, None)
-        sent = sent_labels(account, nodes, labels, lasting.ids)
+        account = lasting.account(settings, None)
+        sent = sent_labels(account, nodes, labels, lasting, graph.num_nodes)
     with Ledger.open(
         store.path / LEDGER,
         _NO_DELTA,

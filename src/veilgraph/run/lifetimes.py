@@ -1,7 +1,7 @@
-"""A party's lifetime ledger in its jobs: where it is, who pays for what, and what is sent again.
+"""A party's lifetime ledger in its jobs: who pays for what, and what is sent again.
 
-Whose data come from tables has one: tables have ids, by which a node is the same in every job. Saved graphs, data sets
-and simulations have the ledger of their run alone.
+Whose data come from files, or who names one, has one (``ledger_places``). A node with an id is the same in every job.
+Nodes of a graph without ids are nobody's in particular: everybody pays for them.
 """
 
 from __future__ import annotations
@@ -18,37 +18,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import private_folder
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.graph.ordered import in_order
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import Keys
+from veilgraph.privacy.lifetime.costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import FOLDER, SentRows
+from veilgraph.privacy.lifetime.sent import FOLDER, Payers, SentRows
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.single import digest_of
+from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.releases import OwnRelease, released_data
+from veilgraph.run.ledger_places import LIMITS_FILE, limits_in
 
 _MARKS: Final = Path("veilgraph") / "ledgers"
 
 
 @dataclass(frozen=True)
 class Lasting:
-    """What a party with tables has beyond a run.
+    """What a party has beyond a run.
 
     Attributes:
         ledger: of all its jobs.
-        ids: of all rows of its graph.
+        ids: of all rows of its graph; None where nobody told its nodes apart.
     """
 
     ledger: Lifetime
-    ids: Sequence[str]
+    ids: Sequence[str] | None
+
+    def each_key(self, nodes: int) -> Keys:
+        """What each row goes by: its node's key, or its place; of so many."""
+        return np.arange(nodes, dtype=np.uint64) if self.ids is None else self.ledger.each_key(self.ids)
+
+    def account(self, settings: JobSettings, delta: float | None) -> Account:
+        """What a job pays from.
+
+        Args:
+            settings: the job.
+            delta: of the job's ε; None where each is pure.
+        """
+        keys = EVERYBODY if self.ids is None else self.ledger.keys(self.ids)
+        return Account(self.ledger, keys, delta, settings.hash(), settings.name)
 
 
 def default_marks() -> Path:
@@ -68,7 +85,42 @@ def lifetime_of(organisation: Organisation, marks: Path | None = None) -> Lifeti
     """
     settings = organisation.settings
     folder = organisation.folder / settings.ledger
-    return Lifetime(folder, settings.party, budget_of(settings.limits), Marks(marks or default_marks()))
+    budget = both(budget_of(settings.limits), limits_in(folder))
+    return Lifetime(folder, settings.party, budget, Marks(marks or default_marks()))
+
+
+def lifetime_at(place: LedgerPlace, marks: Path | None = None) -> Lifetime:
+    """The ledger of all that a holder without a party file ever released; ``marks`` and errors as ``lifetime_of``."""
+    budget = both(Budget(), limits_in(place.folder) or place.limits)
+    return Lifetime(place.folder, place.party, budget, Marks(marks or default_marks()))
+
+
+def both(budget: Budget, limits: LimitSettings | None) -> Budget:
+    """A party's budget within the limits that the ledger's folder says.
+
+    Raises:
+        ConfigError: they are about different things.
+    """
+    if limits is None:
+        return budget
+    other = budget_of(limits)
+    for key, one, two in (
+        ("epsilon_unit", budget.unit, other.unit),
+        ("epsilon_neighbours", budget.neighbours, other.neighbours),
+    ):
+        if one is not None and two is not None and one != two:
+            raise ConfigError(
+                f"limits.{key}={one} and {LIMITS_FILE} in the ledger's folder says {two}; a total is about one thing, "
+                "so change one of them",
+                key=f"limits.{key}",
+                value=one,
+            )
+    return Budget(
+        min(budget.epsilon, other.epsilon),
+        min(budget.delta, other.delta),
+        budget.unit or other.unit,
+        budget.neighbours or other.neighbours,
+    )
 
 
 def budget_of(limits: LimitSettings) -> Budget:
@@ -81,19 +133,7 @@ def budget_of(limits: LimitSettings) -> Budget:
     )
 
 
-def account_of(lifetime: Lifetime, settings: JobSettings, ids: Sequence[str], delta: float | None) -> Account:
-    """What a job pays from.
-
-    Args:
-        lifetime: the party's.
-        settings: the job.
-        ids: of all rows of the party's graph.
-        delta: of the job's ε; None where each is pure.
-    """
-    return Account(lifetime, lifetime.keys(ids), delta, settings.hash(), settings.name)
-
-
-def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, ids: Sequence[str]) -> SentRows:
+def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, lasting: Lasting) -> SentRows:
     """What a holder ever released of rows of embeddings (``privacy.schedule: once``).
 
     Args:
@@ -101,35 +141,37 @@ def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
         settings: the job.
         plan: of the holder.
         graph: of the holder.
-        ids: of its rows.
+        lasting: what it has beyond the run.
     """
-    each = account.lifetime.each_key(ids)
-    payers = partial(_payers, plan, graph, each, account.keys)
+    each, by_place = lasting.each_key(graph.num_nodes), lasting.ids is None
+    payers: Payers = (lambda _: account.keys) if by_place else partial(_payers, plan, graph, each, account.keys)
     whole = plan.settings.unit == "edge"
-    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph), whole=whole)
+    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph), whole=whole, by_place=by_place)
 
 
-def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, ids: Sequence[str]) -> OwnRelease:
+def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, lasting: Lasting) -> OwnRelease:
     """What a holder ever released with noise in every hop: again only where all of it is the same.
 
     The arguments are those of ``sent_rows``.
     """
     how = f"{plan.mechanism('embeddings')!r} {plan.event!r} {plan.settings.aggregation!r} {plan.settings.sum_clip!r}"
-    return OwnRelease(keeper_of(account, how), _of(account.lifetime.each_key(ids), settings, graph))
+    return OwnRelease(keeper_of(account, how), _of(lasting.each_key(graph.num_nodes), settings, graph))
 
 
-def sent_labels(account: Account, nodes: Tensor, labels: Tensor, ids: Sequence[str]) -> SentRows:
+def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lasting, rows: int) -> SentRows:
     """What a label holder ever perturbed of labels (``label_privacy``): each label is its node's own.
 
     Args:
         account: what the job pays from.
         nodes: Tensor[n] int64, whose labels these are.
         labels: Tensor[n] int64.
-        ids: of all rows of the holder's graph.
+        lasting: what the holder has beyond the run.
+        rows: of its graph.
     """
-    each = account.lifetime.each_key(ids)[nodes.numpy()]
+    each, whole = lasting.each_key(rows)[nodes.numpy()], lasting.ids is None
     of = digest_of(each.tobytes().hex(), (labels,))
-    return SentRows(account, each, lambda new: np.unique(each[new.numpy()]), of)
+    payers: Payers = (lambda _: account.keys) if whole else (lambda new: np.unique(each[new.numpy()]))
+    return SentRows(account, each, payers, of, whole=whole)
 
 
 def order_of(each: Keys) -> Tensor:
@@ -137,17 +179,17 @@ def order_of(each: Keys) -> Tensor:
     return torch.from_numpy(np.argsort(each, kind="stable"))
 
 
-def own_release(account: Account, settings: JobSettings, graph: PartyGraph, ids: Sequence[str], how: str) -> OwnRelease:
+def own_release(account: Account, settings: JobSettings, graph: PartyGraph, lasting: Lasting, how: str) -> OwnRelease:
     """What a holder ever released of what its nodes perturb: again only where all of it is the same.
 
     Args:
         account: what the job pays from.
         settings: the job.
         graph: of the holder.
-        ids: of its rows.
+        lasting: what it has beyond the run.
         how: all that the release depends on beside the data.
     """
-    each = account.lifetime.each_key(ids)
+    each = lasting.each_key(graph.num_nodes)
     depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
     return OwnRelease(keeper_of(account, how), depends)
 

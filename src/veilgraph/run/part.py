@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from veilgraph.core.trace import AnyTrace
-from veilgraph.core.types import Link, PartyId
+from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.attesting import Attesting
-from veilgraph.run.lifetimes import lifetime_of
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.run.ledger_places import kept, limits_in
+from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.run.run_directory import TABLES, PartyStore, RunDirectory
 from veilgraph.run.sending import SendingRecord
 from veilgraph.run.spread import Machines
 
@@ -74,19 +76,38 @@ class Part:
 
     @cached_property
     def lifetime(self) -> Lifetime | None:
-        """The ledger of all that the party ever released; None where the job releases nothing, or has no tables.
+        """The ledger of all that the party ever released; None where the job releases nothing, or it has none.
 
         Raises:
+            ConfigError: the limits in its folder break a rule.
             RunError: it is damaged, older than it was, gone, or cannot be read or written.
         """
-        if self.organisation is None or not self.settings.adds_noise:
+        if not self.settings.adds_noise:
             return None
-        return lifetime_of(self.organisation, self.marks)
+        if self.organisation is not None:
+            return None if self._brought_in_memory else lifetime_of(self.organisation, self.marks)
+        return None if self.place is None else lifetime_at(self.place, self.marks)
+
+    @cached_property
+    def place(self) -> LedgerPlace | None:
+        """Where the ledger is of a holder that brings a graph; None for none, and where a party file says it."""
+        return None if self.organisation is not None or self.party == SERVER else kept(self.store)
+
+    @property
+    def _brought_in_memory(self) -> bool:
+        """Whether its tables are the run's own copy, and no ledger was named: there is nothing beyond the run."""
+        organisation = self.organisation
+        assert organisation is not None
+        own = organisation.folder == self.run.party_path(self.party).absolute() / TABLES
+        return own and "ledger" not in organisation.settings.model_fields_set
 
     @property
     def limit(self) -> float | None:
         """The largest total ε that the party itself accepts."""
-        return None if self.organisation is None else self.organisation.settings.limits.max_epsilon
+        if self.organisation is not None:
+            return self.organisation.settings.limits.max_epsilon
+        limits = None if self.place is None else limits_in(self.place.folder)
+        return None if limits is None else limits.max_epsilon
 
 
 @dataclass

@@ -133,8 +133,8 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
         graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
         aligned = replace(aligned, graph=graph)
     lasting = None
-    if part.lifetime is not None and aligned.ids is not None:
-        lasting = Lasting(part.lifetime, aligned.ids)
+    if part.lifetime is not None and aligned.graph is not None:
+        lasting = Lasting(part.lifetime, aligned.ids if part.place is None else part.place.ids)
     with publisher_of(
         store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
     ) as publisher:

@@ -65,6 +65,8 @@ VIEW_PASSES: Final = 50
 
 _NODES, _CANARIES = "nodes", "canaries"
 _PASSES: Final = "passes.json"
+TABLES: Final = "tables"
+"""Where a party's part of a run has the tables that were brought in memory."""
 _ASIDE: Final = "metrics.replaced.jsonl"
 _UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
 """Names of the files that ``write_whole`` has not renamed yet."""

@@ -13,7 +13,7 @@ from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.lifetimes import Lasting, account_of
+from veilgraph.run.lifetimes import Lasting
 from veilgraph.run.run_directory import PartyStore
 
 
@@ -38,7 +38,7 @@ def sampled_publisher_of(
         plan: of the job.
         graph: the party's; None at the server.
         limit: the largest total ε that the party itself accepts.
-        lasting: of a party with tables: its ledger of all jobs, which is paid first.
+        lasting: what the party has beyond the run: its ledger of all jobs, which is paid first; None for none.
         begun: whether the run has begun before.
 
     Raises:
@@ -56,5 +56,5 @@ def sampled_publisher_of(
         job=settings.hash(),
         expected=begun and bool(store.epochs() or store.model_path.is_file()),
     ) as ledger:
-        account = None if lasting is None else account_of(lasting.ledger, settings, lasting.ids, delta)
+        account = None if lasting is None else lasting.account(settings, delta)
         yield SampledPublisher(plan, ledger, system_secrets, account)

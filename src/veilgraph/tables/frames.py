@@ -123,6 +123,12 @@ class Tables:
         found._said = {"limits": dict(limits), **self._said}
         return found
 
+    def paying(self, ledger: Path) -> Tables:
+        """The same, with the folder of their ledger for life; without, they have that of their run alone."""
+        found = copy.copy(self)
+        found._said = {**self._said, "ledger": str(ledger)}
+        return found
+
     def write(self, folder: Path) -> None:
         """Writes the files that ``described`` names."""
         private_folder(folder)

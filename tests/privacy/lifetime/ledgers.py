@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.lifetime.costs import Keys
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
 
@@ -25,8 +26,10 @@ def charge(
     ids: Iterable[str] = NODES,
     delta: float | None = 1e-5,
     content: str = "",
+    keys: Keys | None = None,
 ) -> None:
-    of.charge(event, "embeddings", count, of.keys(ids), delta=delta, run=RUN, job="job", content=content)
+    whose = of.keys(ids) if keys is None else keys
+    of.charge(event, "embeddings", count, whose, delta=delta, run=RUN, job="job", content=content)
 
 
 def count_of(of: Lifetime) -> int:

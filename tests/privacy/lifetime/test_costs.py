@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
-from veilgraph.privacy.lifetime.costs import NOTHING, Costs, Price, epsilon, price
+from veilgraph.privacy.lifetime.costs import EVERYBODY, NOTHING, Costs, Price, epsilon, is_everybody, price
 
 EVENTS: list[Event] = [GaussianEvent(3.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(4.0), LocalEvent(0.25)]
 CHARGES = st.lists(
@@ -56,3 +56,36 @@ def test_nothing_costs_nothing_and_what_has_no_price_costs_everything():
     assert epsilon(NOTHING, 1e-6) == Costs().most(1e-6) == 0
     assert Costs().most(1e-6, keys([1, 2]), Price(0.0, 2.0)) == 2
     assert epsilon(Price(0.0, math.inf), 1e-6) == math.inf
+
+
+@given(
+    CHARGES, st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), max_size=4), st.sampled_from([1e-3, 1e-6])
+)
+def test_what_everybody_pays_each_node_has_paid_whenever_it_comes(charges, of_all, delta):
+    """Who never paid for itself has paid what everybody did; of everybody the node that paid most counts."""
+    costs, common = Costs(), list[Event]()
+    mine: dict[int, list[Event]] = {node: [] for node in range(13)}
+    for turn in range(max(len(charges), len(of_all))):
+        for nodes, event, count in charges[turn : turn + 1]:
+            costs.add(keys(nodes), price(event, count))
+            for node in nodes:
+                mine[node] += [event] * count
+        for event, count in of_all[turn : turn + 1]:
+            costs.add(EVERYBODY, price(event, count))
+            common += [event] * count
+    totals = {node: total(events + common, delta) for node, events in mine.items()}
+    most = max([*totals.values(), total(common, delta)])
+    assert costs.most(delta) == pytest.approx(most, rel=1e-9)
+    assert costs.most(delta, keys([99])) == pytest.approx(total(common, delta), rel=1e-9)
+    for node, wanted in totals.items():
+        assert costs.most(delta, keys([node])) == pytest.approx(wanted, rel=1e-9)
+    more = max(total([*events, *common, EVENTS[0]], delta) for events in [*mine.values(), []])
+    assert costs.most(delta, EVERYBODY, price(EVENTS[0], 1)) == pytest.approx(more, rel=1e-9)
+    assert costs.nodes == sum(bool(events) for events in mine.values())
+
+
+def test_everybody_is_no_list_of_nodes():
+    assert is_everybody(EVERYBODY)
+    assert is_everybody(np.append(keys([3, 4]), EVERYBODY)), "who has that key by chance pays for all"
+    assert not is_everybody(keys([]))
+    assert not is_everybody(keys([0, 2**64 - 2]))

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests import nightly
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import EVENT, NODES, charge, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
 from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import About, Budget
 
 EDGE = GaussianEvent(5.0, "replacement", "edge")
@@ -99,6 +101,24 @@ def test_nodes_that_no_release_depends_on_have_all_of_their_budget(folder):
     with pytest.raises(BudgetSpent):
         charge(opened, ids=NODES[9:11])
     assert opened.room(EVENT, opened.keys(["somebody new"]), 1e-5) == 1
+
+
+def test_who_has_no_id_may_be_anybody(folder):
+    """So its releases, and those of each other node, are one total, whichever came first."""
+    opened = ledger(folder, budget_for(3))
+    charge(opened, ids=NODES[:5])
+    charge(opened, keys=EVERYBODY)
+    assert opened.room(EVENT, opened.keys(NODES[:5]), 1e-5) == 1
+    assert opened.room(EVENT, EVERYBODY, 1e-5) == 1
+    assert opened.room(EVENT, opened.keys(["somebody new"]), 1e-5) == 2
+    charge(opened, keys=EVERYBODY)
+    for keys in (EVERYBODY, opened.keys(NODES[:1])):
+        with pytest.raises(BudgetSpent):
+            charge(opened, keys=keys)
+    charge(opened, ids=["somebody new"])
+    assert opened.total() == pytest.approx(opened.budget.epsilon, rel=1e-12)
+    assert ledger(folder, budget_for(3)).total() == opened.total()
+    assert opened.nodes == 6
 
 
 def test_the_least_delta_of_any_job_is_the_total_s(folder):
@@ -190,12 +210,15 @@ def test_threads_pay_for_all_that_they_send_and_for_nothing_twice(folder):
     assert len(sent) == count_of(opened[0]) == 60
 
 
-def test_processes_that_are_killed_have_paid_for_all_that_they_sent(folder):
+@pytest.mark.parametrize(
+    "keys", [pytest.param(None, id="nodes"), pytest.param(EVERYBODY, marks=nightly, id="everybody")]
+)
+def test_processes_that_are_killed_have_paid_for_all_that_they_sent(folder, keys):
     """100 kills at random moments, two processes at a time: the last release that fits is the last that is made."""
     budget, draw, made = budget_for(3000), random.Random(7), 0
     ledger(folder, budget)
     for _ in range(50):
-        children = [child(folder, budget) for _ in range(2)]
+        children = [child(folder, budget, keys) for _ in range(2)]
         time.sleep(draw.uniform(0.0, 0.03))
         for pid, _ in children:
             os.kill(pid, signal.SIGKILL)
@@ -208,7 +231,7 @@ def test_processes_that_are_killed_have_paid_for_all_that_they_sent(folder):
     assert after.total() <= budget.epsilon * (1 + 1e-12)
 
 
-def child(folder, budget):
+def child(folder, budget, keys):
     """A process that pays and then says that it has sent, for as long as it lives."""
     end, said = os.pipe()
     if pid := os.fork():
@@ -217,7 +240,7 @@ def child(folder, budget):
     try:
         of = ledger(folder, budget)
         while True:
-            charge(of)
+            charge(of, keys=keys)
             os.write(said, b"x")
     finally:
         os._exit(0)

@@ -10,6 +10,7 @@ from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import Budget
 from veilgraph.privacy.lifetime.sent import SentRows
 
@@ -20,21 +21,26 @@ ONE = Budget(accountant.total({EVENT: 1}, 1e-5), 1e-4)
 class Holder:
     """Its rows, and what it released."""
 
-    def __init__(self, folder, budget=ONE, ids=NODES):
-        self.lifetime, self.ids = ledger(folder, budget), list(ids)
+    def __init__(self, folder, budget=ONE, ids=NODES, whole=False):
+        self.lifetime, self.ids, self.whole = ledger(folder, budget), list(ids), whole
         self.rows = torch.randn(len(self.ids), 3, dtype=torch.float64)
         self.made, self.paid = [], []
 
     def sent(self, of="data", event=EVENT, mechanism="gaussian", kill=None, whole=False):
-        account = Account(self.lifetime, self.lifetime.keys(self.ids), 1e-5, "ab" * 32, "job")
-        each = self.lifetime.each_key(self.ids)
-        rows = SentRows(account, each, lambda new: np.sort(each[new.numpy()]), of, whole=whole)
+        rows = self.of(of, whole=whole)
         return rows.release("embeddings", self.rows, event, mechanism, self._noised, kill or self.paid.append)
 
     def holds(self, of="data", event=EVENT, mechanism="gaussian"):
+        return self.of(of).holds("embeddings", event, mechanism)
+
+    def of(self, of="data", *, whole=False):
+        """Without ids everybody pays, and rows go by their places."""
+        if self.whole:
+            account = Account(self.lifetime, EVERYBODY, 1e-5, "ab" * 32, "job")
+            return SentRows(account, np.arange(len(self.rows), dtype=np.uint64), lambda _: EVERYBODY, of, by_place=True)
         each = self.lifetime.each_key(self.ids)
         account = Account(self.lifetime, self.lifetime.keys(self.ids), 1e-5, "ab" * 32, "job")
-        return SentRows(account, each, lambda new: each, of).holds("embeddings", event, mechanism)
+        return SentRows(account, each, lambda new: np.sort(each[new.numpy()]), of, whole=whole)
 
     def _noised(self, rows):
         self.made.append(len(rows))
@@ -157,3 +163,49 @@ def test_damage_is_one_clear_error(holder):
     path.write_bytes(path.read_bytes()[:100])
     with refused(RunError, key=path):
         holder.sent()
+
+
+# Without ids
+
+
+@pytest.fixture
+def nameless(tmp_path):
+    torch.manual_seed(3)
+    return Holder(tmp_path / "ledger", Budget(50.0, 1e-4), whole=True)
+
+
+def test_rows_without_names_are_the_same_as_a_whole_or_all_are_new(nameless):
+    first = nameless.sent()
+    assert torch.equal(nameless.sent(), first)
+    assert nameless.of().fits("embeddings", nameless.rows, EVENT, "gaussian")
+    nameless.rows[4] += 1e-12
+    second = nameless.sent()
+    assert bool((first != second).all())
+    assert nameless.made == [20, 20]
+    assert nameless.lifetime.nodes == 0
+    assert nameless.lifetime.total() == pytest.approx(accountant.total({EVENT: 2}, 1e-5))
+
+
+@pytest.mark.parametrize("count", [7, 25])
+def test_of_rows_without_names_others_than_before_are_all_new(nameless, count):
+    """A part of them tells nothing of the rest, and neither do they of more."""
+    first = nameless.sent()
+    nameless.rows = torch.cat([nameless.rows, torch.randn(5, 3, dtype=torch.float64)])[:count]
+    second = nameless.sent()
+    shared = min(count, 20)
+    assert bool((second[:shared] != first[:shared]).all())
+    assert torch.equal(nameless.sent(), second)
+    assert count_of(nameless.lifetime) == 2
+
+
+def test_a_budget_that_is_spent_by_one_node_has_no_room_for_the_nameless(nameless):
+    price = accountant.total({EVENT: 1}, 1e-5)
+    nameless.lifetime = ledger(nameless.lifetime.lines.folder, Budget(price, 1e-4))
+    named = Holder(nameless.lifetime.lines.folder, Budget(price, 1e-4), ids=NODES[:20])
+    named.rows = named.rows[:20]
+    named.sent()
+    assert not nameless.of().fits("embeddings", nameless.rows, EVENT, "gaussian")
+    with pytest.raises(BudgetSpent):
+        nameless.sent()
+    assert torch.equal(named.sent(), named.sent()), "what it kept is its own"
+    assert named.made == [20]

@@ -15,7 +15,7 @@ class Account:
 
     Attributes:
         lifetime: the party's.
-        keys: of all nodes in the party's tables.
+        keys: of all nodes in the party's data; everybody where nobody tells them apart.
         delta: δ of the job; None where every ε is pure.
         run: SHA-256 of the job's settings.
         job: its name.

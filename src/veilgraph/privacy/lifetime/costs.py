@@ -11,7 +11,8 @@ twentieth of the job's δ, and is a Gaussian release else. Where none shows all,
 does with a probability of at most the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) +
 Σε.
 
-A release about which nodes do not say the same is charged to those alone whose data it depends on.
+A release about which nodes do not say the same is charged to those alone whose data it depends on. Of data whose nodes
+nobody told apart it is charged to everybody: each node there may be any node of any other release.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from veilgraph.privacy.lifetime.stand_in import stand_in
 
 Keys = NDArray[np.uint64]
 """Sorted keys of nodes, each once. Two nodes of one key pay together, which is more than either has to."""
+EVERYBODY: Final[Keys] = np.array([2**64 - 1], np.uint64)
+"""In place of keys: all nodes that ever paid or ever will. Who has this key by chance pays for all, too."""
 
 
 class Price(NamedTuple):
@@ -77,10 +80,16 @@ def epsilon(of: Price, delta: float) -> float:
     return accountant.gaussian_epsilon(math.sqrt(of.squares), delta - of.failure) + of.pure
 
 
+def is_everybody(keys: Keys) -> bool:
+    """Whether these are all nodes that ever paid or ever will."""
+    return bool(len(keys)) and keys[-1] == EVERYBODY[0]
+
+
 class Costs:
     """The sums of all nodes that have paid anything."""
 
     def __init__(self) -> None:
+        self._everybody = NOTHING
         self._keys: Keys = np.empty(0, np.uint64)
         self._squares = np.empty(0)
         self._pure = np.empty(0)
@@ -88,11 +97,19 @@ class Costs:
 
     @property
     def nodes(self) -> int:
-        """How many have paid."""
+        """How many have paid for themselves."""
         return len(self._keys)
+
+    @property
+    def everybody(self) -> Price:
+        """What each node has paid, whoever it is."""
+        return self._everybody
 
     def add(self, keys: Keys, price: Price) -> None:
         """Charges every one of these nodes."""
+        if is_everybody(keys):
+            self._everybody = self._everybody.plus(price)
+            return
         places = np.searchsorted(self._keys, keys)
         known = places < len(self._keys)
         known[known] = self._keys[places[known]] == keys[known]
@@ -104,14 +121,15 @@ class Costs:
         self._failure[places] += price.failure
 
     def prices(self, keys: Keys | None = None) -> list[Price]:
-        """The different prices that these nodes have paid, or all that have paid; nothing counts as one of them."""
+        """The different prices that these nodes have paid, or all that have paid; a node that is new is one of them."""
         sums = np.stack([self._squares, self._pure, self._failure], axis=1)
-        if keys is not None:
+        if keys is not None and not is_everybody(keys):
             places = np.searchsorted(self._keys, keys)
             known = places < len(self._keys)
             known[known] = self._keys[places[known]] == keys[known]
             sums = sums[places[known]]
-        return [NOTHING, *(Price(*map(float, row)) for row in np.unique(sums, axis=0))]
+        own = [NOTHING, *(Price(*map(float, row)) for row in np.unique(sums, axis=0))]
+        return [each.plus(self._everybody) for each in own]
 
     def most(self, delta: float, keys: Keys | None = None, more: Price = NOTHING) -> float:
         """The largest total ε of these nodes, or of all, once each has paid ``more``."""

@@ -235,7 +235,7 @@ class Lifetime:
 
     @property
     def nodes(self) -> int:
-        """How many nodes have paid anything."""
+        """How many nodes have paid for themselves."""
         return self._read.costs.nodes
 
     @property

@@ -119,8 +119,8 @@ class Lines:
         with self.held():
             if self.header.party != party:
                 raise RunError(
-                    f"{self.path}: of party {self.header.party!r}, and this is {party!r}; give every party a ledger of "
-                    "its own"
+                    f"{self.path}: of party {self.header.party!r}, and this is {party!r}; call it by that name where "
+                    "the data are the same, or give every party a ledger of its own"
                 )
 
     @property
@@ -149,7 +149,8 @@ class Lines:
         except OSError as error:
             raise RunError(
                 f"{self.path}: cannot be read and written ({error}); nothing may be released without it. Make it "
-                "readable and writable, or say in the party file where else the ledger is to be"
+                "readable and writable, or say in the party file where else the ledger is to be (of a graph: ledgers= "
+                "of veilgraph.fit)"
             ) from error
 
     def append(self, entry: Entry) -> None:
@@ -271,6 +272,19 @@ class Lines:
 
     def _mark(self) -> None:
         self._marks.put(self.header.id, Mark(str(self.folder), self.count, self._digests[-1]))
+
+
+def begun_by(folder: Path) -> str:
+    """The party whose ledger is in a folder.
+
+    Raises:
+        RunError: none is, or it is damaged.
+    """
+    path = folder / FILE
+    try:
+        return Header.model_validate_json(path.read_bytes().partition(b"\n")[0]).party
+    except (OSError, ValidationError) as error:
+        raise RunError(f"{path}, line 1: not the first line of a ledger; {_WAY_OUT}") from error
 
 
 def now() -> str:

@@ -3,7 +3,8 @@
 A row is the same where its node is, by its id, and every bit of it before the noise, with the same mechanism. So what
 was released is neither drawn anew, which would average out, nor paid for twice, and where some rows have changed those
 alone are noised and paid for, by the nodes whose data they depend on. **Which rows have changed shows**: the others are
-byte for byte what they were.
+byte for byte what they were. Of data without ids a row's place is no node's name: all rows are sent again where all are
+the same, and else all are released anew.
 """
 
 from __future__ import annotations
@@ -62,15 +63,26 @@ class SentRows:
         each: key of the node of every row that is released, in the job's order.
         payers: whose data new rows depend on.
         of: what tells the holder's data as they are now from all others.
-        whole: all rows are made anew where one has changed, for everybody pays in any case, and which have changed
-            would show at which nodes an edge did.
+        whole: all rows are made anew where one has changed: everybody pays in any case, and which have changed would
+            show at which nodes an edge did.
+        by_place: ``each`` are places and no nodes' names, so that other numbers of rows are other data.
 
     Raises:
         RunError: what was kept is damaged.
     """
 
-    def __init__(self, account: Account, each: Keys, payers: Payers, of: str, *, whole: bool = False) -> None:
-        self._account, self._each, self._payers, self._of, self._whole = account, each, payers, of, whole
+    def __init__(
+        self,
+        account: Account,
+        each: Keys,
+        payers: Payers,
+        of: str,
+        *,
+        whole: bool = False,
+        by_place: bool = False,
+    ) -> None:
+        self._account, self._each, self._payers, self._of = account, each, payers, of
+        self._whole, self._by_place = whole or by_place, by_place
         self._folder = account.lifetime.lines.folder / FOLDER
         self._secret = account.lifetime.secret("rows")
 
@@ -154,6 +166,8 @@ class SentRows:
         same = places < len(kept.keys)
         found = places[same]
         same[same] = (kept.keys[found] == self._each[same]) & (kept.digests[found] == digests[same]).all(axis=1)
+        if self._by_place and len(kept.keys) != len(same):
+            same[:] = False
         return places, same & (same.all() or not self._whole)
 
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
@@ -161,7 +175,7 @@ class SentRows:
         keys, first = np.unique(self._each[new], return_index=True)
         content = hashlib.sha256(keys.astype("<u8").tobytes() + made.contiguous().numpy().tobytes()).hexdigest()
         cohort = self._account.lifetime.lines.keep_cohort(self._payers(torch.from_numpy(new)))
-        stays = ~np.isin(kept.keys, keys)
+        stays = ~np.isin(kept.keys, keys) & (not self._whole)
         all_keys = np.concatenate([kept.keys[stays], keys])
         order = np.argsort(all_keys, kind="stable")
         batch = np.concatenate([kept.batch[stays], np.full(len(keys), len(kept.batches))])[order]
@@ -183,7 +197,7 @@ class SentRows:
         return np.frombuffer(found, np.uint8).reshape(len(content), _DIGEST_BYTES)
 
     def _path(self, channel: str, event: Event, mechanism: str) -> Path:
-        about = json.dumps([channel, to_json(event), mechanism])
+        about = json.dumps([channel, to_json(event), mechanism, *(["whole"] if self._whole else [])])
         return self._folder / f"{hashlib.sha256(about.encode()).hexdigest()}.safetensors"
 
     def _load(self, path: Path) -> _Kept:

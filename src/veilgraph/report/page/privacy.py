@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.report.budget import epsilon_text, worth
+from veilgraph.report.budget import epsilon_text, passing_note, worth
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.guarantee import Guarantee, guarantee
@@ -23,6 +23,7 @@ class _Ledger(BaseModel):
     epsilon_total: float | None
     delta: float | None = None
     budget: float | None = None
+    lasting: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ def privacy(found: Found) -> Privacy:
     ledgers = _ledgers(found)
     accounts = tuple(_account(holder, ledger) for holder, ledger in ledgers.items())
     notes = _missing(found, ledgers)
+    if said := passing_note({holder: ledger.model_dump() for holder, ledger in ledgers.items()}):
+        notes = (said, *notes)
     if found.summary is not None and (said := worth(found.summary, job)):
         notes = (said, *notes)
     deltas = [ledger.delta for ledger in ledgers.values() if ledger.delta is not None]

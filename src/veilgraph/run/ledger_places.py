@@ -1,0 +1,262 @@
+"""Where the ledger for life is of a holder that brings a graph, or tables from Python, and what it limits.
+
+A saved graph has one without being asked: beside the file, in the folder ``ledger``, in a folder with the party's name
+as it was saved, whatever a job calls it. Of what comes from memory nobody knows where it belongs: its ledger is named,
+or it has that of its run alone. A party file says all this itself (``ledger``, ``limits``).
+
+What the ledger may come to is in its folder, in ``limits.yaml``, so that it holds for whoever pays from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import yaml
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.given import check_mapping, path_of, wrong_type
+from veilgraph.core.settings import NAME_PATTERN
+from veilgraph.core.types import PartyId
+from veilgraph.core.yaml_file import read_yaml
+from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.graph.party import load_party_ids, saved_name
+from veilgraph.protocol.inputs import LedgerPlace
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import LimitSettings, parse_limits
+from veilgraph.protocol.organisation import largest_epsilon, refusal_of_limits
+from veilgraph.protocol.revealed import all_revelations
+from veilgraph.run.run_directory import PartyStore, RunDirectory
+
+GivenLedgers: TypeAlias = "Mapping[PartyId, str | os.PathLike[str] | Mapping[str, object]]"
+"""Holder → folder of its ledger for life; or ``{"folder": ..., "max_epsilon": ...}`` and other limits of ``LIMITS``."""
+
+LIMITS_FILE: Final = "limits.yaml"
+LIMITS: Final = ("max_epsilon", "max_delta", "epsilon_unit", "epsilon_neighbours")
+"""Keys of a party file's ``limits`` that are about its ledger."""
+_BESIDE: Final = "ledger"
+_FOLDER: Final = "folder"
+_PLACE: Final = "ledger_place.json"
+_IDS: Final = "ledger_ids"
+_MOST_ROUNDS: Final = 64
+_ABOUT: Final = "holder → folder of its ledger for life"
+
+
+def limits_in(folder: Path) -> LimitSettings | None:
+    """What a ledger's folder says that it may come to; None where it says nothing.
+
+    Raises:
+        ConfigError: the file breaks a rule.
+    """
+    path = folder / LIMITS_FILE
+    if not path.is_file():
+        return None
+    return _limits(read_yaml(path, "file of limits"), str(path))
+
+
+def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
+    """The ledgers that a caller names.
+
+    Args:
+        ledgers: ``GivenLedgers``, or None.
+        holders: of the job.
+
+    Raises:
+        ConfigError: it is of another type, or of others; or a limit breaks a rule or is not the one in the folder.
+    """
+    if ledgers is None:
+        return {}
+    check_mapping("ledgers", ledgers, _ABOUT)
+    assert isinstance(ledgers, Mapping)
+    if unknown := sorted(set(ledgers) - set(holders)):
+        raise ConfigError(
+            f"ledgers: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name",
+            key="ledgers",
+            value=unknown[0],
+        )
+    return {name: _named(name, said) for name, said in ledgers.items()}
+
+
+def place(name: PartyId, said: object, party: str) -> LedgerPlace:
+    """One ledger as a caller names it.
+
+    Args:
+        name: of the argument that is said, in errors.
+        said: a folder, or a mapping with one and with limits.
+        party: whose it is.
+
+    Raises:
+        ConfigError: as ``named``.
+    """
+    if not isinstance(said, Mapping):
+        return LedgerPlace(path_of(name, said, "a ledger's folder").absolute(), party)
+    if _FOLDER not in said:
+        raise ConfigError(f"{name}: says no folder; give {{'folder': 'ledgers/bank', 'max_epsilon': 1.0}}", key=name)
+    folder = path_of(name, said[_FOLDER], "a ledger's folder").absolute()
+    stated = {key: value for key, value in said.items() if key != _FOLDER}
+    limits = _limits(stated, name) if stated else None
+    kept = limits_in(folder)
+    if limits is not None and kept is not None and limits != kept:
+        raise ConfigError(
+            f"{name}: its limits are others than those in {folder / LIMITS_FILE}, which hold for whoever pays from "
+            "that ledger; leave them out, or change the file",
+            key=name,
+            value=stated,
+        )
+    return LedgerPlace(folder, party, limits=limits)
+
+
+def beside(path: Path) -> LedgerPlace:
+    """That of a saved graph, without being asked.
+
+    Raises:
+        DataError: there is no such graph.
+    """
+    party = saved_name(path)
+    name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
+    return LedgerPlace(path.resolve().parent / _BESIDE / name, party)
+
+
+def with_ids_of(found: LedgerPlace, path: Path) -> LedgerPlace:
+    """With the ids that a saved graph has, if any.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    return LedgerPlace(found.folder, found.party, load_party_ids(path), found.limits)
+
+
+def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
+    """Refuses two holders of a job that would pay from one ledger.
+
+    Raises:
+        ConfigError: names them.
+    """
+    whose: dict[Path, PartyId] = {}
+    for holder, each in places.items():
+        if (other := whose.setdefault(each.folder, holder)) != holder:
+            raise ConfigError(
+                f"ledgers: {other} and {holder} would both pay from {each.folder}; give each one of its own, as in "
+                f"ledgers={{'{holder}': 'ledgers/{holder}'}}",
+                code="one-ledger",
+                key="ledgers",
+                value=str(each.folder),
+            )
+
+
+def refusal(found: LedgerPlace, settings: JobSettings, holder: PartyId, nodes: int | None = None) -> str | None:
+    """Why a ledger's limits do not allow a job; None where they do.
+
+    Args:
+        found: of the holder.
+        settings: the job.
+        holder: as the job calls it.
+        nodes: common to all holders, where that is known.
+
+    Raises:
+        ConfigError: the limits break a rule.
+    """
+    limits = limits_in(found.folder) or found.limits
+    if limits is None:
+        return None
+    everything = {"leakage": tuple(all_revelations()), "max_rounds": _MOST_ROUNDS}
+    return refusal_of_limits(limits.model_copy(update=everything), settings, holder, nodes)
+
+
+def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, nodes: int | None = None) -> None:
+    """Refuses a job that a holder's ledger does not allow.
+
+    Raises:
+        ConfigError: says whose, and why.
+    """
+    for holder, each in places.items():
+        if (reason := refusal(each, settings, holder, nodes)) is not None:
+            raise ConfigError(
+                f"{holder} refuses the job: {reason} ({each.folder / LIMITS_FILE})", code="refused", party=holder
+            )
+
+
+def keep(store: PartyStore, found: LedgerPlace) -> None:
+    """Keeps in a party's part of a run where its ledger is, and its limits in that ledger's folder."""
+    keep_limits(found)
+    if found.ids is not None:
+        store.keeper.put(_IDS, pack_ids(found.ids), {})
+    about = {"folder": str(found.folder), "party": found.party, "ids": found.ids is not None}
+    write_whole(store.path / _PLACE, json.dumps(about).encode())
+
+
+def keep_limits(found: LedgerPlace) -> None:
+    """Has a ledger's folder say from now on what the ledger may come to, where it does not yet."""
+    if found.limits is not None and limits_in(found.folder) is None:
+        said = found.limits.model_dump(mode="json", include=found.limits.model_fields_set)
+        write_whole(private_folder(found.folder) / LIMITS_FILE, yaml.safe_dump(said, sort_keys=False).encode())
+
+
+def kept(store: PartyStore) -> LedgerPlace | None:
+    """Where a party's ledger is; None where it has none but that of the run, or its party file says so.
+
+    Raises:
+        RunError: what was kept is damaged, or its ids are gone.
+    """
+    path = store.path / _PLACE
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        folder, party, with_ids = Path(said["folder"]), str(said["party"]), bool(said["ids"])
+        ids = None
+        if with_ids:
+            held = store.keeper.get(_IDS)
+            ids = unpack_ids({} if held is None else held.tensors)
+            if ids is None:
+                raise KeyError(_IDS)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
+    return LedgerPlace(folder, party, ids)
+
+
+def check_kept(run: RunDirectory, settings: JobSettings) -> None:
+    """Refuses to go on with a run that a holder's ledger does not allow any more.
+
+    Raises:
+        ConfigError: as ``check_limits``.
+        RunError: as ``kept``.
+    """
+    found = {name: kept(run.party(name)) for name in settings.data.names}
+    check_limits({name: each for name, each in found.items() if each is not None}, settings)
+
+
+def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
+    """The holders of a job that pay for releases from the ledger of their run alone.
+
+    Args:
+        settings: the job.
+        lasting: those that have a ledger for life.
+    """
+    if not settings.adds_noise:
+        return []
+    return [name for name in settings.data.names if name not in lasting and largest_epsilon(settings, name) > 0]
+
+
+def _named(name: PartyId, said: object) -> LedgerPlace:
+    if not isinstance(said, str | os.PathLike | Mapping):
+        way_out = "give a path, or {'folder': path, 'max_epsilon': 1.0}"
+        raise wrong_type("ledgers", said, "a ledger's folder", way_out, party=name)
+    return place(f"ledgers.{name}", said, name)
+
+
+def _limits(said: object, source: str) -> LimitSettings:
+    if isinstance(said, Mapping) and (others := [key for key in said if key not in LIMITS]):
+        raise ConfigError(
+            f"{source}: {others[0]!r} is no limit of a ledger, which has {', '.join(LIMITS)}; leave it out, or "
+            "describe tables in a party file",
+            key=source,
+            value=str(others[0]),
+        )
+    return parse_limits(said, source)

@@ -1,0 +1,13 @@
+"""What runs in this room are given."""
+
+from __future__ import annotations
+
+import pytest
+
+from veilgraph.run import ledger_places
+
+
+@pytest.fixture
+def from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Saved graphs as if they came from memory: what is kept of their releases, and paid, is the run's alone."""
+    monkeypatch.setattr(ledger_places, "beside", lambda _: None)

@@ -1,0 +1,543 @@
+"""Ledgers for life of holders that bring graphs, or tables from Python: where they are, who pays, what they refuse."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import veilgraph as vg
+from tests import nightly
+from tests.cli.commands import veilgraph as command
+from tests.errors import refused
+from tests.faults.runs import table_job
+from tests.paradigms.once import change_features, once_job
+from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
+from tests.roles.federation import small_parties
+from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
+from veilgraph.core.tensor_file import load_tensors
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.protocol.inputs import LedgerPlace
+from veilgraph.protocol.job import JobSettings
+from veilgraph.report.page.assemble import page_html
+from veilgraph.run import ledger_places
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.ledger_places import LIMITS_FILE, beside
+from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.shipped import with_overrides
+
+ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}
+QUICK: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "last"}}
+JOB: dict[str, Any] = {
+    "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
+    "privacy": {"schedule": "once", **ONE},
+    **QUICK,
+}
+"""Of what holders bring from Python."""
+NODES = 60
+IDS = [f"c{number}" for number in range(NODES)]
+
+
+def job(folder: Path, **privacy: Any) -> JobSettings:
+    return once_job(folder, QUICK, **(ONE | privacy))
+
+
+def other(settings: JobSettings, number: int = 1) -> JobSettings:
+    """Of other rows: what was released is of no use for it."""
+    return with_overrides(settings, {"name": f"other{number}", "privacy.clip": 0.5 + number / 100})
+
+
+def folder_of(data: Path, party: str = OTHER) -> Path:
+    return data / "ledger" / party
+
+
+def ledger(folder: Path, party: str = OTHER) -> Lifetime:
+    return lifetime_at(LedgerPlace(folder, party))
+
+
+def limited(folder: Path, **limits: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / LIMITS_FILE).write_text(yaml.safe_dump(limits))
+
+
+def given(run: Path) -> Tensor:
+    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
+
+
+def graphs() -> dict[str, PartyGraph]:
+    return {graph.party: graph for graph in small_parties(2)}
+
+
+# Saved graphs
+
+
+def test_a_saved_graph_pays_for_life_from_a_ledger_beside_it(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    limited(folder_of(tmp_path / "data"), max_epsilon=1.0)
+    first = train(settings, tmp_path / "first")
+    second = train(with_overrides(settings, {"name": "second", "seed": 77}), tmp_path / "second")
+    predict(second.path)
+    assert torch.equal(given(first.path), given(second.path))
+    of = ledger(folder_of(tmp_path / "data"))
+    assert of.total() == pytest.approx(1.0, rel=1e-8)
+    with refused(BudgetSpent, code="no-room"):
+        train(other(settings), tmp_path / "third")
+    assert paid(tmp_path / "third", OTHER).total() == 0
+    assert of.total() == pytest.approx(1.0, rel=1e-8)
+    assert (
+        not folder_of(tmp_path / "data", LABEL_HOLDER).joinpath(FILE).exists()
+        or ledger(folder_of(tmp_path / "data", LABEL_HOLDER), LABEL_HOLDER).total() == 0
+    )
+    assert first.summary["privacy"][OTHER]["lasting"] is True
+
+
+def test_without_a_limit_saved_graphs_are_counted_and_nothing_refused(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    for number in range(3):
+        train(other(settings, number), tmp_path / f"{number}")
+    assert 1.5 < ledger(folder_of(tmp_path / "data")).total() < 3
+
+
+@nightly
+def test_processes_pay_as_threads_do(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    limited(folder_of(tmp_path / "data"), max_epsilon=1.0)
+    train(settings, tmp_path / "first", processes=True)
+    assert ledger(folder_of(tmp_path / "data")).total() == pytest.approx(1.0, rel=1e-8)
+    with refused(BudgetSpent, code="no-room"):
+        train(other(settings), tmp_path / "second", processes=True)
+
+
+def test_another_name_in_the_job_is_the_same_ledger(tmp_path: Path) -> None:
+    """And so are a link to the file, and its path given from Python."""
+    settings = job(tmp_path / "data")
+    limited(folder_of(tmp_path / "data"), max_epsilon=1.0)
+    train(settings, tmp_path / "first")
+    files = settings.data.graphs or {}
+    elsewhere = tmp_path / "elsewhere.safetensors"
+    elsewhere.symlink_to(files[OTHER])
+    brought = {"one": files[LABEL_HOLDER], "two": elsewhere}
+    with refused(BudgetSpent, code="no-room"):
+        vg.fit({**JOB, "privacy": {**JOB["privacy"], "clip": 0.5}}, brought, tmp_path / "second")
+
+
+def test_two_holders_do_not_pay_from_one_ledger(tmp_path: Path) -> None:
+    for name, graph in graphs().items():
+        save_party(replace(graph, party="same"), tmp_path / f"{name}.safetensors")
+    brought = {name: tmp_path / f"{name}.safetensors" for name in "AB"}
+    with refused(ConfigError, code="one-ledger", key="ledgers"):
+        vg.fit(JOB, brought, tmp_path / "run")
+    vg.fit(JOB, brought, tmp_path / "run", ledgers={"B": tmp_path / "ledger of B"})
+    vg.fit({name: each for name, each in JOB.items() if name != "privacy"}, brought, tmp_path / "open")
+
+
+def test_a_name_that_is_no_folder_stays_in_the_folder(tmp_path: Path) -> None:
+    save_party(replace(graphs()["B"], party="../../B"), tmp_path / "B.safetensors")
+    place = beside(tmp_path / "B.safetensors")
+    assert place.folder.parent == tmp_path / "ledger"
+    assert place.party == "../../B"
+
+
+@pytest.mark.parametrize("what", ["older", "gone", "another"])
+def test_a_graph_s_ledger_that_was_copied_or_put_back_is_refused(tmp_path: Path, what: str) -> None:
+    settings, folder = job(tmp_path / "data"), folder_of(tmp_path / "data")
+    train(settings, tmp_path / "first")
+    shutil.copytree(folder, tmp_path / "older")
+    train(other(settings), tmp_path / "second")
+    shutil.rmtree(folder)
+    if what == "older":
+        shutil.copytree(tmp_path / "older", folder)
+    elif what == "another":
+        text = (tmp_path / "older" / FILE).read_text().splitlines()
+        shutil.copytree(tmp_path / "older", folder)
+        line = json.loads(text[-1]) | {"nonce": "ab" * 16}
+        (folder / FILE).write_text("\n".join([*text[:-1], json.dumps(line)]) + "\n")
+    with refused(RunError, key=folder / FILE):
+        train(other(settings, 2), tmp_path / "third")
+    with refused(RunError, key=folder / FILE):
+        predict(tmp_path / "first")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    (tmp_path / "data" / "ledger").write_text("in the way")
+    with refused(RunError, key=Path(FILE)):
+        train(settings, tmp_path / "run")
+    assert not [path for path in (tmp_path / "run").rglob("ledger.jsonl") if paid(tmp_path / "run", path.parent.name)]
+
+
+# Who pays
+
+
+def saved(folder: Path, ids: Sequence[str] | None, order: Sequence[int] | None = None) -> dict[str, Path]:
+    """The graphs of two holders, B's nodes in another order and under these ids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    places = torch.arange(NODES) if order is None else torch.tensor(order)
+    for graph in graphs().values():
+        moved = _moved(graph, places)
+        save_party(moved, folder / f"{graph.party}.safetensors", ids)
+    return {name: folder / f"{name}.safetensors" for name in "AB"}
+
+
+def _moved(graph: PartyGraph, places: Tensor) -> PartyGraph:
+    """Row n is what was row ``places[n]``."""
+    inverse = torch.empty_like(places)
+    inverse[places] = torch.arange(len(places))
+    masks: dict[str, Any] = {
+        name: None if getattr(graph, name) is None else getattr(graph, name)[places]
+        for name in ("labels", "train_mask", "val_mask", "test_mask")
+    }
+    return replace(graph, features=graph.features.to_dense()[places], edge_index=inverse[graph.edge_index], **masks)
+
+
+def test_nodes_with_ids_pay_for_themselves_and_are_the_same_in_any_order(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger of B"
+    order = torch.randperm(NODES, generator=torch.Generator().manual_seed(5)).tolist()
+    row = {"unit": "row", **JOB["privacy"]}
+    for number, (ids, places) in enumerate([(IDS, None), ([IDS[place] for place in order], order)]):
+        files = saved(tmp_path / f"data{number}", ids, places)
+        vg.fit({**JOB, "privacy": row}, files, tmp_path / f"run{number}", ledgers={"B": folder})
+    of = ledger(folder)
+    assert of.nodes == NODES
+    assert of.total() == pytest.approx(1.0, rel=1e-8), "the same customers' rows were sent again"
+    files = saved(tmp_path / "others", [f"d{number}" for number in range(NODES)])
+    vg.fit({**JOB, "privacy": row}, files, tmp_path / "others run", ledgers={"B": folder})
+    assert of.total() == pytest.approx(1.0, rel=1e-8), "other customers pay for themselves"
+    assert ledger(folder).nodes == 2 * NODES
+
+
+def test_without_ids_everybody_pays_for_whatever_is_released(tmp_path: Path) -> None:
+    """Another order, other nodes: each may be anybody, so all releases of the ledger add up."""
+    folder = tmp_path / "ledger of B"
+    order = list(reversed(range(NODES)))
+    for number, places in enumerate([None, order, None]):
+        run = vg.fit(
+            JOB, saved(tmp_path / f"data{number}", None, places), tmp_path / f"run{number}", ledgers={"B": folder}
+        )
+        assert run.path.exists()
+    expected = total_of(ledger(folder), 3)
+    assert ledger(folder).total() == pytest.approx(expected, rel=1e-9)
+    files = saved(tmp_path / "with ids", IDS)
+    vg.fit(JOB, files, tmp_path / "ids run", ledgers={"B": folder})
+    assert ledger(folder).total() == pytest.approx(total_of(ledger(folder), 4), rel=1e-9), "whoever has an id paid all"
+    table = ledger_places.limits_in(folder)
+    assert table is None
+
+
+def total_of(of: Lifetime, releases: int) -> float:
+    """What so many like the first come to."""
+    with of.lines.held():
+        event = of.lines.entries[0].release
+    assert isinstance(event, GaussianEvent)
+    return accountant.total({event: releases}, of.delta)
+
+
+def test_a_changed_value_of_one_node_without_an_id_is_a_release_of_all(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    run = train(settings, tmp_path / "run").path
+    before = given(run)
+    path = (settings.data.graphs or {})[OTHER]
+    graph = load_party(path)
+    features = graph.features.to_dense().clone()
+    features[0] += 1
+    save_party(replace(graph, features=features), path)
+    after = given(train(settings, tmp_path / "again").path)
+    assert (before != after).all(dim=1).all()
+    assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
+
+
+def test_fewer_rows_of_the_same_are_no_release_of_before(tmp_path: Path) -> None:
+    """Of nodes without names the rows are the same as a whole, or they are not."""
+    settings = job(tmp_path / "data")
+    train(settings, tmp_path / "run")
+    for path in (settings.data.graphs or {}).values():
+        graph = load_party(path)
+        keep = (graph.edge_index < NODES - 1).all(dim=0)
+        parts: dict[str, Any] = {
+            name: None if getattr(graph, name) is None else getattr(graph, name)[: NODES - 1]
+            for name in ("labels", "train_mask", "val_mask", "test_mask")
+        }
+        less = replace(
+            graph,
+            features=graph.features.to_dense()[: NODES - 1],
+            edge_index=graph.edge_index[:, keep],
+            edge_weight=None if graph.edge_weight is None else graph.edge_weight[keep],
+            **parts,
+        )
+        save_party(less, path)
+    train(settings, tmp_path / "fewer")
+    assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
+
+
+def test_a_prediction_of_changed_data_pays_for_life(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", predictions=1, epsilon_total=2.0)
+    limited(folder_of(tmp_path / "data"), max_epsilon=1.8)
+    run = train(with_overrides(settings, {"privacy.epsilon_total": 1.5}), tmp_path / "run").path
+    change_features(run, OTHER)
+    predict(run)
+    assert len(ledger(folder_of(tmp_path / "data")).lines.entries) == 2
+    change_features(run, OTHER)
+    with refused(BudgetSpent, code="no-room"):
+        predict(run)
+
+
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "label": (
+        {"privacy": None, "label_privacy": {"epsilon": 1.0}, "train": {"select_by": "loss"}},
+        {"max_epsilon": 1.0, "epsilon_unit": "label"},
+    ),
+    "perturbed": (
+        {
+            "privacy": None,
+            "model": {"initial": {"method": "perturbed", "release": {"epsilon": 1.0, "low": -20, "high": 20}}},
+        },
+        None,
+    ),
+    "hops": (
+        {"privacy": {"unit": "edge", "neighbours": "replacement", "aggregation": {"hops": 1, "dim": 4}}},
+        {"max_epsilon": 1.0},
+    ),
+}
+"""Changes of a job, and limits; perturbed features have none, for nothing is noised of edges there."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_releases_of_saved_graphs_are_kept_for_life_too(tmp_path: Path, kind: str) -> None:
+    changes, limits = KINDS[kind]
+    who = LABEL_HOLDER if kind == "label" else OTHER
+    settings = once_job(tmp_path / "data", QUICK, changes, **ONE)
+    folder = folder_of(tmp_path / "data", who)
+    if limits is not None:
+        limited(folder, **limits)
+    train(settings, tmp_path / "first")
+    again = with_overrides(settings, {"name": "again", "seed": 5})
+    train(again, tmp_path / "second")
+    of = ledger(folder, who)
+    assert of.total() == pytest.approx(1.0, rel=1e-6)
+    assert of.nodes == 0
+    path = (settings.data.graphs or {})[who]
+    graph = load_party(path)
+    if kind == "label":
+        assert graph.labels is not None
+        labels = graph.labels.clone()
+        labels[graph.train_mask] = (labels[graph.train_mask] + 1) % 3
+        save_party(replace(graph, labels=labels), path)
+    else:
+        save_party(replace(graph, features=graph.features.to_dense() * 0.9), path)
+    if limits is None:
+        train(again, tmp_path / "third")
+        assert of.total() == pytest.approx(2.0, rel=1e-6)
+        return
+    error, code = (ConfigError, "refused") if kind == "label" else (BudgetSpent, "no-room")
+    with refused(error, code=code):
+        train(again, tmp_path / "third")
+    assert of.total() == pytest.approx(1.0, rel=1e-6)
+
+
+# From Python
+
+
+def test_what_comes_from_memory_has_its_run_s_ledger_and_is_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "veilgraph"):
+        run = vg.fit(JOB, graphs(), tmp_path / "run")
+    assert [record.message for record in caplog.records if record.message.startswith("B: ")]
+    assert not [record.message for record in caplog.records if record.message.startswith("A")], "it releases nothing"
+    assert run.metrics["privacy"]["B"]["lasting"] is False
+    assert "In the ledger of this run alone: B." in page_html(RunDirectory.open(run.path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "bank"
+    first = vg.fit(JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, "max_epsilon": 1.0}})
+    assert not caplog.records
+    assert first.metrics["privacy"]["B"]["lasting"] is True
+    assert "In the ledger of this run alone" not in page_html(RunDirectory.open(first.path))
+    again = vg.fit({**JOB, "seed": 8}, graphs(), tmp_path / "second", ledgers={"B": str(folder)})
+    assert torch.equal(given(first.path), given(again.path))
+    anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
+    with refused(BudgetSpent, code="no-room"):
+        vg.fit(anew, graphs(), tmp_path / "third", ledgers={"B": folder})
+    first.predict()
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
+    with refused(ConfigError, code="refused", party="B"):
+        vg.fit(
+            {key: each for key, each in JOB.items() if key != "privacy"},
+            graphs(),
+            tmp_path / "x",
+            ledgers={"B": folder},
+        )
+    with refused(ConfigError, key="ledgers.B"):
+        vg.fit(JOB, graphs(), tmp_path / "x", ledgers={"B": {"folder": folder, "max_epsilon": 2.0}})
+    with refused(RunError, key=folder / FILE):
+        vg.fit(JOB, {"bank": graphs()["A"], "shop": graphs()["B"]}, tmp_path / "x", ledgers={"shop": folder})
+
+
+def test_ids_from_python_tell_nodes_apart(tmp_path: Path) -> None:
+    ledgers: dict[str, Any] = {"B": tmp_path / "b"}
+    vg.fit(JOB, graphs(), tmp_path / "run", ids={"B": range(NODES)}, ledgers=ledgers)
+    assert ledger(tmp_path / "b").nodes == NODES
+    with refused(ConfigError, key="ids", value="A"):
+        vg.fit(JOB, graphs(), tmp_path / "x", ids={"A": range(NODES)}, ledgers=ledgers)
+    with refused(ConfigError, key="ids"):
+        vg.fit(JOB, graphs(), tmp_path / "x", ids={"B": range(NODES)})
+    with refused(DataError, party="B"):
+        vg.fit(JOB, graphs(), tmp_path / "x", ids={"B": [1] * NODES}, ledgers=ledgers)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_place_in_data_s_n_id_is_no_name_in_a_vertical_job(tmp_path: Path) -> None:
+    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
+    brought = {}
+    for name, graph in graphs().items():
+        masks = {key: getattr(graph, key) for key in ("train_mask", "val_mask", "test_mask")}
+        brought[name] = Data(
+            x=graph.features.to_dense(), edge_index=graph.edge_index, y=graph.labels, n_id=torch.arange(NODES), **masks
+        )
+    vg.fit(JOB, brought, tmp_path / "run", ledgers={"B": tmp_path / "b"})
+    assert ledger(tmp_path / "b").nodes == 0
+    assert ledger(tmp_path / "b").total() == pytest.approx(1.0, rel=1e-8)
+
+
+def frames() -> dict[str, vg.Tables]:
+    rng = np.random.default_rng(3)
+    ends = {"source": rng.choice(IDS, 120), "target": rng.choice(IDS, 120)}
+    bank = pd.DataFrame({"id": IDS, "income": rng.normal(size=NODES), "fraud": rng.integers(0, 2, NODES)})
+    shop = pd.DataFrame({"id": IDS, "spent": rng.normal(size=NODES), "age": rng.normal(size=NODES)})
+    return {
+        "bank": vg.Tables(bank, pd.DataFrame(ends), label="fraud"),
+        "shop": vg.Tables(shop, pd.DataFrame(ends), limits={"max_epsilon": 1.0}),
+    }
+
+
+def test_data_frames_pay_for_life_where_a_ledger_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
+    alone = vg.fit(JOB, frames(), tmp_path / "alone")
+    assert alone.metrics["privacy"]["shop"]["lasting"] is False
+    assert [record for record in caplog.records if record.message.startswith("shop: ")]
+    vg.fit(anew, frames(), tmp_path / "alone too")
+    caplog.clear()
+    folder = tmp_path / "shop"
+    first = vg.fit(JOB, frames(), tmp_path / "first", ledgers={"shop": folder})
+    assert first.metrics["privacy"]["shop"]["lasting"] is True
+    assert not caplog.records
+    assert ledger(folder, "shop").nodes == NODES
+    with refused(BudgetSpent, code="no-room"):
+        vg.fit(anew, frames(), tmp_path / "second", ledgers={"shop": folder})
+    with refused(ConfigError, key="ledgers.shop"):
+        vg.fit(JOB, frames(), tmp_path / "x", ledgers={"shop": {"folder": folder, "max_epsilon": 3.0}})
+
+
+def test_limits_in_a_ledger_s_folder_hold_beside_those_of_a_party_s_tables(tmp_path: Path) -> None:
+    limited(tmp_path / "shop", max_epsilon=0.5)
+    with refused(BudgetSpent, code="no-room"):
+        vg.fit(JOB, frames(), tmp_path / "run", ledgers={"shop": tmp_path / "shop"})
+    limited(tmp_path / "other", max_epsilon=1.0, epsilon_unit="edge")
+    tables = frames()
+    tables["shop"] = vg.Tables(
+        pd.DataFrame({"id": IDS, "x": np.arange(NODES) / NODES}), limits={"max_epsilon": 1.0, "epsilon_unit": "row"}
+    )
+    with refused(ConfigError, key="limits.epsilon_unit", value="row"):
+        vg.fit(JOB, tables, tmp_path / "units", ledgers={"shop": tmp_path / "other"})
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "key"),
+    [
+        (["b"], "ledgers"),
+        ({"B": 3}, "ledgers"),
+        ({"C": "b"}, "ledgers"),
+        ({"B": {}}, "ledgers.B"),
+        ({"B": {"folder": "b", "max_epsilon": -1}}, "max_epsilon"),
+        ({"B": {"folder": "b", "leakage": []}}, "ledgers.B"),
+        ({"B": ""}, "ledgers.B"),
+    ],
+)
+def test_what_is_no_ledger_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledgers: Any, key: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refused(ConfigError, key=key):
+        vg.fit(JOB, graphs(), tmp_path / "run", ledgers=ledgers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ledger_is_named_once_and_of_private_data(tmp_path: Path) -> None:
+    settings = table_job(tmp_path / "data", {"model": JOB["model"], "privacy": JOB["privacy"]})
+    with refused(ConfigError, key="ledgers", party=OTHER):
+        vg.fit(settings, out=tmp_path / "run", ledgers={OTHER: tmp_path / "b"})
+    with refused(ConfigError, key="ledgers", party=OTHER):
+        brought = dict(settings.data.parties or {})
+        vg.fit({"privacy": JOB["privacy"], "model": JOB["model"]}, brought, tmp_path / "run", ledgers={OTHER: "b"})
+    with refused(ConfigError, key="ledgers", value=["A"]):
+        vg.fit({**JOB, "data": {"dataset": "synthetic"}}, out=tmp_path / "run", ledgers={"A": tmp_path / "b"})
+
+
+def test_a_data_set_pays_from_its_run_s_ledger_and_the_terminal_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({**JOB, "data": {"dataset": "synthetic"}}))
+    said = command("train", path, "--out", tmp_path / "run").stdout
+    assert "In the ledger of this run alone: B." in " ".join(said.split())
+
+
+def test_a_limit_that_comes_later_holds_for_runs_that_are_there(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", QUICK, noise_multiplier=0)
+    run = train(settings, tmp_path / "run").path
+    limited(folder_of(tmp_path / "data"), max_epsilon=1.0)
+    with refused(ConfigError, code="refused", party=OTHER):
+        predict(run)
+
+
+@pytest.mark.parametrize("damage", ["text", "ids"])
+def test_a_place_that_is_damaged_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    files = saved(tmp_path / "data", IDS)
+    run = vg.fit(JOB, files, tmp_path / "run").path
+    store = run / "parties" / OTHER
+    if damage == "text":
+        (store / "ledger_place.json").write_text("{")
+    else:
+        (store / "ledger_ids.safetensors").unlink()
+    with refused(RunError, key=store / "ledger_place.json"):
+        predict(run)
+
+
+def test_the_budget_of_a_graph_is_shown(tmp_path: Path) -> None:
+    settings, folder = job(tmp_path / "data"), folder_of(tmp_path / "data")
+    limited(folder, max_epsilon=3.0)
+    train(settings, tmp_path / "run")
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    found = json.loads(command("budget", path, "--ledger", folder, "--json").stdout)["lifetime"]
+    assert found["total"] == pytest.approx(1.0, rel=1e-8)
+    assert found["budget"] == 3.0
+    assert [each["nodes"] for each in found["released"]] == [None]
+    assert found["after"]["jobs"] > 0
+    assert "all" in command("budget", "--ledger", folder).stdout
+    assert command("budget", "--ledger", tmp_path).exit_code != 0
+    assert command("budget", "--ledger", folder, "--party", path).exit_code != 0
+
+
+def test_nothing_of_a_graph_s_ids_is_in_its_ledger(tmp_path: Path) -> None:
+    files = saved(tmp_path / "data", [f"customer-{number}" for number in range(NODES)])
+    vg.fit(JOB, files, tmp_path / "run")
+    found = [each for each in folder_of(tmp_path / "data").rglob("*") if each.is_file()]
+    assert found
+    assert not any(b"customer-" in each.read_bytes() for each in found)
+    assert not any(each.stat().st_mode & 0o077 for each in found)
