@@ -23,9 +23,9 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical import once
 from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.once import noise_variance
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.released import noise_variance
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.degree import bound_degrees
