@@ -104,8 +104,7 @@ def fit(
                 checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
     role.load_weights(best)
-    with trace.span("finish", step=step):
-        role.finish()
+    role.finish()
     role.infer_only()
     infer(role, step)
     return Fitted(start, judgement)

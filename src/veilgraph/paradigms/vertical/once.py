@@ -278,18 +278,19 @@ class LearningHolder(OnceRole, Judge):
         """What serves the validation nodes best: of own and joint network one, or both as if they were independent.
 
         The own one goes with as much evidence as serves: sums of several hops repeat each other, where Bayes' rule
-        adds up.
+        adds up. Both together also without, for the joint network has heard the same rows.
         """
         evidence = class_evidence(released, opinion, self._noise_variance)
         first = self._objective.weighed(alone, evidence)
         second, _ = self._objective.opinion(joint.logits(released))
-        candidates = [first, second, first + second]
+        candidates = [first, second, alone + second, first + second]
         return candidates[self._objective.simplest(candidates)]
 
     @override
     def finish(self) -> None:
         if self._joint is not None and self.released is not None:
-            self._joint.learn(self.released)
+            with self.session.trace.span("joint network"):
+                self._joint.learn(self.released)
 
     @override
     def backward(self, step: int) -> None:
