@@ -17,8 +17,7 @@ from tests.roles.federation import with_own_nodes
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical import joint
-from veilgraph.paradigms.vertical.joint import JointLearner
+from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import predict, resume, train
@@ -51,10 +50,10 @@ def released(graph: PartyGraph, clear: bool) -> Tensor:
     return torch.cat([rows if clear else noised, noised], dim=1)
 
 
-def learner(graph: PartyGraph, variances: list[float], **changes: Any) -> JointLearner:
+def learner(graph: PartyGraph, variances: list[float], at_once: int = AT_ONCE, **changes: Any) -> JointLearner:
     variance = torch.tensor([[each] * WIDTH for each in variances], dtype=torch.float64).ravel()
     objective = Objective(graph.common_part(), TrainSettings(patience=None, **changes), torch.float32)
-    return JointLearner(graph, WIDTH, variance, HOPS, objective, LearningStreams(0, "A"), torch.float32)
+    return JointLearner(graph, WIDTH, variance, HOPS, objective, LearningStreams(0, "A"), torch.float32, at_once)
 
 
 def accuracy(graph: PartyGraph, logits: Tensor) -> float:
@@ -103,22 +102,17 @@ def test_it_is_the_same_whenever_it_is_trained_and_of_the_seed() -> None:
     assert torch.equal(found[0], found[1])
 
 
-def test_training_nodes_are_drawn_where_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, sizes = party(), []
-    before = JointLearner._inputs
-
-    def counted(self: JointLearner, nodes: Tensor, blocks: Any) -> Any:
-        sizes.append(len(nodes))
-        return before(self, nodes, blocks)
-
-    monkeypatch.setattr(joint, "_AT_ONCE", 50)
-    monkeypatch.setattr(JointLearner, "_inputs", counted)
-    trained = learner(graph, [0.0, NOISE])
-    rows = released(graph, True)
-    trained.learn(rows)
-    assert graph.val_mask is not None
-    assert set(sizes) == {50, int(graph.val_mask.sum())}
-    assert accuracy(graph, trained.logits(rows)) > 0.8
+def test_training_nodes_are_drawn_where_there_are_many() -> None:
+    graph, rows = party(), released(party(), True)
+    found = []
+    for at_once in (AT_ONCE, NODES, 50, 50):
+        trained = learner(graph, [0.0, NOISE], at_once=at_once)
+        trained.learn(rows)
+        found.append(trained.logits(rows))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+    assert not torch.equal(found[0], found[2])
+    assert accuracy(graph, found[2]) > 0.8
 
 
 def test_own_nodes_take_no_part() -> None:

@@ -294,7 +294,7 @@ def test_balancing_finds_more_of_the_rare_class() -> None:
     assert found[1] > 2 * found[0]
 
 
-def chosen_by(select_by: str, count: int = 400) -> tuple[Objective, Tensor]:
+def chosen_by(select_by: str, count: int = 400, *, judged: bool = True) -> tuple[Objective, Tensor]:
     """An objective over so many validation nodes, and their labels as logits."""
     graph = small_parties(2)[0]
     labels = torch.arange(count) % 2
@@ -302,7 +302,7 @@ def chosen_by(select_by: str, count: int = 400) -> tuple[Objective, Tensor]:
     features = torch.zeros(count, 1)
     edges = torch.zeros(2, 0, dtype=torch.int64)
     found = replace(graph, features=features, edge_index=edges, labels=labels, num_classes=2)
-    found = replace(found, train_mask=none, val_mask=~none, test_mask=none)
+    found = replace(found, train_mask=none, val_mask=~none if judged else none, test_mask=none)
     settings = TrainSettings.model_validate({"select_by": select_by, "patience": None})
     return Objective(found, settings, torch.float64), functional.one_hot(labels, 2).double()
 
@@ -334,8 +334,7 @@ def test_validation_nodes_are_compared_in_pairs() -> None:
 
 
 def test_without_validation_nodes_the_first_is_chosen() -> None:
-    objective, right = chosen_by("accuracy")
-    objective._val = torch.zeros_like(objective._val)
+    objective, right = chosen_by("accuracy", judged=False)
     assert objective.simplest([wrong_at(right, 1), right]) == 0
 
 

@@ -34,7 +34,7 @@ _PATIENCE: Final = 20
 """Evaluations without a better one, after which it stops."""
 _RATE: Final = 0.01
 _DECAY: Final = 5e-4
-_AT_ONCE: Final = 8192
+AT_ONCE: Final = 8192
 """Training nodes of one step, drawn anew for each: memory and time have this bound, whatever the number of nodes."""
 
 
@@ -49,6 +49,7 @@ class JointLearner(nn.Module):
         objective: over the common nodes.
         streams: of the party.
         dtype: of the weights.
+        at_once: the most training nodes of a step.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class JointLearner(nn.Module):
         objective: Objective,
         streams: LearningStreams,
         dtype: torch.dtype,
+        at_once: int = AT_ONCE,
     ) -> None:
         super().__init__()
+        self._at_once = at_once
         self._graph, self._width, self._objective, self._streams = graph, width, objective, streams
         self._dtype = dtype
         self._variances = noise_variance[::width].tolist()
@@ -88,7 +91,7 @@ class JointLearner(nn.Module):
         validation = self._inputs(objective.val_nodes, blocks)
         optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
         best, kept, since = (-float("inf"), -float("inf")), _clone(self.network), 0
-        drawn = _Drawn(objective.train_nodes, self._streams)
+        drawn = _Drawn(objective.train_nodes, self._at_once, self._streams)
         inputs: tuple[SparseMatrix, list[Tensor]] | None = None
         for step in range(1, _STEPS + 1):
             nodes = drawn.of(step)
@@ -142,17 +145,17 @@ class JointLearner(nn.Module):
 
 
 class _Drawn:
-    """The training nodes of a step: all, or ``_AT_ONCE`` of them drawn anew."""
+    """The training nodes of a step: all, or ``at_once`` of them drawn anew."""
 
-    def __init__(self, nodes: Tensor, streams: LearningStreams) -> None:
-        self._nodes, self._streams = nodes, streams
-        self.changes = len(nodes) > _AT_ONCE
+    def __init__(self, nodes: Tensor, at_once: int, streams: LearningStreams) -> None:
+        self._nodes, self._at_once, self._streams = nodes, at_once, streams
+        self.changes = len(nodes) > at_once
 
     def of(self, step: int) -> Tensor:
         if not self.changes:
             return self._nodes
         order = torch.randperm(len(self._nodes), generator=self._streams.generator("joint nodes", step))
-        return self._nodes[order[:_AT_ONCE]]
+        return self._nodes[order[: self._at_once]]
 
 
 def _matrix(graph: PartyGraph, dtype: torch.dtype) -> sp.csr_array:
