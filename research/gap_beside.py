@@ -10,24 +10,34 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import torch
 
 from research.figures import Figures, shown
 from research.gap import Gap, gap_logits
+from veilgraph.core.tensor_file import Record
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.resumption import Point
+from veilgraph.protocol.role import Role
 from veilgraph.protocol.scores import Objective
+from veilgraph.run import computing
+from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.fitting import Fitted, fit, infer
 from veilgraph.run.jobs import train
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
@@ -106,32 +116,81 @@ def bounded(graph: PartyGraph, bound: int) -> PartyGraph:
     return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)
 
 
+class OwnNetwork:
+    """What A's own network learned of a set with a seed: the same at every ε, as epochs are chosen by it alone."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, torch.Tensor] = {}
+        self.judgement = Judgement()
+        self.alone: dict[str, float | None] = {}
+
+    def fit(
+        self,
+        role: Role,
+        checkpoints: Checkpoints,
+        held: Sequence[Point],
+        *,
+        begin: Callable[[int, int], None],
+        log: Callable[[Record], None],
+        done: Callable[[int, bool], None],
+    ) -> Fitted:
+        """In place of ``run.fitting.fit``: trains the label holder's own network the first time alone."""
+        if not isinstance(role, LearningHolder):
+            return fit(role, checkpoints, held, begin=begin, log=log, done=done)
+        if self.weights:
+            agreed = role.setup(held)
+            checkpoints.begin(agreed)
+            role.keep()
+            begin(agreed.epoch, role.session.settings.train.epochs)
+            log({"epoch": self.judgement.best_epoch, "step_seconds": 0.0})
+            role.load_weights({**role.weights(), **self.weights})
+            role.finish()
+            role.infer_only()
+            infer(role, 0)
+            fitted = Fitted(agreed.epoch, self.judgement)
+        else:
+            fitted = fit(role, checkpoints, held, begin=begin, log=log, done=done)
+            self.judgement = fitted.judgement
+            own = {name: tensor for name, tensor in role.weights().items() if not name.startswith("joint.")}
+            self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
+        self.alone = role._objective.score(role._alone, everything=True).summary()
+        return fitted
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Jobs that are trained inside, in threads of this process, train it once together."""
+        with mock.patch.object(computing, "fit", self.fit):
+            yield
+
+
 def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Figures) -> None:
     """All ways of a set."""
     for seed in seeds:
         loaded = job_of(each, "edge", math.inf, seed)
         graphs = paradigm_of(loaded).load(loaded).graphs
-        whole = pool(graphs, "A")
+        whole, own = pool(graphs, "A"), OwnNetwork()
         for level in levels:
             for epsilon in (*EPSILONS, CONTROL, math.inf):
                 key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
                 job = job_of(each, level, epsilon, seed)
-                figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level))
                 if level == "edge" and math.isfinite(epsilon):
                     clear = job_of(each, level, epsilon, seed, "clear")
-                    figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level))
+                    figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level, own))
+                figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level, own))
                 if epsilon != CONTROL:
                     figures.measure(key.format(GAP), partial(_gap, each, job, whole, level, epsilon))
 
 
-def _ours(each: Set, job: JobSettings, graphs: Sequence[PartyGraph], figures: Figures, level: str) -> float:
+def _ours(
+    each: Set, job: JobSettings, graphs: Sequence[PartyGraph], figures: Figures, level: str, own: OwnNetwork
+) -> float:
     if level == "node":
         graphs = [bounded(graph, each.bound) if graph.party in job.publishing else graph for graph in graphs]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, own.used():
         summary = train(job, Path(folder) / "run", parties={graph.party: graph for graph in graphs}).summary
-    alone = summary["without_releases"]
-    if job.privacy is not None and job.privacy.epsilon_total == CONTROL and each.figure == "accuracy":
-        figures.measure(f"{each.name}/{level}/{ALONE}/0/{job.seed}", lambda: float(alone["test_accuracy"]))
+    figures.measure(
+        f"{each.name}/{level}/{ALONE}/0/{job.seed}", lambda: float(own.alone[f"test_{each.figure}"] or math.nan)
+    )
     return float(summary[f"test_{each.figure}"])
 
 

@@ -18,6 +18,8 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run.jobs import train
 
 DELTA = 1e-5
 
@@ -103,3 +105,17 @@ def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
 def test_the_page_has_what_was_measured() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert gap_beside.written(page, Figures(FIGURES)) == page, "python -m research.gap_beside --write"
+
+
+def test_what_a_job_reaches_with_an_own_network_trained_before_is_what_it_reaches(tmp_path: Path) -> None:
+    """Without noise, where both are the same release."""
+    job = gap_beside.job_of(TINY, "edge", math.inf, 0)
+    graphs = paradigm_of(job).load(job).graphs
+    own = gap_beside.OwnNetwork()
+    whole, reused = (gap_beside._ours(TINY, job, graphs, Figures(tmp_path / "f.json"), "edge", own) for _ in range(2))
+    assert own.weights
+    assert whole == reused
+    summary = train(job, tmp_path / "run", parties={graph.party: graph for graph in graphs}).summary
+    assert whole == summary["test_accuracy"]
+    assert own.alone["test_accuracy"] == summary["without_releases"]["test_accuracy"]
+    assert own.judgement.best_epoch == summary["best_epoch"]

@@ -83,6 +83,7 @@ def work(
             keeper = kept_by(settings, graph, held.get(party, 0), rows if party == "A" else None)
             role = kind(session_of(settings, recorded, party, keeper), graph)
         role.setup([])
+        role.infer_only()
         with torch.no_grad():
             role.forward(0, None)
         recorded.close()

@@ -24,8 +24,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.once import noise_variance
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.released import noise_variance
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings

@@ -23,9 +23,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical import once
 from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.once import noise_variance
+from veilgraph.paradigms.vertical.joint import JointLearner
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.released import noise_variance
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.degree import bound_degrees
@@ -149,6 +150,7 @@ def test_evidence_that_misleads_is_left_out_of_what_is_predicted(monkeypatch: py
     assert graphs[0].labels is not None
     wrong = -1e3 * functional.one_hot(graphs[0].labels).double()
     monkeypatch.setattr(once, "class_evidence", lambda rows, opinion, variance: wrong)
+    monkeypatch.setattr(JointLearner, "logits", lambda self, released: wrong)
     learner = work(job(2, noise_multiplier=0), graphs, {}).learner
     assert torch.equal(learner.logits, learner._alone)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +292,59 @@ def test_balancing_finds_more_of_the_rare_class() -> None:
             network.train_step(epoch)
         found.append(float(network.infer().softmax(dim=1)[:, 1].mean()))
     assert found[1] > 2 * found[0]
+
+
+def chosen_by(select_by: str, count: int = 400, *, judged: bool = True) -> tuple[Objective, Tensor]:
+    """An objective over so many validation nodes, and their labels as logits."""
+    graph = small_parties(2)[0]
+    labels = torch.arange(count) % 2
+    none = torch.zeros(count, dtype=torch.bool)
+    features = torch.zeros(count, 1)
+    edges = torch.zeros(2, 0, dtype=torch.int64)
+    found = replace(graph, features=features, edge_index=edges, labels=labels, num_classes=2)
+    found = replace(found, train_mask=none, val_mask=~none if judged else none, test_mask=none)
+    settings = TrainSettings.model_validate({"select_by": select_by, "patience": None})
+    return Objective(found, settings, torch.float64), functional.one_hot(labels, 2).double()
+
+
+def wrong_at(right: Tensor, *nodes: int) -> Tensor:
+    found = right.clone()
+    found[list(nodes)] = 1 - found[list(nodes)]
+    return found
+
+
+@pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss", "last"])
+def test_the_simplest_that_validation_nodes_do_not_tell_from_the_best_is_chosen(select_by: str) -> None:
+    objective, right = chosen_by(select_by)
+    poor, one_less = wrong_at(right, *range(60)), wrong_at(right, 0)
+    assert objective.simplest([right]) == 0
+    assert objective.simplest([right, right]) == 0
+    assert objective.simplest([right, poor]) == 0
+    assert objective.simplest([poor, right]) == 1
+    assert objective.simplest([one_less, right]) == 0, "one node of 400 is no standard error"
+    assert objective.simplest([poor, one_less, right]) == 1
+    assert objective.simplest([poor, wrong_at(right, *range(60, 119)), right]) == 2, "and not one as poor"
+
+
+def test_validation_nodes_are_compared_in_pairs() -> None:
+    """Two that are wrong at the same hundred nodes differ by ten, which is much; by itself each is uncertain by ten."""
+    objective, right = chosen_by("accuracy")
+    one, other = wrong_at(right, *range(100)), wrong_at(right, *range(110))
+    assert objective.simplest([other, one]) == 1
+
+
+def test_without_validation_nodes_the_first_is_chosen() -> None:
+    objective, right = chosen_by("accuracy", judged=False)
+    assert objective.simplest([wrong_at(right, 1), right]) == 0
+
+
+@pytest.mark.parametrize("select_by", ["accuracy", "auc", "f1", "loss"])
+def test_what_validation_nodes_alone_say_is_what_epochs_are_chosen_by(select_by: str) -> None:
+    graph = small_parties(2)[0]
+    settings = TrainSettings.model_validate({"select_by": select_by})
+    objective = Objective(graph, settings, torch.float64)
+    logits = torch.randn(graph.num_nodes, CLASSES, generator=torch.Generator().manual_seed(0)).double()
+    scores = objective.score(logits)
+    found = objective.validation(logits[objective.val_nodes])
+    assert found[0] == pytest.approx(scores.selection(select_by))
+    assert found[1] == pytest.approx(-scores.val_loss)

@@ -198,6 +198,9 @@ class Role(ABC):
             live.copy_(saved[name])
         self._stale = True
 
+    def finish(self) -> None:  # noqa: B027  (only some roles have anything)
+        """After the last epoch, with the best weights: learns what is learned once, and alone."""
+
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
         """Adam with L2 over ``trained``; None where there is nothing to train."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Final
 
 import torch
@@ -24,6 +25,8 @@ _LEAST: Final = 2
 """Classes that an AUC needs."""
 _WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Of evidence; of two that serve as well, the first."""
+_RESAMPLES: Final = 50
+"""Draws of the validation nodes that a standard error is of."""
 _ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
 
 
@@ -141,6 +144,61 @@ class Objective:
         tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
         return max(tried, key=lambda logits: self.score(logits).selection(figure))
 
+    @property
+    def train_nodes(self) -> Tensor:
+        """Tensor[n] int64."""
+        return self._train.nonzero().ravel()
+
+    @property
+    def val_nodes(self) -> Tensor:
+        """Tensor[n] int64."""
+        return self._val.nonzero().ravel()
+
+    def validation(self, logits: Tensor) -> tuple[float, float]:
+        """How logits of the validation nodes, Tensor[n, C], do: what epochs are chosen by, then the negative loss."""
+        labels = self._labels[self._val]
+        return self._selecting(logits, labels), -float(self._entropy(logits, labels))
+
+    def simplest(self, candidates: Sequence[Tensor]) -> int:
+        """The first of some logits that the validation nodes do not tell from the best: the one-standard-error rule.
+
+        The standard error is of the difference of two, by drawing the validation nodes anew (paired bootstrap):
+        Breiman, Friedman, Olshen & Stone 1984, section 3.4.3; Efron & Tibshirani 1993.
+
+        Args:
+            candidates: Tensor[N, C] each, the simplest first.
+
+        Returns:
+            Its place.
+        """
+        nodes = self.val_nodes
+        if not len(nodes):
+            return 0
+        scores = [self._selecting(logits[nodes], self._labels[nodes]) for logits in candidates]
+        best = max(range(len(candidates)), key=scores.__getitem__)
+        generator = torch.Generator().manual_seed(0)
+        draws = [nodes[torch.randint(len(nodes), (len(nodes),), generator=generator)] for _ in range(_RESAMPLES)]
+        of_best = [self._selecting(candidates[best][drawn], self._labels[drawn]) for drawn in draws]
+        for place in range(best):
+            lead = [
+                ahead - self._selecting(candidates[place][drawn], self._labels[drawn])
+                for ahead, drawn in zip(of_best, draws, strict=True)
+            ]
+            told = [each for each in lead if math.isfinite(each)]
+            if len(told) < _LEAST or scores[best] - scores[place] <= stdev(told):
+                return place
+        return best
+
+    def _selecting(self, logits: Tensor, labels: Tensor) -> float:
+        """What epochs are chosen by, higher is better; accuracy where that is nothing; −∞ where it is undefined."""
+        if self._select_by == "loss":
+            return -float(self._entropy(logits, labels))
+        metric = _METRICS.get(self._select_by)
+        if metric is None:
+            return float((logits.argmax(dim=1) == labels).to(torch.float64).mean())
+        found = metric(logits, labels)
+        return -float("inf") if found is None else found
+
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """Scores of logits Tensor[N, C].
 
@@ -245,3 +303,7 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
     either = labels.bincount(minlength=classes) + said.bincount(minlength=classes)
     occurs = either > 0
     return float((2 * right[occurs] / either[occurs].double()).mean())
+
+
+_METRICS: Final[Mapping[str, Callable[[Tensor, Tensor], float | None]]] = {"auc": selecting_auc, "f1": macro_f1}
+"""By what ``train.select_by`` calls them; of the validation nodes."""

@@ -104,6 +104,7 @@ def fit(
                 checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
     role.load_weights(best)
+    role.finish()
     role.infer_only()
     infer(role, step)
     return Fitted(start, judgement)

@@ -27,9 +27,11 @@ from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.head import build_head
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
+from veilgraph.paradigms.vertical.joint import JointLearner
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.released import (
     embedding_to_release,
+    noise_variance,
     off_the_ring,
     sums_to_release,
     too_many_neighbours,
@@ -38,7 +40,6 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, check_new_release
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import IdleRole, Session
@@ -197,7 +198,8 @@ class ReleaseServer(OnceRole):
 class LearningHolder(OnceRole, Judge):
     """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
 
-    Its own network gives each node log probabilities; the rows add their evidence (``nn.discriminant``).
+    Its own network gives each node log probabilities; the rows add their evidence (``nn.discriminant``). With noise in
+    every hop a second network learns from its own columns and the released ones together, once the first has.
 
     Args:
         session: of this party.
@@ -226,6 +228,13 @@ class LearningHolder(OnceRole, Judge):
             self._deep.output_dim, self._objective.classes, model.head, streams=streams, dtype=dtype
         )
         self._noise_variance = noise_variance(session, graph.common)
+        privacy = session.settings.privacy
+        hops = None if privacy is None else privacy.aggregation
+        self._joint = None
+        if hops is not None:
+            self._joint = JointLearner(
+                graph, hops.dim, self._noise_variance, hops.hops, self._objective, streams, dtype
+            )
 
     @override
     def _newest(self) -> int:
@@ -246,7 +255,10 @@ class LearningHolder(OnceRole, Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        """In training the logits of the own network alone; else with what the released rows add to them."""
+        """In training the logits of the own network alone; else with what the released rows add to them.
+
+        With noise in every hop epochs are chosen by the own network alone.
+        """
         generator = self.dropout(epoch)
         self._h0 = leaf(self._operand.times(self._weight.detach()))
         started = self._network.start(self._h0, generator)
@@ -257,15 +269,28 @@ class LearningHolder(OnceRole, Judge):
         if epoch is None and self.released is not None:
             log_probabilities, opinion = self._objective.opinion(self.logits)
             self._alone = log_probabilities
-            evidence = class_evidence(self.released, opinion, self._noise_variance)
-            self.logits = self._joined(log_probabilities, evidence)
+            if self._joint is None:
+                self.logits = log_probabilities + class_evidence(self.released, opinion, self._noise_variance)
+            elif not self._learns:
+                self.logits = self._chosen(self._joint, self.released, log_probabilities, opinion)
 
-    def _joined(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
-        """With noise in every hop it is weighed: sums of several hops repeat each other, where Bayes' rule adds up."""
-        privacy = self.session.settings.privacy
-        if privacy is None or privacy.aggregation is None:
-            return log_probabilities + evidence
-        return self._objective.weighed(log_probabilities, evidence)
+    def _chosen(self, joint: JointLearner, released: Tensor, alone: Tensor, opinion: Tensor) -> Tensor:
+        """What serves the validation nodes best: of own and joint network one, or both as if they were independent.
+
+        The own one goes with as much evidence as serves: sums of several hops repeat each other, where Bayes' rule
+        adds up. Both together also without, for the joint network has heard the same rows.
+        """
+        evidence = class_evidence(released, opinion, self._noise_variance)
+        first = self._objective.weighed(alone, evidence)
+        second, _ = self._objective.opinion(joint.logits(released))
+        candidates = [first, second, alone + second, first + second]
+        return candidates[self._objective.simplest(candidates)]
+
+    @override
+    def finish(self) -> None:
+        if self._joint is not None and self.released is not None:
+            with self.session.trace.span("joint network"):
+                self._joint.learn(self.released)
 
     @override
     def backward(self, step: int) -> None:
@@ -289,30 +314,14 @@ class LearningHolder(OnceRole, Judge):
 
     @override
     def modules(self) -> dict[str, nn.Module]:
-        return {"holder": self._network, "deep": self._deep, "head": self._head}
+        own = {"holder": self._network, "deep": self._deep, "head": self._head}
+        return own if self._joint is None else {**own, "joint": self._joint}
 
     @override
     def trained(self) -> list[nn.Parameter]:
-        return [*super().trained(), self._weight]
+        own = (parameter for part in (self._network, self._deep, self._head) for parameter in part.parameters())
+        return [*own, self._weight]
 
     @override
     def weights(self) -> dict[str, Tensor]:
         return {**super().weights(), "initial.weight": self._weight.data}
-
-
-def noise_variance(session: Session, nodes: int) -> Tensor:
-    """Tensor[w] float64: of the noise in each column that the label holder gets, public as job and number of nodes are.
-
-    James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
-    """
-    job = session.settings
-    plans = [paradigm_of(job).plan(job, party, nodes) for party in job.publishing]
-    variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
-    divisor = vertical(job).divisor or 1
-    pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
-    columns = vertical(job).released_dim
-    found = torch.full((columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)
-    hops = None if job.privacy is None else job.privacy.aggregation
-    if hops is not None and hops.own_rows == "clear":
-        found[: hops.dim] = 0.0
-    return found.repeat(pieces)

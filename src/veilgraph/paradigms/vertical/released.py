@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.aggregation import most_neighbours, pair_matrix
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
 
 _LARGEST_NOISE: Final = 14
@@ -98,3 +100,21 @@ def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
         f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
         f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
     )
+
+
+def noise_variance(session: Session, nodes: int) -> Tensor:
+    """Tensor[w] float64: of the noise in each column that the label holder gets, public as job and number of nodes are.
+
+    James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
+    """
+    job = session.settings
+    plans = [paradigm_of(job).plan(job, party, nodes) for party in job.publishing]
+    variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
+    divisor = vertical(job).divisor or 1
+    pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
+    columns = vertical(job).released_dim
+    found = torch.full((columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)
+    hops = None if job.privacy is None else job.privacy.aggregation
+    if hops is not None and hops.own_rows == "clear":
+        found[: hops.dim] = 0.0
+    return found.repeat(pieces)

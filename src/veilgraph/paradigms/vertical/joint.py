@@ -1,0 +1,170 @@
+"""What the label holder learns of its own columns and of everything that was released to it, together.
+
+Released rows are anybody's: what is computed from them costs no ε. The network learns once, after the holder's own
+one, and the validation nodes choose between them (``Objective.simplest``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+from torch.nn import functional
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.features import is_sparse, to_scipy
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.adam import Adam
+from veilgraph.nn.joint import JointNetwork, Whitening, shrunk
+from veilgraph.nn.propagate import SparseMatrix
+from veilgraph.paradigms.vertical.fixed import project, random_projection
+from veilgraph.protocol.scores import Objective
+
+_log: Final = logging.getLogger("veilgraph")
+
+_STEPS: Final = 300
+_EVALUATED_EVERY: Final = 2
+_PATIENCE: Final = 20
+"""Evaluations without a better one, after which it stops."""
+_RATE: Final = 0.01
+_DECAY: Final = 5e-4
+AT_ONCE: Final = 8192
+"""Training nodes of one step, drawn anew for each: memory and time have this bound, whatever the number of nodes."""
+
+
+class JointLearner(nn.Module):
+    """The network and how it is trained.
+
+    Args:
+        graph: the label holder's, of which the first C nodes are the common ones.
+        width: columns of one released matrix, d.
+        noise_variance: Tensor[w] float64, of each released column; w is a multiple of d.
+        hops: K; of each K + 1 released matrices the first are nodes' own rows.
+        objective: over the common nodes.
+        streams: of the party.
+        dtype: of the weights.
+        at_once: the most training nodes of a step.
+    """
+
+    def __init__(
+        self,
+        graph: PartyGraph,
+        width: int,
+        noise_variance: Tensor,
+        hops: int,
+        objective: Objective,
+        streams: LearningStreams,
+        dtype: torch.dtype,
+        at_once: int = AT_ONCE,
+    ) -> None:
+        super().__init__()
+        self._at_once = at_once
+        self._graph, self._width, self._objective, self._streams = graph, width, objective, streams
+        self._dtype = dtype
+        self._variances = noise_variance[::width].tolist()
+        self._features = _matrix(graph, dtype)
+        projection = random_projection(graph.num_features, width, streams, dtype)
+        self._projected = functional.normalize(project(graph.features, projection)[: graph.common])
+        clear = [index for index, variance in enumerate(self._variances) if index % (hops + 1) == 0 and variance == 0]
+        self._whitened = {index: place for place, index in enumerate([None, *clear])}
+        self._whitenings = [Whitening(width, dtype) for _ in self._whitened]
+        self.whitenings = nn.ModuleList(self._whitenings)
+        with streams.global_generator("joint"):
+            widths = [width] * (1 + len(self._variances))
+            self.network = JointNetwork(graph.num_features, widths, objective.classes, dtype)
+
+    def learn(self, released: Tensor) -> None:
+        """Trains, and keeps the step that serves the validation nodes best.
+
+        Args:
+            released: Tensor[C, w].
+        """
+        for index, rows in self._to_whiten(released):
+            self._whitenings[self._whitened[index]].learn(rows)
+        blocks, objective = self._blocks(released), self._objective
+        validation = self._inputs(objective.val_nodes, blocks)
+        optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
+        best, kept, since = (-float("inf"), -float("inf")), _clone(self.network), 0
+        drawn = _Drawn(objective.train_nodes, self._at_once, self._streams)
+        inputs: tuple[SparseMatrix, list[Tensor]] | None = None
+        for step in range(1, _STEPS + 1):
+            nodes = drawn.of(step)
+            if inputs is None or drawn.changes:
+                inputs = self._inputs(nodes, blocks)
+            optimizer.zero_grad()
+            logits = self.network(*inputs, self._streams.generator("joint dropout", step))
+            backward(objective.training_loss(logits, nodes))
+            optimizer.step()
+            if step % _EVALUATED_EVERY:
+                continue
+            with torch.no_grad():
+                score = objective.validation(self.network(*validation, None))
+            if score > best:
+                best, kept, since = score, _clone(self.network), 0
+            else:
+                since += 1
+                if since >= _PATIENCE:
+                    break
+        self.network.load_state_dict(kept)
+        _log.info("the joint network was trained for %d steps", step)
+
+    @torch.no_grad()
+    def logits(self, released: Tensor) -> Tensor:
+        """Of the common nodes: Tensor[C, classes].
+
+        Args:
+            released: Tensor[C, w].
+        """
+        nodes = torch.arange(self._graph.common)
+        found: Tensor = self.network(*self._inputs(nodes, self._blocks(released)), None)
+        return found
+
+    def _to_whiten(self, released: Tensor) -> list[tuple[int | None, Tensor]]:
+        blocks = torch.split(released, self._width, dim=1)
+        return [
+            (index, self._projected if index is None else functional.normalize(blocks[index]))
+            for index in self._whitened
+        ]
+
+    def _blocks(self, released: Tensor) -> list[Tensor]:
+        """What the network sees beside the own columns: these, projected; then each released matrix."""
+        blocks = torch.split(released, self._width, dim=1)
+        found = [self._projected, *map(shrunk, blocks, self._variances)]
+        for index, rows in self._to_whiten(released):
+            found[0 if index is None else 1 + index] = self._whitenings[self._whitened[index]](rows)
+        return found
+
+    def _inputs(self, nodes: Tensor, blocks: Sequence[Tensor]) -> tuple[SparseMatrix, list[Tensor]]:
+        return SparseMatrix(self._features[nodes.numpy()]), [block[nodes] for block in blocks]
+
+
+class _Drawn:
+    """The training nodes of a step: all, or ``at_once`` of them drawn anew."""
+
+    def __init__(self, nodes: Tensor, at_once: int, streams: LearningStreams) -> None:
+        self._nodes, self._at_once, self._streams = nodes, at_once, streams
+        self.changes = len(nodes) > at_once
+
+    def of(self, step: int) -> Tensor:
+        if not self.changes:
+            return self._nodes
+        order = torch.randperm(len(self._nodes), generator=self._streams.generator("joint nodes", step))
+        return self._nodes[order[: self._at_once]]
+
+
+def _matrix(graph: PartyGraph, dtype: torch.dtype) -> sp.csr_array:
+    features = graph.features.to(dtype)
+    matrix = to_scipy(features) if is_sparse(features) else features.numpy()
+    return sp.csr_array(
+        sp.csr_array(matrix)[: graph.common], dtype=np.float64 if dtype == torch.float64 else np.float32
+    )
+
+
+def _clone(network: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}

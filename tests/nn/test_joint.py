@@ -1,0 +1,90 @@
+"""What a joint network sees of noisy rows, against the definitions; and that it learns of both sides together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from veilgraph.nn.joint import JointNetwork, Whitening, shrunk
+from veilgraph.nn.propagate import SparseMatrix
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_rows_have_length_1_times_what_noise_does_not_explain() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], dtype=torch.float64)
+    assert torch.allclose(shrunk(rows, 0.0), torch.tensor([[0.6, 0.8], [0.6, 0.8], [0.0, 0.0]], dtype=torch.float64))
+    share = 1 - 2 * 2.0 / 25
+    expected = torch.tensor([[0.6 * share, 0.8 * share], [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert torch.allclose(shrunk(rows, 2.0), expected)
+
+
+def test_rows_of_noise_alone_are_next_to_nothing() -> None:
+    noise = 5 * drawn(500, 64)
+    assert float(shrunk(noise, 25.0).norm(dim=1).mean()) < 0.15
+    assert float(shrunk(noise + 30 * drawn(500, 64, seed=1), 25.0).norm(dim=1).min()) > 0.9
+
+
+def test_whitened_columns_have_mean_0_and_variance_1_and_no_correlation() -> None:
+    rows = drawn(4000, 5) @ torch.diag(torch.tensor([10.0, 1, 0.1, 0.1, 1]).double()) @ drawn(5, 5, seed=1) + 7
+    whitening = Whitening(5, torch.float64)
+    whitening.learn(rows)
+    found = whitening(rows)
+    assert float(found.mean(dim=0).abs().max()) < 0.01, "but for what is cut off"
+    assert float((found.T @ found / len(rows) - torch.eye(5)).abs().max()) < 0.02
+    assert float(whitening(10 * rows).abs().max()) == 4.0
+    later = whitening(rows[:3])
+    assert torch.equal(later, found[:3]), "as it was learnt"
+
+
+def test_whitening_leaves_out_directions_that_nothing_lies_in() -> None:
+    rows = torch.cat([drawn(300, 3), torch.zeros(300, 2).double()], dim=1)
+    rows[:, 4] = 1e-12 * drawn(300, 1, seed=2).ravel()
+    whitening = Whitening(5, torch.float64)
+    whitening.learn(rows)
+    assert float(whitening(rows)[:, 3:].abs().max()) < 1e-6
+    whitening.learn(torch.zeros(10, 5).double())
+    assert not bool(whitening(torch.zeros(10, 5).double()).any())
+
+
+def network_of(blocks: int) -> JointNetwork:
+    torch.manual_seed(0)
+    return JointNetwork(4, [3] * blocks, 2, torch.float64)
+
+
+def sparse(rows: Tensor) -> SparseMatrix:
+    return SparseMatrix(sp.csr_array(rows.numpy().astype(np.float64)))
+
+
+def test_logits_are_of_each_node_alone_and_by_hand() -> None:
+    network, own, blocks = network_of(2), drawn(6, 4), [drawn(6, 3, seed=1), drawn(6, 3, seed=2)]
+    found = network(sparse(own), blocks, None)
+    parts = [own @ network.own.weight.T + network.own.bias, *(network.blocks[i](b) for i, b in enumerate(blocks))]
+    hidden = functional.selu(network.hidden(functional.selu(torch.cat(parts, dim=1))))
+    assert torch.allclose(found, network.output(hidden))
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    assert torch.allclose(network(sparse(own[order]), [each[order] for each in blocks], None), found[order])
+    alone = network(sparse(own[:1]), [each[:1] for each in blocks], None)
+    assert torch.allclose(alone, found[:1])
+
+
+@pytest.mark.parametrize("part", ["own", "block"])
+def test_every_part_learns(part: str) -> None:
+    network = network_of(1)
+    logits = network(sparse(drawn(6, 4)), [drawn(6, 3, seed=1)], torch.Generator().manual_seed(0))
+    logits.square().sum().backward()
+    layer = network.own if part == "own" else network.blocks[0]
+    assert all(each.grad is not None and bool(each.grad.any()) for each in layer.parameters())
+
+
+def test_dropout_is_of_the_generator_alone() -> None:
+    network, own, blocks = network_of(1), sparse(drawn(6, 4)), [drawn(6, 3, seed=1)]
+    passes = [network(own, blocks, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(passes[0], passes[1])
+    assert not torch.equal(passes[0], passes[2])

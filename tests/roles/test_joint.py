@@ -1,0 +1,162 @@
+"""The label holder's joint network: of use where releases say something, left out where they do not, kept and found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.cutting import cut_run
+from tests.paradigms.once import once_job
+from tests.paradigms.private import LABEL_HOLDER
+from tests.paradigms.runs import assert_same_run
+from tests.roles.federation import with_own_nodes
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.scores import Objective
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import load_tensors
+
+NODES, CLASSES, WIDTH, HOPS = 400, 2, 6, 1
+NOISE = 0.04
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def party() -> PartyGraph:
+    """Whose own columns say nothing of its labels."""
+    data = synthetic_data(NODES, 4, CLASSES, 0)
+    data.x = drawn(NODES, 4, seed=1)
+    part = torch.arange(NODES) % 5
+    data.train_mask, data.val_mask, data.test_mask = part < 3, part == 3, part == 4
+    return PartyGraph.from_data("A", data)
+
+
+def released(graph: PartyGraph, clear: bool) -> Tensor:
+    """X_0 and a sum; two columns say the label together, and no single one (exclusive or)."""
+    assert graph.labels is not None
+    first = torch.where(torch.rand(NODES, generator=torch.Generator().manual_seed(2)) < 0.5, 1.0, -1.0)
+    second = first * (2.0 * graph.labels - 1)
+    rows = torch.stack([first, second, *[torch.zeros(NODES)] * (WIDTH - 2)], dim=1)
+    noised = rows + NOISE**0.5 * drawn(NODES, WIDTH, seed=3)
+    return torch.cat([rows if clear else noised, noised], dim=1)
+
+
+def learner(graph: PartyGraph, variances: list[float], at_once: int = AT_ONCE, **changes: Any) -> JointLearner:
+    variance = torch.tensor([[each] * WIDTH for each in variances], dtype=torch.float64).ravel()
+    objective = Objective(graph.common_part(), TrainSettings(patience=None, **changes), torch.float32)
+    return JointLearner(graph, WIDTH, variance, HOPS, objective, LearningStreams(0, "A"), torch.float32, at_once)
+
+
+def accuracy(graph: PartyGraph, logits: Tensor) -> float:
+    assert graph.labels is not None
+    right = logits.argmax(dim=1) == graph.labels[: graph.common]
+    return float(right[graph.common_part().test_mask].double().mean())
+
+
+@pytest.mark.parametrize("clear", [True, False])
+@pytest.mark.parametrize("select_by", ["accuracy", "auc", "loss", "last"])
+def test_it_is_chosen_where_releases_say_what_no_discriminant_can(select_by: str, clear: bool) -> None:
+    graph = party()
+    trained = learner(graph, [0.0 if clear else NOISE, NOISE], select_by=select_by)
+    rows = released(graph, clear)
+    trained.learn(rows)
+    logits = trained.logits(rows)
+    assert accuracy(graph, logits) > 0.9
+    nothing = torch.zeros(NODES, CLASSES)
+    objective = trained._objective
+    assert objective.simplest([nothing, logits.log_softmax(dim=1)]) == 1
+
+
+def test_it_is_left_out_where_releases_are_nothing_but_noise() -> None:
+    """Of twenty networks on noise one in six would be taken at most by the rule; far fewer where others are better."""
+    graph = party()
+    assert graph.labels is not None
+    first = torch.nn.functional.one_hot(graph.labels, CLASSES) + 0.7 * drawn(NODES, CLASSES, seed=4)
+    taken = 0
+    for seed in range(5):
+        rows = 100 * drawn(NODES, 2 * WIDTH, seed=10 + seed)
+        trained = learner(graph, [1e4, 1e4])
+        trained.learn(rows)
+        second = trained.logits(rows).log_softmax(dim=1)
+        taken += trained._objective.simplest([first.log_softmax(dim=1), second]) != 0
+    assert taken == 0
+
+
+def test_it_is_the_same_whenever_it_is_trained_and_of_the_seed() -> None:
+    graph = party()
+    rows = released(graph, True)
+    found = []
+    for _ in range(2):
+        trained = learner(graph, [0.0, NOISE])
+        trained.learn(rows)
+        found.append(trained.logits(rows))
+    assert torch.equal(found[0], found[1])
+
+
+def test_training_nodes_are_drawn_where_there_are_many() -> None:
+    graph, rows = party(), released(party(), True)
+    found = []
+    for at_once in (AT_ONCE, NODES, 50, 50):
+        trained = learner(graph, [0.0, NOISE], at_once=at_once)
+        trained.learn(rows)
+        found.append(trained.logits(rows))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+    assert not torch.equal(found[0], found[2])
+    assert accuracy(graph, found[2]) > 0.8
+
+
+def test_own_nodes_take_no_part() -> None:
+    graph = with_own_nodes([party()], [30])[0]
+    rows = released(party(), True)
+    trained = learner(graph, [0.0, NOISE])
+    trained.learn(rows)
+    logits = trained.logits(rows)
+    assert logits.shape == (NODES, CLASSES)
+    assert accuracy(graph, logits) > 0.9
+
+
+HOPPED: dict[str, Any] = {
+    "privacy": {"unit": "edge", "aggregation": {"hops": 2, "dim": 5}},
+    "model": {"combine": {"strategy": "concat"}},
+}
+
+
+def test_it_is_in_the_run_and_found_by_what_comes_after(tmp_path: Path) -> None:
+    """Without noise, so that both runs have the same release."""
+    settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 6}}, noise_multiplier=0)
+    whole = train(settings, tmp_path / "whole")
+    weights = load_tensors(whole.path / "parties" / LABEL_HOLDER / "model.safetensors")[0]
+    ours = {name for name in weights if name.startswith("joint.")}
+    assert any(name.startswith("joint.network.own") for name in ours)
+    assert float((weights["joint.whitenings.0.matrix"] - torch.eye(5)).abs().max()) > 0.1, "it was learnt"
+    assert torch.equal(predict(whole.path).probabilities, whole.predictions.probabilities)
+    cut = cut_run(settings, tmp_path / "cut", 3)
+    resumed = resume(cut)
+    assert_same_run(whole, resumed)
+    assert torch.equal(resumed.predictions.probabilities, whole.predictions.probabilities)
+    after = load_tensors(cut / "parties" / LABEL_HOLDER / "model.safetensors")[0]
+    assert weights.keys() == after.keys()
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
+
+
+def test_the_own_network_is_the_same_whatever_was_released(tmp_path: Path) -> None:
+    found = []
+    for epsilon in (0.01, 100.0):
+        settings = once_job(tmp_path / f"{epsilon}", HOPPED, {"train": {"epochs": 9}}, epsilon_total=epsilon)
+        run = train(settings, tmp_path / f"run {epsilon}")
+        weights = load_tensors(run.path / "parties" / LABEL_HOLDER / "model.safetensors")[0]
+        own = {name: value for name, value in weights.items() if not name.startswith("joint.")}
+        found.append((own, run.summary["best_epoch"], run.summary["without_releases"]["test_accuracy"]))
+    assert found[0][1:] == found[1][1:]
+    assert found[0][0].keys() == found[1][0].keys()
+    assert all(torch.equal(found[0][0][name], value) for name, value in found[1][0].items())
