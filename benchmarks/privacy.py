@@ -22,7 +22,7 @@ DATASETS = {"cora": 2708, "pubmed": 19717}
 _WARM_UP, _RUNS = 3, 20
 _REPEATS = 5
 _LAST = {"train.select_by": "last"}
-_NOISE = {**_LAST, "privacy": {"noise_multiplier": 5.0}}
+_NOISE = {**_LAST, "privacy": {"noise_multiplier": 5.0, "schedule": "every-step"}}
 
 _SHARED = (
     "The three parties share two cores here, so the noise that is drawn in the background takes time from the step: on "

@@ -59,6 +59,48 @@ def test_expand_is_deterministic_and_large_masks_have_no_seams():
     assert whole.numpy().tobytes() == keystream(SEED, "U", 0, 8 * elements)
 
 
+@pytest.fixture(params=[True, False], ids=["by GCM", "by CTR"])
+def wide(request, monkeypatch):
+    monkeypatch.setattr(randomness, "gcm_is_faster", lambda: request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("first_block", [0, 1, 2**32])
+def test_what_makes_the_keystream_does_not_change_it(wide, first_block):
+    sizes = [randomness.WIDE_BYTES + 5, 3, (1 << 20) + 1, 16]
+    stream = randomness.Keystream(SEED, "U", first_block)
+    taken = b"".join(stream.take(size).numpy().tobytes() for size in sizes)
+    assert taken == keystream(SEED, "U", first_block, sum(sizes))
+
+
+@pytest.mark.parametrize("first", [0, 8, 1 << 15])
+def test_the_keystream_goes_on_where_gcm_ends(monkeypatch, wide, first):
+    """It gives 64 GiB, and no stream of another size is as far from its counter's end."""
+    assert randomness.GCM_BYTES == 2**36 - 32
+    monkeypatch.setattr(randomness, "GCM_BYTES", 1 << 16)
+    stream = randomness.Keystream(SEED, "U")
+    taken = b"".join(stream.take(size).numpy().tobytes() for size in (first, 1 << 15, 40_007, 1 << 15))
+    assert taken == keystream(SEED, "U", 0, first + (1 << 16) + 40_007)
+
+
+def test_large_masks_alone_are_made_by_gcm(monkeypatch, wide):
+    made, gcm = [], modes.GCM
+
+    def noted(nonce):
+        made.append(nonce)
+        return gcm(nonce)
+
+    monkeypatch.setattr(modes, "GCM", noted)
+    expand(SEED, "U", (randomness.WIDE_BYTES // 8 - 1,))
+    assert made == []
+    expand(SEED, "U", (randomness.WIDE_BYTES // 8,))
+    assert made == [bytes(12)] * wide
+
+
+def test_whether_gcm_is_faster_is_measured():
+    assert isinstance(randomness.gcm_is_faster(), bool)
+
+
 @settings(max_examples=30)
 @given(blocks=st.lists(st.integers(0, 20).map(lambda half: 2 * half), min_size=1, max_size=6), tail=st.integers(0, 9))
 def test_blocks_put_together_are_the_whole(blocks, tail):

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cache
@@ -278,3 +279,16 @@ def test_waiting_is_no_longer_than_a_site_takes_to_end() -> None:
     waits = [int(value) for unit in UNITS for key, value in directives(unit) if key == "TimeoutStopSec"]
     assert min(waits) >= 30
     assert COMPOSE["services"]["server"]["stop_grace_period"] == "60s"
+
+
+def test_a_sites_own_process_has_neither_torch_nor_scipy(tmp_path: Path) -> None:
+    """It would take seconds to import, and 200 MB for as long as the site runs: jobs have processes of their own."""
+    party = tmp_path / "party.yaml"
+    nodes = "{file: a.csv, id: id, features: [{columns: x, missing: 0}]}"
+    party.write_text(f"party: A\nnodes: {nodes}\nedges: []\nlimits: {{max_epsilon: 1}}\n", encoding="utf-8")
+    script = (
+        "import sys; import veilgraph.deploy.join; from pathlib import Path; "
+        "from veilgraph.protocol.party_settings import read_party_settings as read; read(Path(sys.argv[1])); "
+        "assert not {'torch', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script, str(party)], check=True)

@@ -10,7 +10,7 @@ import pytest
 
 from veilgraph.core.files import write_whole
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import computing, sending
+from veilgraph.run import computing, names, sending
 from veilgraph.run.jobs import train
 
 JOB = {
@@ -43,7 +43,7 @@ def test_a_note_has_the_bytes_of_all_of_the_session_and_the_log_every_checkpoint
     write = write_whole
 
     def kept(path: Path, content: bytes) -> None:
-        if path.name == sending.NOTE and path.parent.name == "A":
+        if path.name == names.SENDING and path.parent.name == "A":
             notes.append(json.loads(content)["session"])
         write(path, content)
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from tests.errors import refused
 from tests.privacy.chance import fixed
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import noise
 from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER
@@ -73,6 +73,17 @@ def test_many_rows_at_the_clip_stay_within_it(order, columns):
     clipped = clip_to_grid(x, 0.3, order, 2.0**-53)
     assert all(exact_norm_is_within(row, 0.3, order) for row in clipped)
     torch.testing.assert_close(torch.linalg.vector_norm(clipped, order, dim=1), torch.full((300,), 0.3).double())
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_one_entry_that_cannot_be_released_is_refused(order):
+    x = torch.ones(100, 3, dtype=torch.float64)
+    for bad in (math.nan, math.inf, -math.inf, 1.0000000001e150, -1e151, 1e300):
+        x[50, 1] = bad
+        with pytest.raises(RangeOverflow):
+            clip_to_grid(x, 1.0, order, 2.0**-20)
+    x[50] = 1e150  # whose norm is longer
+    assert clip_to_grid(x, 1.0, order, 2.0**-20)[50].max() > 0.3
 
 
 def test_a_row_does_not_depend_on_the_others():

@@ -19,8 +19,7 @@ from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.deploy.guard.policy import is_job_id
 from veilgraph.deploy.kit import Kit
-from veilgraph.run.ledgers import LEDGER
-from veilgraph.run.sending import NOTE
+from veilgraph.run.names import LEDGER, SENDING
 
 State = Literal["submitted", "running", "done", "failed", "stopped"]
 STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "stopped")
@@ -173,7 +172,7 @@ def traffic_of(kit: Kit, job: SiteJob) -> Traffic | None:
     folder = _part(kit, job)
     if folder is None:
         return None
-    note = _read(folder / NOTE)
+    note = _read(folder / SENDING)
     rows = note.get("session")
     if isinstance(rows, dict):
         with suppress(KeyError, TypeError, ValueError):

@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from scipy.special import erfcx, ndtr
-
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
 
@@ -65,6 +63,8 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     density = math.exp(-near * near / 2) / math.sqrt(2 * math.pi)
     if near > 0:
         return max(0.0, density * (_mills(near) - _mills(far)))
+    from scipy.special import ndtr  # noqa: PLC0415  (slow to import, and few processes count)
+
     return max(0.0, float(ndtr(-near)) - density * _mills(far))
 
 
@@ -222,6 +222,8 @@ def _has_cells(event: Event) -> bool:
 
 
 def _mills(x: float) -> float:
+    from scipy.special import erfcx  # noqa: PLC0415  (slow to import, and few processes count)
+
     return math.sqrt(math.pi / 2) * float(erfcx(x / math.sqrt(2)))
 
 

@@ -6,15 +6,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import AggregationEvent, Event, JointGaussianEvent, sensitivity_in_clips
 from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
+
+if TYPE_CHECKING:
+    from veilgraph.privacy.mechanism import Mechanism
 
 Channel = Literal["embeddings", "gradients", "others", "predictions"]
 """What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it;

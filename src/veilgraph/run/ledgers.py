@@ -27,11 +27,12 @@ from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
+from veilgraph.run import names
 from veilgraph.run.lifetimes import Lasting, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
 from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
-LEDGER: Final = "ledger.jsonl"
+LEDGER: Final = names.LEDGER
 LEDGER_SUMMARY: Final = "ledger.json"
 _NO_DELTA: Final = 1e-12
 """Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""

@@ -16,11 +16,10 @@ from veilgraph.link.recorded import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.names import SENDING
 from veilgraph.run.run_directory import PartyStore
 
 Phase = Literal["align", "train", "predict", "audit"]
-NOTE: Final = "sending.json"
-"""What a session has sent so far, in a party's part of the run, while it lasts."""
 _COLUMNS: Final = tuple(field.name for field in fields(TrafficEntry))
 
 
@@ -40,7 +39,7 @@ class SendingRecord:
 
     def __init__(self, settings: JobSettings, store: PartyStore, phase: Phase, recorder: RecordedLink) -> None:
         self._settings, self._store, self._phase, self._recorder = settings, store, phase, recorder
-        self._path = store.path / NOTE
+        self._path = store.path / SENDING
         self._recorded: Sequence[TrafficEntry] = ()
         self._close_killed()
 
