@@ -24,6 +24,7 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.paradigms.averaging.training import EXTRA
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
@@ -136,7 +137,7 @@ def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
     private = PrivateTraining(settings, graph)
     found = private.summand(net, publisher, 0)
     terms = private._terms
-    assert terms is not None
+    assert isinstance(terms, Terms)
     exact = sum((terms.gradient(net, each) for each in range(len(terms))), torch.zeros(len(found) - EXTRA))
     decay = settings.train.weight_decay * net.vector()
     assert torch.allclose(found[:-EXTRA], exact / 7 + decay, atol=2.0)  # noise of deviation 1 over a batch of 7

@@ -146,6 +146,8 @@ class AveragingJob(JobSettings):
         own = dict(found["averaging"])
         if own["task"] == TaskSettings().model_dump(mode="json"):
             del own["task"]
+        if own["rule"].get("momentum") == 0:
+            own["rule"] = {key: value for key, value in own["rule"].items() if key != "momentum"}
         if not own["personal"]:
             del own["personal"]
         if own["privacy"] is None:
@@ -233,7 +235,7 @@ def check_private(job: AveragingJob) -> None:
     if job.data.feature_scaling == "standard":
         raise ValueError(
             "data.feature_scaling='standard' with averaging.privacy: statistics of a whole column carry one node to "
-            "all rows; choose row or none"
+            "all rows; choose length, row or none"
         )
     if job.data.dataset is not None and (job.data.split is None or job.data.stratify):
         raise ValueError(
