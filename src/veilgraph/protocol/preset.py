@@ -33,11 +33,11 @@ class Choice:
     """
 
     key: str
-    value: bool | int | float | str
+    value: bool | int | float | str | None
     why: str
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.value}"
+        return f"{self.key}: {'null' if self.value is None else self.value}"
 
 
 class Said:
@@ -95,8 +95,8 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     open_ = left_out(content, offered)
     try:
         return read(_with(content, open_))
-    except ValidationError:
-        found, taken = read(content), list[Choice]()
+    except ValidationError as error:
+        found, taken = _bare(content, open_, read, error), list[Choice]()
     for choice in open_:
         try:
             found = read(_with(content, [*taken, choice]))
@@ -104,6 +104,17 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
             continue
         taken.append(choice)
     return found
+
+
+def _bare(
+    content: Mapping[str, Any], open_: Iterable[Choice], read: Callable[[Mapping[str, Any]], T], error: ValidationError
+) -> T:
+    """A job by itself; where it breaks a rule, what is wrong with it beside what the preset would have chosen."""
+    try:
+        return read(content)
+    except ValidationError as alone:
+        of_choice = any(choice.key in str(error) for choice in open_)
+        raise (alone if of_choice else error) from None
 
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:
