@@ -3,9 +3,10 @@
     logits = a·o + b·(mean of the neighbours' o) + N(x, edges)
 
 with o the logits of the averaged network, which stays as it is, and N, a and b the holder's own. They begin at N = 0,
-a = 1 and b = 0, the averaged network alone, and learn from its training nodes by Adam; what did best on its validation
-nodes is kept. It is computed after the last round from what was released and from the holder's own data, and goes
-nowhere: ε, which is about what others find out, is not touched. So it is the cheapest private use of edges there is.
+a = 1 and b = 0, the averaged network alone, and learn from its training nodes by Adam; then once more with a = b = 0
+throughout, the holder by itself, for an averaged network that noise has left nothing of. What did best on its
+validation nodes is kept. It is computed after the last round from what was released and from the holder's own data, and
+goes nowhere: ε, which is about what others find out, is not touched. It is the cheapest private use of edges there is.
 
 To start from a global model and correct it where one's own data say otherwise is old in federated learning (Bietti et
 al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy of the part that is shared).
@@ -13,6 +14,7 @@ al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -76,23 +78,36 @@ class AtHome(nn.Module):
             return
         labels, train = graph.labels, graph.train_mask
         judged = graph.val_mask if graph.val_mask is not None and bool(graph.val_mask.any()) else None
-        settings, best = self._settings, (-1.0, 0.0)
-        decayed: dict[str, Any] = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
-        optimizer = torch.optim.Adam([decayed, {"params": [self.mix]}], lr=settings.learning_rate)
-        kept = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
-        with torch.enable_grad():
-            for epoch in range(settings.epochs + 1):
-                logits = self(averaged)
-                if judged is not None and (now := _judged(logits.detach()[judged], labels[judged])) > best:
-                    best = now
-                    kept = {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
-                if epoch < settings.epochs:
-                    optimizer.zero_grad()
-                    torch.autograd.backward(functional.cross_entropy(logits[train], labels[train]))
-                    optimizer.step()
+        best, kept, start = (-1.0, 0.0), self._weights(), self._weights()
+        for together in (True, False) if judged is not None else (True,):
+            self.load_state_dict(start)
+            if not together:
+                nn.init.zeros_(self.mix)
+            for logits in self._epochs(averaged, labels, train, together=together):
+                if judged is not None and (now := _judged(logits[judged], labels[judged])) > best:
+                    best, kept = now, self._weights()
         if judged is not None:
             self.load_state_dict(kept)
         self.learnt.fill_(value=True)
+
+    def _epochs(self, averaged: Tensor, labels: Tensor, train: Tensor, *, together: bool) -> Iterator[Tensor]:
+        """Logits before the first epoch of Adam and after each."""
+        settings = self._settings
+        decayed: dict[str, Any] = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
+        groups = [decayed, {"params": [self.mix]}] if together else [decayed]
+        optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
+        for epoch in range(settings.epochs + 1):
+            with torch.enable_grad():
+                logits = self(averaged)
+                loss = functional.cross_entropy(logits[train], labels[train])
+            yield logits.detach()
+            if epoch < settings.epochs:
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
 
 
 def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
