@@ -11,7 +11,7 @@ class AtHomeSettings(Settings):
     """After the last round a holder trains a correction of the averaged network, of its own; nothing of it is sent."""
 
     epochs: int = Field(
-        100, ge=1, le=10_000, description="of Adam; the best on the holder's validation nodes is kept, or none of them"
+        300, ge=1, le=10_000, description="of Adam; the best on the holder's validation nodes is kept, or none of them"
     )
     hops: int = Field(1, ge=0, le=16, description="means of neighbours, over the holder's own edges")
     dim: int = Field(16, ge=1, le=4096, description="its width")

@@ -34,7 +34,7 @@ def choices(said: Said) -> Iterator[Choice]:
         return
     bounded = said.get("averaging.privacy.degree_bound") is not None
     yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")
-    if "data.split" in said:
+    if said.get("data.split") is not None:
         yield Choice("data.stratify", False, "who is trained on must hang on no other node")
     yield Choice("model.dim", 16, "wider ones were no better")
     yield Choice("model.dropout", 0.0, _TERMS)
@@ -44,7 +44,7 @@ def choices(said: Said) -> Iterator[Choice]:
     yield Choice("averaging.rule.name", "fedsgd", "a holder gives a noisy gradient")
     yield Choice("averaging.rule.momentum", MOMENTUM, "fewer rounds, so less noise")
     yield Choice("averaging.local_epochs", 1, "a holder gives a noisy gradient")
-    yield Choice("averaging.at_home.epochs", 100, "a holder may learn from its own edges what it tells nobody")
+    yield Choice("averaging.at_home.epochs", 300, "a holder may learn from its own edges what it tells nobody")
     yield Choice("train.epochs", ROUNDS, "what matters is rounds times the rate")
     yield Choice("train.select_by", "last", _NOISED)
     yield Choice("train.patience", None, _NOISED)

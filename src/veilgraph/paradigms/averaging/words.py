@@ -43,8 +43,18 @@ def _private(settings: AveragingJob, given: SampledSettings) -> list[str]:
         "Every holder, and the server, has the weights after every round. An ε bounds what all that says of a node's "
         "features, label and edges, by its holder's noise alone"
         + ("." if bound is None else f"; no node may have more than {counted(bound, 'neighbour')}."),
+        *_home(settings),
         "No losses, scores or counts are sent: each holder judges the model on its own nodes.",
         TRUST,
+    ]
+
+
+def _home(settings: AveragingJob) -> list[str]:
+    if settings.averaging.at_home is None:
+        return []
+    return [
+        "After the last round each learns a correction from its own features, labels and edges without noise; it keeps "
+        "that, and no ε is about it."
     ]
 
 
