@@ -218,7 +218,7 @@ def beyond_own_row(
                 f"{_entry(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
                 "set missing to a number, zero or error"
             )
-    if scaling == "standard":
+    if scaling not in ("none", "row", "length"):
         reasons.append(
             f"data.feature_scaling={scaling} is fitted to all rows; set it to none, row or length, and declare "
             "ranges in the party file (nodes.features, scale)"

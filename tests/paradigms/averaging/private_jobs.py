@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from tests.paradigms.averaging.jobs import graphs
 from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.job_file import parse_job
 
 CLASSES = 2
@@ -79,3 +83,20 @@ def without(whole: PartyGraph, node: int) -> PartyGraph:
         val_mask=torch.zeros_like(mask),
         num_classes=CLASSES,
     )
+
+
+def source(name: str) -> SecretSource:
+    """Of a party's noise and draws, the same again."""
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
+
+
+def twin_of(settings: AveragingJob, given: Sequence[PartyGraph] | None = None) -> PlainAveraging:
+    """The twin after all rounds, by the noise of ``source``; of the job's graphs, or of others."""
+    assert settings.training_plan is not None
+    given = graphs(settings) if given is None else given
+    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
+    twin = PlainAveraging(settings, given, own)
+    for number in range(1, settings.train.epochs + 1):
+        assert twin.round(number) is None
+    return twin

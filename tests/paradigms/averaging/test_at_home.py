@@ -12,8 +12,7 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
-from tests.paradigms.averaging.private_jobs import job, local
-from tests.paradigms.averaging.test_private import source, twin_of
+from tests.paradigms.averaging.private_jobs import job, local, source, twin_of
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
@@ -74,23 +73,20 @@ def test_nothing_of_it_is_sent_and_the_weights_that_all_have_are_those_without(t
     assert set(weights(with_it, "server")) == set(weights(without_it, "server"))
 
 
-def released(given: list[PartyGraph], settings: AveragingJob, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+def released(given: list[PartyGraph], settings: AveragingJob) -> Tensor:
     """The weights that all have at the end, with the same noise."""
-    monkeypatch.setattr("tests.paradigms.averaging.test_private.graphs", lambda _: given)
-    twin = twin_of(settings)
+    twin = twin_of(settings, given)
     twin.finish()
     return twin.network.vector()
 
 
-def test_without_hops_no_edge_is_in_what_is_released_and_with_them_each_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hops_no_edge_is_in_what_is_released_and_with_them_each_is() -> None:
     """An attack on edges: who compares what is released with what every guess at A's edges would give."""
     plain, edged = job(NO_EDGES, AT_HOME), job({"averaging": {"at_home": {"epochs": 1}}})
     for settings, shows in ((plain, False), (edged, True)):
         given = graphs(settings)
         fewer = [given[0].with_edges(torch.arange(given[0].num_edges) % 2 == 0), *given[1:]]
-        assert torch.equal(released(given, settings, monkeypatch), released(fewer, settings, monkeypatch)) == (
-            not shows
-        )
+        assert torch.equal(released(given, settings), released(fewer, settings)) == (not shows)
 
 
 def own_of(seed: int = 0) -> Own:

@@ -13,14 +13,14 @@ import torch
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
-from tests.paradigms.averaging.private_jobs import job
+from tests.paradigms.averaging.private_jobs import job, source, twin_of
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import export, over
 from tests.privacy.lifetime.ledgers import NODES
 from tests.privacy.lifetime.ledgers import ledger as lifetime_at
 from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -48,22 +48,6 @@ from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
-
-
-def source(name: str) -> SecretSource:
-    """Of a party's noise and draws, the same again."""
-    generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    return lambda count: bytes(torch.randint(256, (count,), generator=generator, dtype=torch.uint8).tolist())
-
-
-def twin_of(settings: AveragingJob) -> PlainAveraging:
-    assert settings.training_plan is not None
-    given = graphs(settings)
-    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
-    twin = PlainAveraging(settings, given, own)
-    for number in range(1, settings.train.epochs + 1):
-        assert twin.round(number) is None
-    return twin
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
-from tests.paradigms.averaging.test_private_terms import source
+from tests.paradigms.averaging.private_jobs import graph, job, local, network, source, without
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.paradigms.averaging.network import Averaged
@@ -76,8 +75,8 @@ def test_a_network_that_is_more_than_the_two_maps_has_its_terms_from_autograd(
 def added(summed: SampledSum, rows: RowTerms, net: Averaged, chosen: list[int]) -> Tensor:
     """What terms add to a sum, less its noise."""
     size, at = len(net.vector()), rows.at(net)
-    some = summed.release(len(chosen), lambda number: at(chosen[number]), size, source(0))
-    return some - summed.release(0, at, size, source(0))
+    some = summed.release(len(chosen), lambda number: at(chosen[number]), size, source("A"))
+    return some - summed.release(0, at, size, source("A"))
 
 
 def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit() -> None:
@@ -105,6 +104,6 @@ def test_terms_by_places_are_clipped_and_added_up_as_whole_ones() -> None:
         Places(torch.tensor([0, 1]), torch.tensor([0.25, 0.5])),
         Places(torch.tensor([2]), torch.tensor([-9.0])),
     ]
-    found = summed.release(3, terms.__getitem__, 4, source(3)) - summed.release(0, terms.__getitem__, 4, source(3))
+    found = summed.release(3, terms.__getitem__, 4, source("B")) - summed.release(0, terms.__getitem__, 4, source("B"))
     known = sum(clip_to_grid(spread(each, 4).reshape(1, -1), 1.0, 2, cell)[0] for each in terms)
     assert torch.allclose(found, torch.as_tensor(known), atol=1e-5)
