@@ -89,7 +89,7 @@ def test_the_rule_names_every_column_that_is_fitted_and_the_way_out() -> None:
         "zero or error"
     )
     assert second.startswith("nodes.features.7 (column 'i'): missing=mean")
-    assert scaling.startswith("data.feature_scaling=standard is fitted to all rows; set it to none or row")
+    assert scaling.startswith("data.feature_scaling=standard is fitted to all rows; set it to none, row or length")
     assert "'" not in "".join(beyond_own_row(entries, named=False)), "columns' names are their owner's"
     clipped = features({"columns": "a", "missing": "mean", "scale": RANGE})
     assert len(beyond_own_row(clipped)) == 1, "a mean is fitted, whatever is cut afterwards"

@@ -196,6 +196,15 @@ class TestScaling:
         torch.testing.assert_close(out.to_dense(), expected)
 
     @pytest.mark.parametrize("sparse", [False, True])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_length(self, sparse, dtype):
+        x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, -2.0]], dtype=dtype)
+        out = self.scaled(x.to_sparse_csr() if sparse else x, "length")
+        assert (out.layout == torch.sparse_csr) == sparse
+        assert out.dtype == dtype
+        torch.testing.assert_close(out.to_dense(), torch.tensor([[0.6, 0.8], [0, 0], [0, -1]], dtype=dtype))
+
+    @pytest.mark.parametrize("sparse", [False, True])
     def test_standard(self, sparse):
         out = self.scaled(self.x.to_sparse_csr() if sparse else self.x, "standard")
         assert out.layout == torch.strided

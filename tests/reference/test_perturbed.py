@@ -337,7 +337,7 @@ def test_budget_says_what_is_noised_and_what_is_not() -> None:
         ({"model": {"initial": {"release": {"low": 2.0}}}}, "low=2.0 must be below high=1.0"),
         ({"privacy": {"epsilon_total": 4}}, "leave one of them out"),
         ({"privacy": {"epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
-        ({"data": {"feature_scaling": "standard"}}, "choose none or row"),
+        ({"data": {"feature_scaling": "standard"}}, "choose none, row or length"),
         ({"paradigm": "horizontal"}, "model.initial is not a setting"),
     ],
 )

@@ -16,7 +16,7 @@ from veilgraph.tables.encode import FeatureEncoding, encode, fit_encoding
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
-SCALINGS = ("none", "row", "standard")
+SCALINGS = ("none", "row", "length", "standard")
 
 
 def made(columns, nodes, seed=0, nonzero=1.0):
@@ -66,7 +66,7 @@ def test_scaling_agrees_with_that_of_graphs(scaling, nonzero):
     torch.testing.assert_close(features.to_dense(), wanted.to_dense(), rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("scaling", ["none", "row", "length"])
 def test_sparse_and_dense_features_are_equal(scaling, monkeypatch):
     table = made(columns=40, nodes=300, nonzero=0.01)
     encoding = fit_encoding(table, scaling)

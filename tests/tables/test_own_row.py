@@ -72,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.parametrize("scaling", ["none", "row"])
+@pytest.mark.parametrize("scaling", ["none", "row", "length"])
 @pytest.mark.parametrize("features", DECLARED.values(), ids=DECLARED)
 def test_a_nodes_features_are_the_same_bits_whatever_the_others_are(
     folder: Path, features: Sequence[Mapping[str, Any]], scaling: Scaling
@@ -180,4 +180,4 @@ def test_the_jobs_data_settings_have_no_other_scaling() -> None:
     """A new one must be judged by ``beyond_own_row``, which lists those of a row."""
     annotation = DataSettings.model_fields["feature_scaling"].annotation
     assert annotation is not None
-    assert set(annotation.__args__) == {"none", "row", "standard"}
+    assert set(annotation.__args__) == {"none", "row", "length", "standard"}

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy.sparse as sp
 import torch
+from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
@@ -74,7 +75,7 @@ def join_columns(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([part.to_dense() for part in parts], dim=1)
 
 
-Scaling = Literal["none", "row", "standard"]
+Scaling = Literal["none", "row", "length", "standard"]
 
 
 def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
@@ -103,9 +104,9 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
 
     Args:
         graph: features Tensor[N, F].
-        scaling: ``row`` divides a row by the sum of its absolute values and keeps sparsity; ``standard`` shifts and
-            scales a column to mean 0 and variance 1 and is dense; ``none`` changes nothing. A row of zeros, or a
-            constant column, becomes zeros.
+        scaling: ``row`` divides a row by the sum of its absolute values, ``length`` by its length (ℓ2), and both keep
+            sparsity; ``standard`` shifts and scales a column to mean 0 and variance 1 and is dense; ``none`` changes
+            nothing. A row of zeros, or a constant column, becomes zeros.
 
     Raises:
         DataError: numbers of float64 are too large, or too small, to be scaled.
@@ -113,9 +114,9 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     if scaling == "none":
         return graph
     features = graph.features
-    if scaling == "row" and is_sparse(features):
+    if scaling != "standard" and is_sparse(features):
         matrix = to_scipy(features).astype(np.float64)
-        sums = np.asarray(abs(matrix).sum(axis=1)).ravel()
+        sums = sparse_norm(matrix, 1 if scaling == "row" else 2, axis=1)
         scaled = from_scipy(
             (sp.diags(1 / np.where(sums > 0, sums, 1.0)) @ matrix).astype(features.values().numpy().dtype)
         )
@@ -123,8 +124,8 @@ def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     if scaling == "standard":
         return _scaled(graph, _standard(features.to_dense()).to(features.dtype))
     wide = features.to_dense().double()
-    sums_by_row = wide.abs().sum(dim=1, keepdim=True)
-    wide = wide / torch.where(sums_by_row > 0, sums_by_row, 1.0)
+    sizes = wide.abs().sum(dim=1, keepdim=True) if scaling == "row" else wide.norm(dim=1, keepdim=True)
+    wide = wide / torch.where(sizes > 0, sizes, 1.0)
     return _scaled(graph, wide.to(features.dtype))
 
 

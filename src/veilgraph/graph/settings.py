@@ -164,10 +164,11 @@ class DataSettings(Settings):
     partition: PartitionSettings = Field(
         PartitionSettings(), description="paradigms horizontal and averaging: how a data set is partitioned"
     )
-    feature_scaling: Literal["none", "row", "standard"] = Field(
+    feature_scaling: Literal["none", "row", "length", "standard"] = Field(
         "none",
-        description="done by each holder on its own columns: rows to sum 1 (for holders with about as many columns "
-        "each), or columns to mean 0, variance 1 (in paradigm horizontal of all holders' rows together)",
+        description="done by each holder on its own columns; row: rows to sum 1 (for holders with about as many "
+        "columns each), length: rows to length 1, standard: columns to mean 0, variance 1 (in paradigm horizontal of "
+        "all holders' rows together)",
     )
     split: tuple[Share, Share, Share] | None = Field(
         None,

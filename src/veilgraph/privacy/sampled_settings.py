@@ -58,7 +58,11 @@ class SampledSettings(Settings):
     )
     clip: float = Field(1.0, ge=1e-6, le=1e6, description="C: the longest gradient (ℓ2) of one training node")
     sampling_rate: float = Field(
-        0.05, ge=LEAST_RATE, le=1, description="q: with which a training node is drawn, each by itself, in a round"
+        1.0,
+        ge=LEAST_RATE,
+        le=1,
+        description="q: with which a training node is drawn, each by itself, in a round; 1: all are, which takes the "
+        "least noise",
     )
     batch: float = Field(
         gt=0,

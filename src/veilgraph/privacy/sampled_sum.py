@@ -23,7 +23,21 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.mechanism import clip_to_grid
 
-Terms = Callable[[int], Tensor]
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """A gradient of which most entries are zero.
+
+    Attributes:
+        places: Tensor[n] int64, which entries, each once.
+        values: Tensor[n], of these.
+    """
+
+    places: Tensor
+    values: Tensor
+
+
+Terms = Callable[[int], Tensor | Places]
 """Number of a term → its gradient, Tensor[W]."""
 
 _LARGEST_WHOLE: Final = 2.0**52
@@ -80,8 +94,17 @@ class SampledSum:
                 value=self.noise_multiplier,
             )
         total = torch.zeros(size, dtype=torch.float64)
+        alike = dict[int, list[Places]]()
         for number in self.drawn(count, source):
-            term = terms(number).reshape(1, -1)
-            if bool((term.abs() <= _LARGEST_ENTRY).all()):
-                total += clip_to_grid(term, self.clip, 2, noise.cell)[0]
+            term = terms(number)
+            values = term.values if isinstance(term, Places) else term
+            if not bool((values.abs() <= _LARGEST_ENTRY).all()):
+                continue
+            if isinstance(term, Places):
+                alike.setdefault(len(term.values), []).append(term)
+            else:
+                total += clip_to_grid(term.reshape(1, -1), self.clip, 2, noise.cell)[0]
+        for group in alike.values():  # as many at a time as have as many entries
+            clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, noise.cell)
+            total.index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
         return total + noise.draw((1, size), source)[0]

@@ -34,12 +34,12 @@ class Choice:
     """
 
     key: str
-    value: bool | int | float | str
+    value: bool | int | float | str | None
     why: str
     needed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.value}"
+        return f"{self.key}: {'null' if self.value is None else self.value}"
 
 
 class Said:
@@ -97,9 +97,9 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
     open_ = left_out(content, offered)
     try:
         return read(_with(content, open_))
-    except ValidationError:
+    except ValidationError as error:
         taken = [choice for choice in open_ if choice.needed]
-        found = read(_with(content, taken))
+        found = _bare(_with(content, taken), open_, read, error)
     for choice in open_:
         if choice in taken:
             continue
@@ -109,6 +109,17 @@ def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callab
             continue
         taken.append(choice)
     return found
+
+
+def _bare(
+    content: Mapping[str, Any], open_: Iterable[Choice], read: Callable[[Mapping[str, Any]], T], error: ValidationError
+) -> T:
+    """A job by itself; where it breaks a rule, what is wrong with it beside what the preset would have chosen."""
+    try:
+        return read(content)
+    except ValidationError as alone:
+        of_choice = any(choice.key in str(error) for choice in open_)
+        raise (alone if of_choice else error) from None
 
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:

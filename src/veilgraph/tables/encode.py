@@ -13,6 +13,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
+from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
@@ -21,7 +22,7 @@ from veilgraph.tables.exact import exact, exact_sums, mean_of
 from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
-Scaling = Literal["none", "row", "standard"]
+Scaling = Literal["none", "row", "length", "standard"]
 Total = Callable[[Sequence[int]], Sequence[int]]
 """Whole numbers of a table → their sums over all tables that are fitted together, in the same order."""
 
@@ -257,9 +258,10 @@ def _scale(features: Tensor, encoding: FeatureEncoding) -> None:
     if encoding.scaling == "none":
         return
     wide = features.double()
-    if encoding.scaling == "row":
-        sums = wide.abs().sum(dim=1, keepdim=True)
-        wide /= torch.where(sums > 0, sums, 1.0)
+    if encoding.scaling != "standard":
+        by_sum = encoding.scaling == "row"
+        sizes = wide.abs().sum(dim=1, keepdim=True) if by_sum else wide.norm(dim=1, keepdim=True)
+        wide /= torch.where(sizes > 0, sizes, 1.0)
     else:
         deviations = torch.tensor(encoding.deviations, dtype=torch.float64)
         wide -= torch.tensor(encoding.means, dtype=torch.float64)
@@ -274,8 +276,8 @@ def _sparse(table: NodeTable, encoding: FeatureEncoding, shape: tuple[int, int])
         first += width
     rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
     matrix = sp.csr_matrix((values, (rows, columns)), shape=shape)
-    if encoding.scaling == "row":
-        sums = np.asarray(abs(matrix).astype(np.float64).sum(axis=1)).ravel()
+    if encoding.scaling != "none":
+        sums = sparse_norm(matrix.astype(np.float64), 1 if encoding.scaling == "row" else 2, axis=1)
         matrix.data = (matrix.data / np.repeat(np.where(sums > 0, sums, 1.0), np.diff(matrix.indptr))).astype(
             np.float32
         )

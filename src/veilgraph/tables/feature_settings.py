@@ -218,10 +218,10 @@ def beyond_own_row(
                 f"{_entry(place, feature.columns, named=named)}: missing={feature.missing} is computed from all rows; "
                 "set missing to a number, zero or error"
             )
-    if scaling not in ("none", "row"):
+    if scaling not in ("none", "row", "length"):
         reasons.append(
-            f"data.feature_scaling={scaling} is fitted to all rows; set it to none or row, and declare ranges in the "
-            "party file (nodes.features, scale)"
+            f"data.feature_scaling={scaling} is fitted to all rows; set it to none, row or length, and declare "
+            "ranges in the party file (nodes.features, scale)"
         )
     return reasons
 
@@ -237,7 +237,7 @@ def scaled_twice(features: Sequence[NumericFeatures | CategoricalFeatures], scal
         return ""
     return (
         f"{declared[0]}: scale declares a range, and data.feature_scaling={scaling} would fit means and deviations on "
-        "top; set data.feature_scaling to none or row, or leave scale out"
+        "top; set data.feature_scaling to none, row or length, or leave scale out"
     )
 
 

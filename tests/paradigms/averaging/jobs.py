@@ -26,6 +26,10 @@ RULES: Mapping[str, Settings] = {
     "fedavg, server rate": {"averaging": {"rule": {"name": "fedavg", "server_rate": 0.5}}},
     "fedprox": {"averaging": {"rule": {"name": "fedprox", "mu": 0.3}}},
     "fedsgd": {"averaging": {"rule": {"name": "fedsgd"}, "local_epochs": 1}, "train": {"learning_rate": 0.5}},
+    "fedsgd, momentum": {
+        "averaging": {"rule": {"name": "fedsgd", "momentum": 0.7}, "local_epochs": 1},
+        "train": {"learning_rate": 0.1},
+    },
     "fedadam": {"averaging": {"rule": {"name": "fedadam", "server_rate": 0.05}}},
 }
 Dropped = Mapping[PartyId, Mapping[int, int]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests.paradigms.averaging.jobs import graphs
 from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
@@ -16,6 +17,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.publish_sampled import SampledPublisher
@@ -105,3 +107,14 @@ def known_noise() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sampled_ledgers, "SampledPublisher", of_party)
         yield
+
+
+def twin_of(settings: AveragingJob, given: Sequence[PartyGraph] | None = None) -> PlainAveraging:
+    """The twin after all rounds, by the noise of ``source``; of the job's graphs, or of others."""
+    assert settings.training_plan is not None
+    given = graphs(settings) if given is None else given
+    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
+    twin = PlainAveraging(settings, given, own)
+    for number in range(1, settings.train.epochs + 1):
+        assert twin.round(number) is None
+    return twin

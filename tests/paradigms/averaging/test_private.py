@@ -13,7 +13,7 @@ import torch
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
-from tests.paradigms.averaging.private_jobs import job, known_noise, source
+from tests.paradigms.averaging.private_jobs import job, known_noise, twin_of
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import export, over
 from tests.privacy.lifetime.ledgers import NODES
@@ -24,6 +24,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.paradigms.averaging.training import EXTRA
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
@@ -46,16 +47,6 @@ from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}
-
-
-def twin_of(settings: AveragingJob) -> PlainAveraging:
-    assert settings.training_plan is not None
-    given = graphs(settings)
-    own = {each.party: SampledPublisher(settings.training_plan, None, source(each.party)) for each in given}
-    twin = PlainAveraging(settings, given, own)
-    for number in range(1, settings.train.epochs + 1):
-        assert twin.round(number) is None
-    return twin
 
 
 def paid(run: Path, party: str) -> int:
@@ -121,7 +112,7 @@ def test_what_a_holder_adds_is_its_noisy_gradient_no_loss_and_1() -> None:
     private = PrivateTraining(settings, graph)
     found = private.summand(net, publisher, 0)
     terms = private._terms
-    assert terms is not None
+    assert isinstance(terms, Terms)
     exact = sum((terms.gradient(net, each) for each in range(len(terms))), torch.zeros(len(found) - EXTRA))
     decay = settings.train.weight_decay * net.vector()
     assert torch.allclose(found[:-EXTRA], exact / 7 + decay, atol=2.0)  # noise of deviation 1 over a batch of 7

@@ -17,12 +17,14 @@ from veilgraph.paradigms.averaging.baselines import OnePlace
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.rules.fedadam import FedAdamSettings
 from veilgraph.paradigms.averaging.rules.fedprox import FedProxSettings
+from veilgraph.paradigms.averaging.rules.fedsgd import FedSgdSettings
 from veilgraph.paradigms.averaging.tasks.beside import side_by_side
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.training import averaged, heard, said
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 
 STILL: Settings = {"model": {"dropout": 0.0}}
+ONE: Settings = {"averaging": {"local_epochs": 1}}
 
 
 def after(*changes: Settings) -> Tensor:
@@ -45,6 +47,29 @@ def test_the_proximal_term_is_that_of_the_paper() -> None:
     start = [torch.tensor([0.0, 4.0]), torch.tensor([1.0])]
     built = FedProxSettings(mu=0.5).build(3, 0.01)
     assert float(built.local_loss(torch.tensor(7.0), weights, start)) == 7 + 0.25 * (1 + 4 + 4)
+
+
+def test_momentum_of_fedsgd_is_that_of_torch_and_is_kept_from_round_to_round() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=0.3, momentum=0.8)
+    built, found = FedSgdSettings(momentum=0.8).build(5, 0.3), weight.detach().clone()
+    for _ in range(3):
+        mean = torch.randn(5, generator=generator, dtype=torch.float64)
+        found, weight.grad = built.step(found, mean), mean
+        optimizer.step()
+        again = FedSgdSettings(momentum=0.8).build(5, 0.3)  # as after a session that was cut off
+        for name, tensor in again.state().items():
+            tensor.copy_(built.state()[name])
+        built = again
+    assert torch.allclose(found, weight.detach(), atol=1e-12)
+    assert FedSgdSettings().build(5, 0.3).state() == {}
+
+
+def test_fedsgd_without_momentum_is_the_job_that_it_was() -> None:
+    plain, still, moved = (job(rule("fedsgd", **more), ONE) for more in ({}, {"momentum": 0.0}, {"momentum": 0.5}))
+    assert plain.hash() == still.hash() != moved.hash()
+    assert "momentum" not in plain.formerly(plain.model_dump(mode="json"))["averaging"]["rule"]
 
 
 def test_fedsgd_is_gradient_descent_on_all_graphs_side_by_side() -> None:

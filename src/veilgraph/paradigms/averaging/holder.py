@@ -16,6 +16,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
@@ -56,6 +57,7 @@ class AveragingHolder(Judge):
         task = self._job.averaging.task
         task.kind.check_graph(task, graph)
         self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
+        self._home: AtHome | None = None
         self._sums = 0
 
     @override
@@ -86,6 +88,9 @@ class AveragingHolder(Judge):
         self._network = self._task.network(session.streams)
         self._network.keep_home(self._job.averaging.personal)
         self._network.keep_facts(sum(self._task.gathers))
+        at_home = self._job.averaging.at_home
+        if at_home is not None and graph.labels is not None:
+            self._home = AtHome(at_home, self._own, known.stated, session.streams, session.dtype)
         self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
@@ -129,6 +134,9 @@ class AveragingHolder(Judge):
         task = self._task
         with torch.no_grad():
             self.logits = task.output(self._network, self._own)
+            if self._home is not None:  # after the last round: nobody hears of it
+                self._home.learn(self.logits)
+                self.logits = self._home(self.logits)
             own = task.tally(self._network, self._own, self.logits)
         if self._private is not None:  # of its own nodes, and nobody else hears of it
             self._scores = task.scores(self._network, own)
@@ -180,4 +188,4 @@ class AveragingHolder(Judge):
 
     @override
     def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network}
+        return {"network": self._network} | ({} if self._home is None else {"at_home": self._home})

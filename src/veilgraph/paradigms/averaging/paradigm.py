@@ -48,6 +48,15 @@ class Averaging(Paradigm[AveragingJob]):
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
+    def privacy_limits(self, job: AveragingJob) -> list[str]:
+        """What a holder learns at home, which is nobody's but its own; see ``Paradigm.privacy_limits``."""
+        if job.averaging.at_home is None:
+            return []
+        return [
+            "What a holder has learnt at home after the last round (at_home in its model file, and its predictions) "
+            "has no noise: ε holds as long as it keeps these."
+        ]
+
     def unbounded(self, job: AveragingJob) -> str:
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.row_terms import RowTerms
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.terms import Terms, broken_rule
 from veilgraph.paradigms.averaging.training import EXTRA
@@ -31,10 +32,12 @@ class PrivateTraining:
         plan = job.training_plan
         assert plan is not None
         self._plan, self._decay = plan, job.train.weight_decay
-        self._terms = None
+        self._terms: Terms | RowTerms | None = None
         self.refuses = broken_rule(graph, plan.settings.degree_bound)
         if graph.labels is not None and not self.refuses:
-            self._terms = Terms(graph, plan.hops, precision(job))
+            model, dtype = job.model, precision(job)
+            by_row = plan.hops == 0 and not model.local.normalize  # which would make the last rows of length 1
+            self._terms = RowTerms(graph, model.activation, dtype) if by_row else Terms(graph, plan.hops, dtype)
         if graph.labels is None and plan.joint is not None:
             self.refuses = (
                 "it has no labels, so it has nothing to add to the noise that averaging.privacy.joint_noise has all "
@@ -64,7 +67,7 @@ class PrivateTraining:
         if not isinstance(publisher, SampledPublisher):
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
         terms = self._terms
-        total = publisher.sampled_sum(len(terms), lambda number: terms.gradient(network, number), len(weights), step)
+        total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step)
         if self._plan.joint is not None:
             return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
         gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
@@ -12,6 +12,8 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.custom import CustomLocal
+from veilgraph.paradigms.averaging import preset
+from veilgraph.paradigms.averaging.at_home_settings import AtHomeSettings
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.rules import AnyRuleSettings
 from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
@@ -20,6 +22,7 @@ from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_settings import SampledPlan, SampledSettings, sampled_plan
 from veilgraph.protocol.figures import Measures
 from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.preset import Choice, Said
 
 
 class AveragingSettings(Settings):
@@ -48,6 +51,11 @@ class AveragingSettings(Settings):
     privacy: SampledSettings | None = Field(
         None,
         description="what is opened is noised, for an ε of a node with label and edges (DP-SGD); null: it is not",
+    )
+    at_home: AtHomeSettings | None = Field(
+        None,
+        description="with privacy: what each holder adds to the model after the last round, from its own data without "
+        "noise, and keeps; null: nothing",
     )
 
 
@@ -80,6 +88,12 @@ class AveragingJob(JobSettings):
                 return {**data, "data": {key: value for key, value in given.items() if key != "partition"}}
             return data
         return {**data, "data": {**given, "partition": {"by": "nodes", **partition}}}
+
+    @classmethod
+    @override
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        """For private training; else none, for ``standard`` tells holders each other's columns' statistics."""
+        return preset.choices(said)
 
     def _check_parts(self) -> None:
         partition = self.data.partition
@@ -123,6 +137,11 @@ class AveragingJob(JobSettings):
 
         if self.averaging.privacy is not None:
             check_private(self)
+        elif self.averaging.at_home is not None:
+            raise ValueError(
+                "averaging.at_home without averaging.privacy: holders are told of every round how all do with the same "
+                "weights; leave at_home out, or keep parts of the network at home by averaging.personal"
+            )
 
     @property
     def measures(self) -> Measures:
@@ -147,10 +166,13 @@ class AveragingJob(JobSettings):
         own = dict(found["averaging"])
         if own["task"] == TaskSettings().model_dump(mode="json"):
             del own["task"]
+        if own["rule"].get("momentum") == 0:
+            own["rule"] = {key: value for key, value in own["rule"].items() if key != "momentum"}
         if not own["personal"]:
             del own["personal"]
-        if own["privacy"] is None:
-            del own["privacy"]
+        for later in ("privacy", "at_home"):
+            if own[later] is None:
+                del own[later]
         return {**found, "averaging": own}
 
     @property
@@ -249,7 +271,7 @@ def check_private(job: AveragingJob) -> None:
     if job.data.feature_scaling == "standard":
         raise ValueError(
             "data.feature_scaling='standard' with averaging.privacy: statistics of a whole column carry one node to "
-            "all rows; choose row or none"
+            "all rows; choose length, row or none"
         )
     if job.data.dataset is not None and (job.data.split is None or job.data.stratify):
         raise ValueError(

@@ -11,6 +11,7 @@ at the node: what a node has after k hops depends on its in-neighbours after k â
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +86,10 @@ class Terms:
                 for each, part in zip(weights, parts, strict=True)
             ]
         )
+
+    def at(self, network: Averaged) -> Callable[[int], Tensor]:
+        """Number of a training node â†’ ``gradient``, by these weights."""
+        return lambda number: self.gradient(network, number)
 
     def _sources(self, target: int) -> list[int]:
         start, end = self._incoming.indptr[target : target + 2]

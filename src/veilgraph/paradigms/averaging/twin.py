@@ -13,6 +13,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.plain import masked_sum
+from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -56,6 +57,7 @@ class PlainAveraging:
             graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
         }
         self.network = self._network(SERVER)
+        self._at_home = dict[PartyId, AtHome]()
         self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.gathers))
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
@@ -130,10 +132,22 @@ class PlainAveraging:
         )
 
     def infer(self, party: PartyId) -> Tensor:
-        """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]."""
+        """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]; with what it learnt at home."""
         self._enter(party)
         with torch.no_grad():
-            return self.task.output(self.network, self._own[party])
+            output = self.task.output(self.network, self._own[party])
+            return self._at_home[party](output) if party in self._at_home else output
+
+    def finish(self) -> None:
+        """What holders learn at home once the last round is over."""
+        given = self._job.averaging.at_home
+        for party, own in self._own.items() if given is not None else ():
+            if own.graph.labels is None:
+                continue
+            output = self.infer(party)
+            home = AtHome(given, own, output.shape[1], self._streams[party], output.dtype)  # type: ignore[arg-type]
+            home.learn(output)
+            self._at_home[party] = home
 
     def predictions(self, party: PartyId) -> Predicted:
         """What a holder would have of the model."""

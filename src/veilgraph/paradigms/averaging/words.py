@@ -44,6 +44,7 @@ def _private(settings: AveragingJob, given: SampledSettings) -> list[str]:
         "features, label and edges"
         + _made_by(settings)
         + ("." if bound is None else f"; no node may have more than {counted(bound, 'neighbour')}."),
+        *_home(settings),
         "No losses, scores or counts are sent: each holder judges the model on its own nodes.",
         TRUST,
     ]
@@ -57,6 +58,15 @@ def _made_by(settings: AveragingJob) -> str:
         f", by noise that {joint.honest} of the {joint.holders} holders that a sum has at least make together: where "
         f"more than {joint.colluding} collude, or add none, it does not hold"
     )
+
+
+def _home(settings: AveragingJob) -> list[str]:
+    if settings.averaging.at_home is None:
+        return []
+    return [
+        "After the last round each learns a correction from its own features, labels and edges without noise; it keeps "
+        "that, and no ε is about it."
+    ]
 
 
 def _at_home(parts: Sequence[str]) -> list[str]:

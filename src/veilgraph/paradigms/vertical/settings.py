@@ -97,7 +97,7 @@ class VerticalJob(JobSettings):
         if self.data.feature_scaling == "standard":
             raise ValueError(
                 "data.feature_scaling='standard' computes with all nodes' values, and with "
-                "model.initial.method=perturbed each node perturbs its own alone; choose none or row"
+                "model.initial.method=perturbed each node perturbs its own alone; choose none, row or length"
             )
 
     def _check_every_step(self) -> None:
@@ -140,8 +140,8 @@ class VerticalJob(JobSettings):
         if self.privacy is not None and self._of_nodes and self.data.feature_scaling == "standard":
             raise ValueError(
                 f"privacy.unit={self.privacy.unit} needs features that are not scaled by statistics of a whole column, "
-                "as data.feature_scaling=standard does: they carry one node to every row; set it to none or row "
-                "(tables: declare ranges with nodes.features, scale), or choose unit row or edge"
+                "as data.feature_scaling=standard does: they carry one node to every row; set it to none, row or "
+                "length (tables: declare ranges with nodes.features, scale), or choose unit row or edge"
             )
 
     def _check_joint_noise(self, colluding: int) -> None:

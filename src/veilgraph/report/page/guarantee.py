@@ -74,7 +74,7 @@ def guarantee(job: JobSettings, delta: float | None = None) -> Guarantee:
     if job.label_privacy is not None:
         return _labels(job, job.label_privacy)
     if job.training_plan is not None:
-        return _trained(job.training_plan)
+        return _trained(job, job.training_plan)
     return Guarantee("", _NONE)
 
 
@@ -108,7 +108,7 @@ def _releases(settings: PrivacySettings) -> str:
     return "one release" if settings.once else "a release in every step"
 
 
-def _trained(plan: SampledPlan) -> Guarantee:
+def _trained(job: JobSettings, plan: SampledPlan) -> Guarantee:
     given, at = plan.settings, f"δ = {plan.settings.delta:g}"
     against = plan.against
     bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
@@ -125,6 +125,7 @@ def _trained(plan: SampledPlan) -> Guarantee:
         "Not counted: whether a holder has labels, how many classes and columns there are, sizes and times of "
         "messages, that a node breaks the bound on neighbours, choices made by looking at data, and scores and "
         "predictions that a holder hands on.",
+        *paradigm_of(job).privacy_limits(job),
     )
     return Guarantee(f"of every holder's nodes with label and edges, at {at}, against {against}", _BOUND, about, limits)
 

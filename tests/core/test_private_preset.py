@@ -1,0 +1,112 @@
+"""What ``preset: auto`` chooses for private training in averaging, and the rate that it works out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.errors import refused
+from tests.roles.federation import Settings, merge
+from veilgraph.core.errors import ConfigError
+from veilgraph.paradigms.averaging.preset import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.protocol.job_file import parse_chosen
+
+GIVEN: Settings = {
+    "paradigm": "averaging",
+    "preset": "auto",
+    "data": {"dataset": "synthetic", "holders": 4, "split": [0.5, 0.25, 0.25]},
+    "averaging": {"privacy": {"epsilon_total": 1.0, "batch": 500}},
+}
+
+
+def auto(*changes: Settings) -> AveragingJob:
+    return averaging(parse_chosen(merge(GIVEN, *changes))[0])
+
+
+def privacy(**said: object) -> Settings:
+    return {"averaging": {"privacy": said}}
+
+
+def test_a_job_that_says_an_epsilon_and_a_batch_alone_is_whole() -> None:
+    job, chosen = auto(), {each.key: each.value for each in parse_chosen(GIVEN)[1]}
+    assert job.averaging.privacy is not None
+    assert job.averaging.at_home is not None
+    assert job.averaging.privacy.sampling_rate == 1
+    assert (job.model.local.hops, job.data.feature_scaling, job.data.stratify) == (0, "length", False)
+    assert job.averaging.rule.model_dump() == {"name": "fedsgd", "momentum": MOMENTUM}
+    assert (job.train.epochs, job.train.select_by, job.train.patience) == (ROUNDS, "last", None)
+    assert chosen["train.learning_rate"] == job.train.learning_rate
+    assert parse_chosen(job.model_dump(mode="json"))[0].hash() == job.hash()
+
+
+def test_nothing_is_chosen_without_privacy() -> None:
+    _, chosen = parse_chosen({**GIVEN, "averaging": {}})
+    assert chosen == []
+
+
+def test_what_a_job_says_stays() -> None:
+    job = auto({"train": {"learning_rate": 0.7, "epochs": 9}, "model": {"dim": 5}}, {"averaging": {"at_home": None}})
+    assert (job.train.learning_rate, job.train.epochs, job.model.dim, job.averaging.at_home) == (0.7, 9, 5, None)
+
+
+def wander(job: AveragingJob, holders: int = 4) -> float:
+    """How far the noise of all rounds moves a weight, by the noise that is really added."""
+    plan, own, rule = job.training_plan, job.averaging.privacy, job.averaging.rule.model_dump()
+    assert plan is not None
+    assert own is not None
+    step = job.train.learning_rate / (1 - rule["momentum"])
+    moved: float = step * math.sqrt(job.train.epochs) * plan.multiplier * own.clip / (own.batch * math.sqrt(holders))
+    return moved
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"train": {"epochs": 20}},
+        privacy(epsilon_total=4.0, batch=200),
+        privacy(batch=1000),
+        privacy(clip=0.25),
+        privacy(epsilon_total=0.1),
+        {"data": {"holders": 9}},
+        {"averaging": {"rule": {"name": "fedsgd", "momentum": 0.0}}},
+        privacy(epsilon_total=None, noise_multiplier=30.0),
+        privacy(neighbours="replacement"),
+        privacy(sampling_rate=0.5, batch=250),
+    ],
+    ids=["as it is", "rounds", "ε", "batch", "clip", "small ε", "holders", "momentum", "σ", "replaced", "drawn"],
+)
+def test_the_noise_of_all_rounds_moves_a_weight_as_far_as_it_is_to(changes: Settings) -> None:
+    job = auto(changes)
+    assert job.train.learning_rate < LARGEST_RATE
+    assert wander(job, len(job.data.names)) == pytest.approx(WANDER, rel=0.03)
+
+
+def test_a_small_rate_that_edges_ask_for_and_the_largest_that_there_is() -> None:
+    edged = auto(privacy(degree_bound=3, batch=5000))
+    assert edged.model.local.hops == 1
+    assert 0 < edged.train.learning_rate < auto(privacy(batch=5000)).train.learning_rate
+    assert 0.3 * WANDER < wander(edged) < 1.5 * WANDER
+    assert auto(privacy(epsilon_total=16.0, batch=1e5)).train.learning_rate == LARGEST_RATE
+
+
+WRONG: dict[str, tuple[Settings, str]] = {
+    "no split": ({"data": {"split": None}}, "data.split"),
+    "judged": ({"train": {"select_by": "accuracy"}}, "train.select_by"),
+    "no batch": (privacy(batch=None), "averaging.privacy.batch"),
+    "no ε": (privacy(epsilon_total=None), "epsilon_total"),
+    "rounds": ({"train": {"epochs": "many"}}, "train.epochs"),
+    "momentum": ({"averaging": {"rule": {"name": "fedsgd", "momentum": 1.0}}}, "averaging.rule.fedsgd.momentum"),
+    "unknown": (privacy(rate=3), "averaging.privacy.rate"),
+    "at home": ({"averaging": {"at_home": {"epoch": 3}}}, "averaging.at_home.epoch"),
+}
+
+
+@pytest.mark.parametrize(("changes", "key"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_with_a_job_is_said_and_not_what_would_have_been_chosen(changes: Settings, key: str) -> None:
+    said: dict[str, Any] = merge(GIVEN, changes)
+    with refused(ConfigError, key=key):
+        parse_chosen(said)

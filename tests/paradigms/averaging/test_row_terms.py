@@ -1,0 +1,109 @@
+"""Gradients of single rows: those of autograd, of one node each, and added up as they would be by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.averaging.private_jobs import graph, job, local, network, source, without
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.private import PrivateTraining
+from veilgraph.paradigms.averaging.row_terms import RowTerms
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.averaging.terms import Terms
+from veilgraph.privacy.mechanism import clip_to_grid
+from veilgraph.privacy.sampled_sum import Places, SampledSum
+
+
+def bare(**model: object) -> AveragingJob:
+    return job(local("gin", 0), {"model": model, "averaging": {"privacy": {"degree_bound": None}}})
+
+
+def holey(nodes: int) -> PartyGraph:
+    """Rows that have zeros here and there, and one of zeros alone."""
+    whole = graph(nodes, [(0, 1), (1, 0)])
+    features = whole.features.clone()
+    features[::2, 1], features[3] = 0.0, 0.0
+    return replace(whole, features=features)
+
+
+def spread(term: Places, size: int) -> Tensor:
+    found = torch.zeros(size, dtype=term.values.dtype)
+    found[term.places] = term.values
+    return found
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_gradient_is_that_of_autograd(activation: str, sparse: bool) -> None:
+    whole, net = holey(7), network(bare(activation=activation))
+    given = replace(whole, features=whole.features.to_sparse_csr()) if sparse else whole
+    rows, balls = RowTerms(given, activation, torch.float64), Terms(whole, 0, torch.float64)  # type: ignore[arg-type]
+    assert len(rows) == len(balls) == 7
+    for number in range(7):
+        term = rows.at(net)(number)
+        assert len(term.places.unique()) == len(term.places) == len(term.values)
+        size = len(net.vector())
+        assert torch.allclose(spread(term, size), balls.gradient(net, number), atol=1e-12)
+
+
+def test_gradients_are_in_the_precision_of_the_weights_and_of_the_weights_of_the_round() -> None:
+    whole, settings = holey(5), bare()
+    net, other = network(settings).to(torch.float32), network(settings).to(torch.float32)
+    other.take(2 * net.vector())
+    rows = RowTerms(whole, "relu", torch.float32)
+    assert rows.at(net)(0).values.dtype == torch.float32
+    assert not torch.equal(rows.at(net)(0).values, rows.at(other)(0).values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [({}, RowTerms), ({"local": {"model": "gin", "hops": 0, "normalize": True}}, Terms)],
+    ids=["rows", "rows of length 1"],
+)
+def test_a_network_that_is_more_than_the_two_maps_has_its_terms_from_autograd(
+    changes: dict[str, object], kind: type
+) -> None:
+    assert isinstance(PrivateTraining(bare(**changes), holey(5))._terms, kind)
+
+
+def added(summed: SampledSum, rows: RowTerms, net: Averaged, chosen: list[int]) -> Tensor:
+    """What terms add to a sum, less its noise."""
+    size, at = len(net.vector()), rows.at(net)
+    some = summed.release(len(chosen), lambda number: at(chosen[number]), size, source("A"))
+    return some - summed.release(0, at, size, source("A"))
+
+
+def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit() -> None:
+    whole, net, summed = holey(9), network(bare()), SampledSum(0.5, 1.0, 1.0)
+    rows = RowTerms(whole, "relu", torch.float64)
+    everything = added(summed, rows, net, list(range(9)))
+    for node in range(9):
+        gone = RowTerms(without(whole, node), "relu", torch.float64)
+        moved = everything - added(summed, gone, net, list(range(8)))
+        assert torch.equal(moved, added(summed, rows, net, [node]))
+        assert float(moved.norm()) <= 0.5
+
+
+def test_edges_are_in_no_term() -> None:
+    whole, net, summed = holey(9), network(bare()), SampledSum(0.5, 1.0, 1.0)
+    other = replace(whole, edge_index=torch.tensor([[4, 5, 6], [7, 8, 0]]))
+    one, two = (added(summed, RowTerms(each, "relu", torch.float64), net, list(range(9))) for each in (whole, other))
+    assert torch.equal(one, two)
+
+
+def test_terms_by_places_are_clipped_and_added_up_as_whole_ones() -> None:
+    summed, cell = SampledSum(1.0, 1.0, 1.0), 2.0**-40
+    terms = [
+        Places(torch.tensor([3, 0]), torch.tensor([3.0, 4.0])),
+        Places(torch.tensor([0, 1]), torch.tensor([0.25, 0.5])),
+        Places(torch.tensor([2]), torch.tensor([-9.0])),
+    ]
+    found = summed.release(3, terms.__getitem__, 4, source("B")) - summed.release(0, terms.__getitem__, 4, source("B"))
+    known = sum(clip_to_grid(spread(each, 4).reshape(1, -1), 1.0, 2, cell)[0] for each in terms)
+    assert torch.allclose(found, torch.as_tensor(known), atol=1e-5)
