@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.privacy import accountant
@@ -50,6 +50,12 @@ class SampledSettings(Settings):
         gt=0,
         description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
     )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="nodes of each holder that trains whose values, edges and labels are made up, so that an audit can "
+        "hold the run against its ledger; what is learned from them is worthless",
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -59,6 +65,12 @@ class SampledSettings(Settings):
                 "other; give exactly one of them"
             )
         return self
+
+    @model_serializer(mode="wrap")
+    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without canaries where there are none, which is what a job was before there could be any."""
+        said: dict[str, Any] = dump(self)
+        return said if self.canaries else {k: v for k, v in said.items() if k != "canaries"}
 
 
 @dataclass(frozen=True)

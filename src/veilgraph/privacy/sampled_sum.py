@@ -7,7 +7,7 @@ sums that differ in some terms differ by exactly these. The noise is a multiple 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,15 +68,39 @@ class SampledSum:
             RangeOverflow: an entry of a gradient is not finite.
             ConfigError: there is so little noise that sums on its grid are not exact.
         """
-        noise = Gaussian(self.clip, self.noise_multiplier)
-        if count * self.clip / noise.cell > _LARGEST_WHOLE:
+        return self.added(count, terms, size, source).sum(dim=0) + self.noise(size, source)
+
+    def noise(self, size: int, source: SecretSource) -> Tensor:
+        """That of one step: Tensor[W] float64."""
+        return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
+
+    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Tensor:
+        """What one step adds up before the noise.
+
+        Args:
+            count: as in ``release``.
+            terms: likewise.
+            size: likewise.
+            source: of the draws.
+            watched: numbers of terms that are added up apart.
+
+        Returns:
+            Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on which
+            their sum is exact.
+
+        Raises:
+            RangeOverflow: as ``release``.
+            ConfigError: likewise.
+        """
+        cell = Gaussian(self.clip, self.noise_multiplier).cell
+        if count * self.clip / cell > _LARGEST_WHOLE:
             raise ConfigError(
                 f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
                 "more noise",
                 key="noise_multiplier",
                 value=self.noise_multiplier,
             )
-        total = torch.zeros(size, dtype=torch.float64)
+        total = torch.zeros(2, size, dtype=torch.float64)
         for number in self.drawn(count, source):
-            total += clip_to_grid(terms(number).reshape(1, -1), self.clip, 2, noise.cell)[0]
-        return total + noise.draw((1, size), source)[0]
+            total[int(number in watched)] += clip_to_grid(terms(number).reshape(1, -1), self.clip, 2, cell)[0]
+        return total

@@ -57,6 +57,9 @@ class PrivateTraining:
         if not isinstance(publisher, SampledPublisher):
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
         terms = self._terms
-        total = publisher.sampled_sum(len(terms), lambda number: terms.gradient(network, number), len(weights), step)
+        watched = terms.within(publisher.watched)
+        total = publisher.sampled_sum(
+            len(terms), lambda number: terms.gradient(network, number), len(weights), step, watched
+        )
         gradient = (total / self._batch).to(weights.dtype) + self._decay * weights
         return torch.cat([gradient, gradient.new_tensor([0.0, 1.0])])
