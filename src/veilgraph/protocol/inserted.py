@@ -103,7 +103,9 @@ class Inserted:
             raise ConfigError(
                 f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
                 f"{needed} nodes, and {nodes} are common to all; choose at most "
-                f"{nodes // (made.size * len(made.owners))}"
+                f"{(nodes - made.votes) // (made.size * len(made.owners))}",
+                key="privacy.canaries",
+                value=made.count,
             )
         return made
 

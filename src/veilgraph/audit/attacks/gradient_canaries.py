@@ -13,6 +13,7 @@ in rows, K = s²·I + VVᵀ and u = K⁻¹V(r − mean), what a canary's own row
     (s²·K⁻¹_ii)⁻¹ − I = V_i Σ⁻¹ V_iᵀ,    (s²·K⁻¹_ii)⁻¹ u_i = V_i Σ⁻¹ (r − mean),    Σ = s²·I + Σ_{j≠i} V_jᵀV_j
 
 (Woodbury). s is what is claimed, or less where what lies beside all of V is less: noise that is missing shows there.
+V is as long as the clip lets it be, or longer where what lies along it is far more than that explains.
 Nothing of this looks at coins, and rounds add up; if a sum is not as this supposes, scores are worse and bounds hold.
 """
 
@@ -35,6 +36,8 @@ _BESIDE: Final = 50
 """Dimensions beside the canaries' from which on they tell how much noise there is."""
 _LEAST_NOISE: Final = 0.1
 """Of a clip: parts are no more alike than that."""
+_LONGER: Final = 4.0
+"""Of squares: what chance does not make of an honest sum."""
 _TINY: Final = 1e-6
 
 
@@ -93,11 +96,13 @@ def _score(each: Round, rate: float) -> Floats:
         raise DataError(f"rounds: parts must be [m, {width}], like the sum; give one at least, of m ≥ 1 canaries")
     means = [rate * part.count / 2 for part in parts]
     spreads = [_spread(part.count, rate) for part in parts]
-    rest = each.rest - np.sum([mean * part.rows.sum(axis=0) for mean, part in zip(means, parts, strict=True)], axis=0)
+    mean = np.sum([mean * part.rows.sum(axis=0) for mean, part in zip(means, parts, strict=True)], axis=0)
     scaled = np.stack([spread * part.rows for spread, part in zip(spreads, parts, strict=True)], axis=1)  # [m, k, W]
     rows = scaled.reshape(-1, width)
-    gram, along = rows @ rows.T, rows @ rest
-    variance = _noise(gram, along, float(rest @ rest), width, each.deviation) ** 2
+    gram, rest = rows @ rows.T, each.rest - mean
+    deviation, longer = _scales(gram, rows @ rest, rest, each.deviation)
+    gram, along = longer**2 * gram, longer * (rows @ (each.rest - longer * mean))
+    variance = deviation**2
     inverse = cho_solve(cho_factor(gram + variance * np.eye(len(gram))), np.eye(len(gram)))
     k = len(parts)
     told = (inverse @ along).reshape(m, k)
@@ -124,12 +129,19 @@ def _spread(count: int, rate: float) -> float:
     return float(np.sqrt(count * rate * (1 - rate) / 2 + (count * rate) ** 2 / 4))
 
 
-def _noise(gram: Floats, along: Floats, square: float, width: int, claimed: float) -> float:
-    """s: what is claimed, or what lies beside the canaries' rows, where that is less and there is room to tell."""
+def _scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[float, float]:
+    """How much noise there is, and how many times longer canaries' terms are than the clip, by what a sum looks like.
+
+    Noise is what lies beside the canaries' rows, where that is less than what is claimed and there is room to tell;
+    what lies along them is more than they and noise explain where terms are longer, or more are drawn.
+    """
     values, vectors = np.linalg.eigh(gram)
     kept = values > _TINY * max(float(values[-1]), _TINY)
-    beside = width - int(kept.sum())
-    if beside < _BESIDE:
-        return claimed
-    left = square - float(((along @ vectors[:, kept]) ** 2 / values[kept]).sum())
-    return min(claimed, max(_LEAST_NOISE, float(np.sqrt(max(0.0, left) / beside))))
+    rank, total = int(kept.sum()), float(values.sum())
+    inside = float(((along @ vectors[:, kept]) ** 2 / values[kept]).sum())
+    beside, deviation = len(rest) - rank, claimed
+    if beside >= _BESIDE:
+        left = max(0.0, float(rest @ rest) - inside)
+        deviation = min(claimed, max(_LEAST_NOISE, float(np.sqrt(left / beside))))
+    excess = (inside - deviation**2 * rank) / max(total, _TINY)
+    return deviation, float(np.sqrt(excess)) if excess > _LONGER else 1.0

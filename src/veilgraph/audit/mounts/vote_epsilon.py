@@ -55,7 +55,7 @@ def votes_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]
                 adversary,
                 holder,
                 f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges",
-                _voted(read(), canaries.places(holder), classes=settings.opens_classes_alone),
+                voted(read(), canaries.places(holder), classes=settings.opens_classes_alone),
                 canaries.coins.numpy(),
                 delta=privacy.delta_of(nodes),
                 gaussian=True,
@@ -66,7 +66,7 @@ def votes_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]
             yield Skipped(adversary, name, str(error), "epsilon")
 
 
-def _voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
+def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:
     """How much more each canary's first end is taken for the class of the other end than for others.
 
     Of classes alone: the same class speaks for a vote, the class of a node without anything against it, any other one
