@@ -26,7 +26,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
 
 if TYPE_CHECKING:
-    from dp_accounting.pld import PLDAccountant
+    from veilgraph.privacy.mixture import Composer
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
@@ -189,7 +189,7 @@ def _composed(mu: float, events: Sequence[tuple[Event, int]], delta: float) -> f
     return math.inf if found is None else float(found.get_epsilon(delta))
 
 
-def composed(mu: float, events: Sequence[tuple[Event, int]]) -> PLDAccountant | None:
+def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
     """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and so many of each numeric event.
 
     Returns:

@@ -48,6 +48,10 @@ class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no typ
         """Composes with it, of the same interval."""
         self._pld: PrivacyLossDistribution = self._pld.compose(distribution)
 
+    def deltas(self, epsilons: Values) -> Values:
+        """δ at every ε ≥ 0, either way: [n]."""
+        return np.asarray(self._pld.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+
 
 class Mixture:
     """P = Σ_j Bin(j; removed, q)·N(j, σ²) against Q = Σ_k Bin(k; inserted, q)·N(−k, σ²).

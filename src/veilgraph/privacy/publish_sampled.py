@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -47,14 +49,17 @@ class SampledPublisher(Publisher):
         settings = plan.settings
         self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
 
-    def sampled_sum(self, count: int, terms: Terms, size: int, step: int) -> Tensor:
+    def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
         """Releases a noisy sum; with a share of the noise alone where that is made jointly, for under masks.
+
+        ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all.
 
         Args:
             count: of terms that may be drawn.
             terms: gradient of each, Tensor[W].
             size: W.
             step: of the training.
+            watched: numbers of terms that ``clean`` tells apart.
 
         Returns:
             Tensor[W] float64.
@@ -65,7 +70,9 @@ class SampledPublisher(Publisher):
         if self._ledger is not None:
             self._reserve(1, step)
             self._ledger.spend(self.plan.event, CHANNEL, step)
-        return self._sum.release(count, terms, size, self._source)
+        others, canaries = self._sum.added(count, terms, size, self._source, watched)
+        self.clean = torch.stack([others, others + canaries])
+        return self.clean[1] + self._sum.noise(size, self._source)
 
     @override
     def expect(self, steps: int, step: int) -> None:

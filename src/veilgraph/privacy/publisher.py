@@ -42,7 +42,8 @@ class Publisher:
         label_door: the door for labels that are learned from perturbed; None where this party perturbs none.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
         order: Tensor[N] int64, the holder's nodes in the order in which a single release is made; None: as they are.
-        clean: Tensor[w, d], of the newest embeddings, clipped and without noise: for an audit, and to nobody else.
+        clean: Tensor[w, d], of the newest embeddings, clipped and without noise; or Tensor[2, W], the newest sum of
+            gradients without noise, without those of watched rows and with them: for an audit, and to nobody else.
     """
 
     is_open: bool = True

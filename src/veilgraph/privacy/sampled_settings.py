@@ -68,6 +68,12 @@ class SampledSettings(Settings):
         gt=0,
         description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
     )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="nodes of each holder that trains whose values, edges and labels are made up, so that an audit can "
+        "hold the run against its ledger; what is learned from them is worthless",
+    )
     joint_noise: SharedNoiseSettings | None = Field(
         None,
         description="noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: "
@@ -78,7 +84,8 @@ class SampledSettings(Settings):
     def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
         said: dict[str, Any] = dump(self)
-        return said if self.joint_noise is not None else {k: v for k, v in said.items() if k != "joint_noise"}
+        unsaid = [name for name in ("joint_noise", "canaries") if not getattr(self, name)]
+        return {name: value for name, value in said.items() if name not in unsaid}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

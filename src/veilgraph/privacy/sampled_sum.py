@@ -10,7 +10,7 @@ server's, who could choose them so that the gradients of some nodes alone overfl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,26 +85,49 @@ class SampledSum:
         Raises:
             ConfigError: there is so little noise that sums on its grid are not exact.
         """
-        noise = Gaussian(self.clip, self.noise_multiplier)
-        if count * self.clip / noise.cell > _LARGEST_WHOLE:
+        return self.added(count, terms, size, source).sum(dim=0) + self.noise(size, source)
+
+    def noise(self, size: int, source: SecretSource) -> Tensor:
+        """That of one step: Tensor[W] float64."""
+        return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
+
+    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Tensor:
+        """What one step adds up before the noise.
+
+        Args:
+            count: as in ``release``.
+            terms: likewise.
+            size: likewise.
+            source: of the draws.
+            watched: numbers of terms that are added up apart.
+
+        Returns:
+            Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on which
+            their sum is exact.
+
+        Raises:
+            RangeOverflow: as ``release``.
+            ConfigError: likewise.
+        """
+        cell = Gaussian(self.clip, self.noise_multiplier).cell
+        if count * self.clip / cell > _LARGEST_WHOLE:
             raise ConfigError(
                 f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
                 "more noise",
                 key="noise_multiplier",
                 value=self.noise_multiplier,
             )
-        total = torch.zeros(size, dtype=torch.float64)
-        alike = dict[int, list[Places]]()
+        total, alike = torch.zeros(2, size, dtype=torch.float64), dict[tuple[int, bool], list[Places]]()
         for number in self.drawn(count, source):
-            term = terms(number)
+            term, apart = terms(number), number in watched
             values = term.values if isinstance(term, Places) else term
             if not bool((values.abs() <= _LARGEST_ENTRY).all()):
                 continue
             if isinstance(term, Places):
-                alike.setdefault(len(term.values), []).append(term)
+                alike.setdefault((len(term.values), apart), []).append(term)
             else:
-                total += clip_to_grid(term.reshape(1, -1), self.clip, 2, noise.cell)[0]
-        for group in alike.values():  # as many at a time as have as many entries
-            clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, noise.cell)
-            total.index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
-        return total + noise.draw((1, size), source)[0]
+                total[int(apart)] += clip_to_grid(term.reshape(1, -1), self.clip, 2, cell)[0]
+        for (_, apart), group in alike.items():  # as many at a time as have as many entries
+            clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, cell)
+            total[int(apart)].index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
+        return total

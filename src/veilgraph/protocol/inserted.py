@@ -25,7 +25,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import choose_rows, from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import MASKS
 from veilgraph.privacy.canaries import check_nodes
@@ -49,6 +49,8 @@ class Inserted:
         owners: the holders that have canaries, in the job's order.
         party: whose these are.
         public: SHA-256 of the job, from which all holders' places follow.
+        votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
+            those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
         leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
             less than eight, so that an audit sees whether the bound was applied; of unit ``node-edges`` as many as it
             allows, or eight.
@@ -63,6 +65,7 @@ class Inserted:
     party: PartyId
     public: str
     leaves: int = 0
+    votes: bool = False
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
@@ -93,13 +96,16 @@ class Inserted:
             party,
             job.hash(),
             leaves,
+            job.counts_votes,
         )
         needed = made.count * made.size * len(made.owners)
-        if needed > nodes:
+        if needed + made.votes > nodes:
             raise ConfigError(
                 f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
                 f"{needed} nodes, and {nodes} are common to all; choose at most "
-                f"{nodes // (made.size * len(made.owners))}"
+                f"{(nodes - made.votes) // (made.size * len(made.owners))}",
+                key="privacy.canaries",
+                value=made.count,
             )
         return made
 
@@ -144,7 +150,7 @@ class Inserted:
         masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
         return replace(
             rest,
-            features=self._features(graph.features),
+            features=self._copied(graph.features) if self.votes else self._features(graph.features),
             edge_index=torch.cat([rest.edge_index, new], dim=1),
             edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
             edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
@@ -162,6 +168,22 @@ class Inserted:
             pair = chosen[:, [0, leaf]].T
             yield pair
             yield pair.flip(0)
+
+    def _copied(self, features: Tensor) -> Tensor:
+        """Nothing at the first ends, and at the others what a node has that is no canary."""
+        chosen = torch.arange(self.nodes)
+        pairs = torch.cat([self.places(owner) for owner in self.owners])
+        others = torch.ones(self.nodes, dtype=torch.bool)
+        others[self.everywhere] = False
+        elsewhere = others.nonzero().flatten()
+        chosen[pairs[:, 1]] = elsewhere[torch.arange(len(pairs)) % len(elsewhere)]
+        rows = choose_rows(features, torch.cat([chosen, torch.arange(self.nodes, len(features))]))
+        if not is_sparse(rows):
+            rows[pairs[:, 0]] = 0
+            return rows
+        matrix = to_scipy(rows).tolil()
+        matrix[pairs[:, 0].numpy()] = 0
+        return from_scipy(matrix.tocsr())
 
     def _features(self, features: Tensor) -> Tensor:
         """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite."""

@@ -249,6 +249,11 @@ class JobSettings(Settings):
         return self.releasing
 
     @property
+    def counts_votes(self) -> bool:
+        """Whether an edge is used for its ends' votes alone: for what these nodes are taken for, and not their rows."""
+        return False
+
+    @property
     def adds_noise(self) -> bool:
         """Whether anything leaves a holder with noise, or as if it had some."""
         noise = (self.privacy, self.feature_release, self.label_release, self.label_privacy, self.training_plan)

@@ -27,6 +27,7 @@ from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
+from veilgraph.protocol.trained_canaries import TrainedCanaries
 from veilgraph.run import names
 from veilgraph.run.lifetimes import Lasting, order_of, own_release, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
@@ -173,7 +174,7 @@ def with_canaries(
         begun: whether the run has begun before.
 
     Returns:
-        The graph, and the rows of published embeddings that canaries take, None for none.
+        The graph, and the rows that canaries take whose releases are watched, None for none.
 
     Raises:
         RunError: they are missing or damaged, or of another number of nodes.
@@ -183,14 +184,18 @@ def with_canaries(
     of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
     labels = settings.label_privacy
     of_labels = labels is not None and labels.canaries > 0 and graph.party == settings.data.label_party
-    if not of_nodes and not of_labels and (privacy is None or privacy.canaries_in != "data"):
+    trained = settings.training_plan
+    of_gradients = trained is not None and trained.settings.canaries > 0 and graph.labels is not None
+    if not (of_nodes or of_labels or of_gradients) and (privacy is None or privacy.canaries_in != "data"):
         return graph, None
     kept = store.canaries()
     if kept is None and begun and (store.epochs() or store.model_path.is_file() or _has_released(store)):
         raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
     key = None if kept is None else kept.key
-    made: NodeCanaries | Inserted | LabelCanaries
-    if of_labels:
+    made: NodeCanaries | Inserted | LabelCanaries | TrainedCanaries
+    if of_gradients:
+        made = TrainedCanaries.of(settings, graph, system_secrets, key)
+    elif of_labels:
         made = LabelCanaries.of(settings, graph, system_secrets, key)
     elif of_nodes:
         made = NodeCanaries.of(settings, graph.common, system_secrets, key)
@@ -200,6 +205,8 @@ def with_canaries(
         store.save_canaries(Canaries(made.count, made.nodes, made.key))
     if isinstance(made, Inserted):
         return made.into(graph), made.everywhere
+    if isinstance(made, TrainedCanaries):
+        return made.into(graph), made.places.flatten()
     if isinstance(made, LabelCanaries):
         return made.into(graph), None
     with_labels = settings.label_release is not None and settings.label_release.holder == graph.party

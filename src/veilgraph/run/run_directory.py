@@ -249,7 +249,8 @@ def _parse(content: bytes, path: Path) -> Record:
 
 def passes_kept(settings: JobSettings) -> int | None:
     """Of how many passes views are, unless something else is asked for; None: all, in which noise cancels."""
-    return VIEW_PASSES if settings.privacy is None else None
+    adds_up = settings.privacy is not None or settings.training_plan is not None
+    return None if adds_up else VIEW_PASSES
 
 
 class PartyStore:

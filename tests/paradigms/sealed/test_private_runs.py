@@ -193,7 +193,7 @@ REFUSED: dict[str, tuple[Settings, str]] = {
     "dim": ({"privacy": {"aggregation": {"dim": 16}}}, "privacy.aggregation.dim"),
     "own rows": ({"privacy": {"aggregation": {"own_rows": "clear"}}}, "privacy.aggregation.own_rows"),
     "predictions": ({"privacy": {"predictions": 2}}, "privacy.predictions"),
-    "canaries": ({"privacy": {"canaries": 9, "canaries_in": "data"}}, "privacy.canaries"),
+    "canaries": ({"privacy": {"canaries": 9, "canaries_in": "data"}, "named_nodes": 2}, "privacy.canaries"),
     "network": ({"model": {"network": "mlp"}}, "model.network"),
     "relations": ({"model": {"relations": "each"}}, "model.relations"),
     "edge weights": ({"model": {"edge_weights": True}}, "model.edge_weights"),

@@ -31,13 +31,17 @@ of the inequalities to come. So they can only hold if t and the least p_i,
     p_i = max(0, F⁻¹(R_{i+1}) − H_{i+1})·m/(r − i),    i = v − 1, …, 0,
 
 come to no more than 1; if they come to more, P[V ≥ v] < t.
+
+*Any other trade-off.* Nothing above uses more of F than that it is concave and bounds the power of every test of one
+coin, either way. So a ledger of other releases is held against theirs in the same way (``sampled_claims``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +56,32 @@ _SHARES: Final = (1, 2, 4, 8)
 """All canaries are guessed, or one in so many."""
 
 _PRECISION: Final = 1e-3
+
+
+Level = Callable[[float], float]
+"""Power of a test → the least level that it has, by a trade-off: F⁻¹."""
+
+
+class Claims(Protocol):
+    """Trade-offs of more and more loss, of which the largest that is refuted is looked for."""
+
+    def level(self, loss: float) -> Level:
+        """F⁻¹ of a loss above 0: of a larger loss no power needs a larger level."""
+
+    def epsilon(self, loss: float, delta: float) -> float:
+        """The ε that a loss has at δ."""
+
+
+class GaussianClaims:
+    """Gaussian privacy μ."""
+
+    def level(self, loss: float) -> Level:
+        """F⁻¹; see ``Claims``."""
+        return partial(_gaussian_level, loss)
+
+    def epsilon(self, loss: float, delta: float) -> float:
+        """The ε of μ; see ``Claims``."""
+        return gaussian_epsilon(loss, delta)
 
 
 @dataclass(frozen=True)
@@ -110,6 +140,7 @@ def one_run_epsilon(
     guesses: Sequence[int] | None = None,
     *,
     gaussian: bool = False,
+    claims: Claims | None = None,
 ) -> OneRunBound:
     """A lower bound on a run's ε from its canaries: the largest that so many right guesses refute.
 
@@ -124,6 +155,7 @@ def one_run_epsilon(
         guesses: the r to try, chosen without looking at coins or scores; None for m, m/2, m/4 and m/8, rounded up.
         gaussian: refute Gaussian privacy μ and give its ε at δ: a larger bound, for a ledger in which all releases are
             Gaussian. Without it, the bound is on the ε of any run that is (ε, δ)-private.
+        claims: the same for a ledger of other releases: refute their trade-offs.
 
     Raises:
         DataError: scores and coins do not fit each other, are none, or are not finite, or not 0 and 1.
@@ -137,11 +169,12 @@ def one_run_epsilon(
             f"guesses={guesses!r} must be numbers from 1 to {m}, the canaries; leave it out, or name some"
         )
     order, level = np.argsort(values, kind="stable"), (1 - confidence) / len(tried)
+    held = GaussianClaims() if gaussian else claims
 
     def proven(r: int, correct: int) -> float:
-        if gaussian:
-            mu = _largest(lambda mu: least_probability(m, r, correct, mu, level) > 1)
-            return gaussian_epsilon(mu, delta)
+        if held is not None:
+            loss = _largest(lambda loss: _needed(m, r, correct, _level(held, loss), level) > 1)
+            return held.epsilon(loss, delta) if loss else 0.0
         return _largest(lambda epsilon: p_value(m, r, correct, epsilon, delta) <= level)
 
     rights = {r: int(are_in[order[m - (r + 1) // 2 :]].sum() + (~are_in[order[: r // 2]]).sum()) for r in tried}
@@ -165,9 +198,22 @@ def least_probability(m: int, guesses: int, correct: int, mu: float, tail: float
 
     The recursion at the head of this file, from ``tail`` at v to the sum of it and p_{v−1}, …, p_0.
     """
+    return _needed(m, guesses, correct, partial(_gaussian_level, mu), tail)
+
+
+def _gaussian_level(mu: float, power: float) -> float:
+    return float(ndtr(ndtri(power) - mu))
+
+
+def _level(claims: Claims, loss: float) -> Level:
+    """Without any loss a test is a guess."""
+    return claims.level(loss) if loss else lambda power: power
+
+
+def _needed(m: int, guesses: int, correct: int, level: Level, tail: float) -> float:
     right, wrong, needed = correct * tail, (guesses - correct) * tail, tail  # m·R, m·H
     for count in range(correct - 1, -1, -1):
-        short = m * float(ndtr(ndtri(min(1.0, right / m)) - mu)) - wrong
+        short = m * level(min(1.0, right / m)) - wrong
         p = max(0.0, short) / (guesses - count)
         right, wrong, needed = right + count * p, wrong + (guesses - count) * p, needed + p
         if needed > 1:

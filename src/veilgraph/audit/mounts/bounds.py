@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from veilgraph.audit.attacks.epsilon import one_run_epsilon
+from veilgraph.audit.attacks.epsilon import Claims, one_run_epsilon
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import Interval
@@ -33,6 +33,18 @@ def claimed(case: Case, holder: PartyId) -> float | None:
     return None if total is None else float(total)
 
 
+def paid(case: Case, holder: PartyId) -> int:
+    """How many releases a holder's ledger has.
+
+    Raises:
+        DataError: its ledger is not here.
+    """
+    path = case.run.party_path(holder) / LEDGER_SUMMARY
+    if not path.is_file():
+        raise DataError("its ledger is not here")
+    return sum(json.loads(path.read_text(encoding="utf-8"))["releases"].values())
+
+
 def withstands(case: Case, members: Collection[PartyId]) -> bool:
     """Whether what ledgers claim is claimed against these parties together.
 
@@ -40,9 +52,11 @@ def withstands(case: Case, members: Collection[PartyId]) -> bool:
         case: of the run.
         members: of a coalition with the server.
     """
-    settings, privacy = case.settings, case.settings.privacy
-    if privacy is not None and privacy.joint_noise is not None:
-        return len({*members} & {*settings.publishing}) <= privacy.joint_noise.colluding
+    settings = case.settings
+    if settings.shares_noise is not None:
+        return len({*members} & {*settings.publishing}) <= settings.shares_noise[1]
+    if settings.training_plan is not None:
+        return True
     return len(members) == 1 or not vertical(settings).model.initial.is_joint
 
 
@@ -57,6 +71,7 @@ def bound_finding(
     gaussian: bool,
     limit: float | None,
     claim: str,
+    claims: Claims | None = None,
 ) -> Finding:
     """What an adversary's scores of canaries prove of a holder's ε (``attacks.epsilon``).
 
@@ -70,11 +85,12 @@ def bound_finding(
         gaussian: whether all noise is Gaussian, for the sharper bound.
         limit: the ε that is claimed; None for none.
         claim: what the limit is, a sentence.
+        claims: of a ledger whose releases are not Gaussian, for a sharper bound as well.
 
     Raises:
         DataError: scores and coins do not fit each other.
     """
-    bound = one_run_epsilon(scores, coins, delta, _CONFIDENCE, gaussian=gaussian)
+    bound = one_run_epsilon(scores, coins, delta, _CONFIDENCE, gaussian=gaussian, claims=claims)
     return Finding(
         adversary,
         holder,

@@ -18,6 +18,7 @@ from veilgraph.audit.attacks.noise_level import Noisy, noise_level
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped
 from veilgraph.audit.mounts.claims import claim_finding
+from veilgraph.audit.mounts.gradient_epsilon import gradients_noise
 from veilgraph.audit.mounts.told import told_dealer, told_orders
 from veilgraph.audit.passes import numbers, together
 from veilgraph.audit.roc import Floats
@@ -60,6 +61,9 @@ def checked(case: Case, party: PartyId, names: Sequence[str]) -> Iterator[Findin
 def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     """At the server: every release of the run, of all sessions, against the noise that the plan has."""
     settings, privacy = case.settings, case.settings.privacy
+    if settings.training_plan is not None:
+        yield from gradients_noise(case, view.party)
+        return
     if view.party != SERVER or privacy is None:
         return
     if isinstance(settings, SealedJob):

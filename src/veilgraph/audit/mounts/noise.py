@@ -12,35 +12,44 @@ from veilgraph.audit.attacks.epsilon import canary_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
 from veilgraph.audit.mounts.bounds import bound_finding, claimed, withstands
+from veilgraph.audit.mounts.gradient_epsilon import gradients_epsilon
 from veilgraph.audit.mounts.inserted import inserted_epsilon
 from veilgraph.audit.mounts.released import released_epsilon
+from veilgraph.audit.mounts.vote_epsilon import votes_epsilon
 from veilgraph.audit.view import View, load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
-from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.privacy.settings import MECHANISMS
 
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
 
 
 def empirical_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
-    """A lower bound on the ε of every holder whose run has canaries, from what the server received.
+    """A lower bound on the ε of every holder whose run has canaries, from what an adversary received.
 
     Args:
         case: of the run.
         adversary: nothing is found but of the server, which gets all releases; where nodes release their own, of
-            holders that learn.
+            holders that learn; where training is private, of everybody who has the weights; where edges have noisy
+            votes, of the label holder.
     """
+    settings = case.settings
+    if settings.feature_release is not None:
+        yield from released_epsilon(case, adversary)
+    elif settings.training_plan is not None:
+        yield from gradients_epsilon(case, adversary)
+    elif settings.counts_votes:
+        yield from votes_epsilon(case, adversary)
+    else:
+        yield from _rows_epsilon(case, adversary)
+
+
+def _rows_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]:
+    """The same of a server that gets published rows."""
     privacy = case.settings.privacy
     members = members_of(adversary)
-    if case.settings.feature_release is not None:
-        yield from released_epsilon(case, adversary)
-        return
     if SERVER not in members or privacy is None:
-        return
-    if isinstance(case.settings, SealedJob):
-        yield Skipped(adversary, "epsilon", "no release is seen in which a canary could be looked for", "epsilon")
         return
     if not privacy.canaries:
         yield Skipped(adversary, "epsilon", "the job has no canaries; train it again with privacy.canaries", "epsilon")

@@ -81,7 +81,7 @@ def asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
 
     def rows(graph: PartyGraph) -> Floats:
         check_asked(job)
-        task = _task(view)
+        task = task_of(view)
         network = task.network(LearningStreams(0, SERVER))
         network.take(weights)
         own = task.own(graph, LearningStreams(0, graph.party))
@@ -91,7 +91,8 @@ def asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
     return rows
 
 
-def _task(view: View) -> Task[Any, Any]:
+def task_of(view: View) -> Task[Any, Any]:
+    """The job's, as parties state it of themselves in a view."""
     job, hellos = averaging(view.settings), next(iter(hellos_of(view).values()))
     told = {holder: hellos[holder] for holder in job.data.names if holder in hellos}
     known = public(
@@ -104,7 +105,7 @@ def _task(view: View) -> Task[Any, Any]:
 
 def newest_weights(view: View) -> Tensor | None:
     """Those that all had after the newest round: Tensor[W] float64; None where there was none."""
-    told = {key: weights for key, weights in _weights(view).items() if key[1]}
+    told = {key: weights for key, weights in weights_of(view).items() if key[1]}
     return told[max(told)] if told else None
 
 
@@ -116,7 +117,7 @@ def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[Par
         friends: views of holders that help it.
         outside: the others.
     """
-    weights = _weights(server)
+    weights = weights_of(server)
     for known in reversed(known_sums(server, friends)):
         key = known.session, known.round.number
         start, about = _before(weights, key), tuple(each for each in known.counted if each in outside)
@@ -128,7 +129,7 @@ def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[Par
         }
         parts = parts or {about: known.total - notes}
         job = averaging(server.settings)
-        found = [_update(server, whose, start, _real(job, part, start), "sums") for whose, part in parts.items()]
+        found = [_update(server, whose, start, real_of(job, part, start), "sums") for whose, part in parts.items()]
         if any(found):
             return [each for each in found if each is not None]
     return []
@@ -148,7 +149,7 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
     rule = job.averaging.rule.build(1, job.train.learning_rate)
     if rule.state():  # a step is no mean then, but what the rule remembers of many
         return []
-    weights, counted = _weights(view), _survivors(view)
+    weights, counted = weights_of(view), _survivors(view)
     examples = _examples(view, counted)
     for key in sorted(weights, reverse=True):
         of_round = counted.get(key, ())
@@ -158,12 +159,12 @@ def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most
             continue
         mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1)))
         whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
-        if found := _update(view, about, start, whole - _real(job, notes, start), "averaged weights"):
+        if found := _update(view, about, start, whole - real_of(job, notes, start), "averaged weights"):
             return [found]
     return []
 
 
-_Key = tuple[int, int]
+Key = tuple[int, int]
 """Session, and number of a sum in it."""
 
 
@@ -174,9 +175,9 @@ def _told(view: View) -> Iterator[Seen]:
     yield from (first[key] for key in sorted(first))
 
 
-def _weights(view: View) -> dict[_Key, Tensor]:
+def weights_of(view: View) -> dict[Key, Tensor]:
     """Sum → the weights that followed, Tensor[W] float64; those that training begins with under 0."""
-    found, size = dict[_Key, Tensor](), -1
+    found, size = dict[Key, Tensor](), -1
     for seen in _told(view):
         number = seen.tag.step
         size = size if number else seen.shape[0]
@@ -186,13 +187,13 @@ def _weights(view: View) -> dict[_Key, Tensor]:
     return found
 
 
-def _before(weights: Mapping[_Key, Tensor], key: _Key) -> Tensor | None:
+def _before(weights: Mapping[Key, Tensor], key: Key) -> Tensor | None:
     """The weights that holders had before a sum, of the same session."""
     earlier = [other for other in weights if other[0] == key[0] and other[1] < key[1]]
     return weights[max(earlier)] if earlier else None
 
 
-def _survivors(view: View) -> dict[_Key, tuple[PartyId, ...]]:
+def _survivors(view: View) -> dict[Key, tuple[PartyId, ...]]:
     """Sum → whom a holder was told to be in it."""
     names = view.settings.data.names
     return {
@@ -203,9 +204,9 @@ def _survivors(view: View) -> dict[_Key, tuple[PartyId, ...]]:
     }
 
 
-def _examples(view: View, counted: Mapping[_Key, tuple[PartyId, ...]]) -> dict[tuple[PartyId, ...], int]:
+def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tuple[PartyId, ...], int]:
     """Some holders → how many training nodes they have, as sums of class counts tell."""
-    task, found = _task(view), dict[tuple[PartyId, ...], int]()
+    task, found = task_of(view), dict[tuple[PartyId, ...], int]()
     for seen in _told(view):
         of_sum = counted.get((seen.session, seen.tag.step))
         if of_sum is not None and seen.shape == (task.tally_size,):
@@ -213,7 +214,7 @@ def _examples(view: View, counted: Mapping[_Key, tuple[PartyId, ...]]) -> dict[t
     return found
 
 
-def _notes(friends: Sequence[View], key: _Key) -> Tensor | None:
+def _notes(friends: Sequence[View], key: Key) -> Tensor | None:
     """What some holders put into a sum: int64 [size], or 0 of none; None where not all have noted it."""
     notes = [
         seen.tensor()
@@ -224,7 +225,8 @@ def _notes(friends: Sequence[View], key: _Key) -> Tensor | None:
     return None if len(notes) < len(friends) else sum(notes, torch.zeros((), dtype=torch.int64))
 
 
-def _real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
+def real_of(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
+    """What words of a sum are in real numbers, Tensor[W + 2] float64; ``weights`` are those of the round."""
     return opened(job, words.double() * 2.0 ** -update_bits(job), weights)
 
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
+from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.secret_rounding import SecretRounding
@@ -107,6 +108,7 @@ class AveragingHolder(Judge):
         if not self._network.has_facts:
             self._gather()
         mine = self._summand(step, epoch)
+        self._note_canaries()
         self._add(mine, update_bits(self._job), "weights")
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
@@ -123,6 +125,12 @@ class AveragingHolder(Judge):
             self._own,
             lambda number: streams.generator("dropout", epoch, number),
         )
+
+    def _note_canaries(self) -> None:
+        """In a recorded view of a run with canaries: this holder's sum before the noise, without them and with."""
+        session = self.session
+        if session.publisher.watched is not None and isinstance(session.link, RecordedLink):
+            session.link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: session.publisher.clean)
 
     def _gather(self) -> None:
         known = torch.empty(0, dtype=torch.float64)

@@ -67,7 +67,8 @@ class PrivateTraining:
         if not isinstance(publisher, SampledPublisher):
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
         terms = self._terms
-        total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step)
+        watched = terms.within(publisher.watched)
+        total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step, watched)
         if self._plan.joint is not None:
             return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
         gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights

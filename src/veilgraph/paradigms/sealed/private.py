@@ -45,7 +45,6 @@ def check_private(job: SealedJob, privacy: PrivacySettings) -> None:
         ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
         ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
         ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
-        ("privacy.canaries", privacy.canaries, 0, "no released row is seen that a canary could be looked for in"),
         ("model.network", job.model.network, "linear", "the others compute over all holders' edges in every step"),
         ("model.relations", job.model.relations, "pooled", "votes of all holders' edges have one noise together"),
         ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
@@ -63,6 +62,11 @@ def check_private(job: SealedJob, privacy: PrivacySettings) -> None:
                 f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
             )
     _check_votes(privacy.aggregation)
+    if privacy.canaries and job.named_nodes is not None:
+        raise ValueError(
+            f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
+            "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
+        )
     if job.train.epochs < 2:
         raise ValueError(
             f"train.epochs={job.train.epochs} with privacy in a sealed job: votes are counted after half of the steps; "

@@ -195,6 +195,10 @@ class SealedJob(JobSettings):
         """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""
 
     @property
+    def counts_votes(self) -> bool:
+        return self.privacy is not None
+
+    @property
     def evaluates(self) -> bool:
         return self.train.select_by != "last"
 

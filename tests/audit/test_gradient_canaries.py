@@ -1,0 +1,320 @@
+"""Canaries in a private training: what weights prove of ε is below the ledger's, and above one that is false."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from tests.errors import refused
+from tests.mpc.sessions import fixed_secrets
+from tests.paradigms.cutting import CutError, cut_at
+from tests.roles.federation import Settings, merge
+from veilgraph.audit.audit import AuditPlan, audit
+from veilgraph.audit.finding import AuditResult, Finding
+from veilgraph.core.errors import ConfigError, ProtocolError, RunError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SecretSource
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.paradigms.averaging.network import AveragedNetwork
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.terms import Terms, broken_rule
+from veilgraph.privacy import sampled_sum
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.publish_sampled import SampledPublisher
+from veilgraph.privacy.sampled_settings import SampledPlan
+from veilgraph.privacy.sampled_sum import SampledSum
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.trained_canaries import TrainedCanaries
+from veilgraph.run import ledgers, sampled_ledgers
+from veilgraph.run.jobs import resume, train
+from veilgraph.run.run_directory import RunDirectory
+
+COUNT, NODES, FEATURES, BOUND, EPSILON = 60, 260, 80, 2, 2.0
+NAMES: Final = ("A", "B")
+
+
+def graph_of(party: str, nodes: int = NODES, *, labelled: bool = True) -> PartyGraph:
+    """A ring with random columns."""
+    generator = torch.Generator().manual_seed(ord(party))
+    ring = torch.stack([torch.arange(nodes), (torch.arange(nodes) + 1) % nodes])
+    features = torch.randn(nodes, FEATURES, generator=generator)
+    drawn = torch.rand(nodes, generator=generator)
+    split: dict[str, Any] = {}
+    if labelled:
+        masks = {"train_mask": drawn < 0.5, "val_mask": (drawn >= 0.5) & (drawn < 0.7), "test_mask": drawn >= 0.7}
+        split = {"labels": torch.randint(2, (nodes,), generator=generator), "num_classes": 2, **masks}
+    return PartyGraph(party, features, torch.cat([ring, ring.flip(0)], 1), **split)
+
+
+def job_in(folder: Path, *changes: Settings, nodes: int = NODES, unlabelled: str = "") -> AveragingJob:
+    folder.mkdir(parents=True)
+    for name in NAMES:
+        path = folder / f"{name}.safetensors"
+        save_party(graph_of(name, nodes, labelled=name != unlabelled), path, [f"{name}{row}" for row in range(nodes)])
+    return made({"data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in NAMES}}}, *changes)
+
+
+def made(*changes: Settings) -> AveragingJob:
+    base: dict[str, Any] = {
+        "paradigm": "averaging",
+        "data": {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.2, 0.3], "stratify": False},
+        "model": {"dim": 6, "dropout": 0.0, "local": {"model": "sage-mean", "hops": 1, "normalize": False}},
+        "averaging": {
+            "rule": {"name": "fedsgd"},
+            "local_epochs": 1,
+            "privacy": {
+                "epsilon_total": EPSILON,
+                "degree_bound": BOUND,
+                "sampling_rate": 0.3,
+                "batch": 40,
+                "clip": 0.5,
+                "canaries": COUNT,
+            },
+        },
+        "train": {"epochs": 6, "patience": None, "select_by": "last", "learning_rate": 0.5, "checkpoint_every": 2},
+    }
+    if any("graphs" in change.get("data", {}) for change in changes):
+        del base["data"]
+    return averaging(parse_job(merge(base, *changes)))
+
+
+def privacy(**given: object) -> Settings:
+    return {"averaging": {"privacy": given}}
+
+
+def audited(folder: Path, *changes: Settings, adversary: str = "B") -> AuditResult:
+    train(job_in(folder / "data", *changes), folder / "run", record_views=True)
+    return audit(folder / "run", AuditPlan((adversary,), ("epsilon", "noise-level")))
+
+
+def bound(result: AuditResult) -> Finding:
+    (found,) = [each for each in result.findings if (each.attack, each.target) == ("epsilon", "A")]
+    assert found.value is not None
+    return found
+
+
+def level(result: AuditResult) -> Finding:
+    (found,) = [each for each in result.findings if each.attack == "noise-level"]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here depends on chance: coins, and every holder's draws and noise, are from fixed secrets."""
+
+    def of_party(plan: SampledPlan, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
+        return SampledPublisher(plan, ledger, fixed_secrets(ledger.path.parent.name), account)
+
+    monkeypatch.setattr(ledgers, "system_secrets", lambda length: bytes(range(length)))
+    monkeypatch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+
+
+WORLDS: Mapping[str, Settings] = {
+    "zero-out": {},
+    "replaced": privacy(neighbours="replacement"),
+    "no edges": {
+        "model": {"local": {"hops": 0}},
+        "averaging": {"privacy": {"degree_bound": None}},
+    },
+}
+
+
+def proves(result: AuditResult) -> tuple[float, float]:
+    """The bound, and what the ledger says."""
+    found = bound(result)
+    assert found.value is not None
+    assert found.limit is not None
+    return found.value.low, found.limit
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_an_honest_run_proves_less_than_its_ledger_says_and_one_without_noise_more(
+    world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = audited(tmp_path / "honest", WORLDS[world])
+    proven, claim = proves(honest)
+    assert claim == pytest.approx(EPSILON, rel=1e-3)
+    assert proven < claim
+    assert not honest.failed, [each.attack for each in honest.failed]
+    with monkeypatch.context() as patch:
+        patch.setattr(SampledSum, "noise", lambda self, size, source: torch.zeros(size, dtype=torch.float64))
+        bare = audited(tmp_path / "bare", WORLDS[world])
+    proven, claim = proves(bare)
+    assert proven > claim
+    assert {each.attack for each in bare.failed} == {"epsilon", "noise-level"}
+
+
+def half(self: SampledSum, size: int, source: SecretSource) -> torch.Tensor:
+    return NOISE(self, size, source) / 2
+
+
+def the_same(self: SampledSum, size: int, source: SecretSource) -> torch.Tensor:
+    return NOISE(self, size, fixed_secrets("again", size))
+
+
+NOISE = SampledSum.noise
+
+
+@pytest.mark.parametrize("fault", [half, the_same])
+def test_noise_that_is_too_little_or_comes_again_is_found_whatever_canaries_prove(
+    fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SampledSum, "noise", fault)
+    assert "noise-level" in {each.attack for each in audited(tmp_path).failed}
+
+
+def test_terms_that_are_not_clipped_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sampled_sum, "clip_to_grid", lambda rows, clip, order, step: (rows.double() / step).trunc() * step
+    )
+    assert "epsilon" in {each.attack for each in audited(tmp_path, privacy(clip=0.1)).failed}
+
+
+def test_a_ledger_that_says_less_than_was_given_away_is_found(tmp_path: Path) -> None:
+    train(
+        job_in(tmp_path / "data", privacy(epsilon_total=None, noise_multiplier=0.4)),
+        tmp_path / "run",
+        record_views=True,
+    )
+    path = tmp_path / "run" / "parties" / "A" / "ledger.json"
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    before = bound(audit(tmp_path / "run", AuditPlan(("B",), ("epsilon",))))
+    path.write_text(json.dumps({**facts, "epsilon_total": 0.1}), encoding="utf-8")
+    after = audit(tmp_path / "run", AuditPlan(("B",), ("epsilon",)))
+    assert before.passed
+    assert bound(after) in after.failed
+
+
+def test_who_has_the_weights_is_an_adversary_and_nobody_of_the_client(tmp_path: Path) -> None:
+    train(job_in(tmp_path / "data"), tmp_path / "run", record_views=True)
+    result = audit(tmp_path / "run", AuditPlan((SERVER, "A", "server+B", "client"), ("epsilon",)))
+    pairs = {(each.adversary, each.target): each.value for each in result.findings}
+    assert pairs.keys() == {(SERVER, "A"), (SERVER, "B"), ("A", "B"), ("server+B", "A")}
+    assert not result.failed
+
+
+def test_without_canaries_it_says_so(tmp_path: Path) -> None:
+    result = audited(tmp_path, privacy(canaries=0))
+    assert not result.findings
+    assert {each.name for each in result.skipped if "averaging.privacy.canaries" in each.why} == {
+        "epsilon",
+        "noise-level",
+    }
+    assert not RunDirectory.open(tmp_path / "run").party("A").canaries_path.exists()
+
+
+def test_a_holder_without_labels_has_none(tmp_path: Path) -> None:
+    run = train(job_in(tmp_path / "data", unlabelled="B"), tmp_path / "run", record_views=True)
+    stores = {name: RunDirectory.open(run.path).party(name) for name in NAMES}
+    assert {name for name, store in stores.items() if store.canaries_path.exists()} == {"A"}
+    result = audit(run.path, AuditPlan(("B",), ("epsilon",)))
+    assert {each.target for each in result.findings} == {"A"}
+
+
+# What they are
+
+
+def planted(*changes: Settings) -> tuple[TrainedCanaries, PartyGraph, PartyGraph]:
+    graph = graph_of("A")
+    canaries = TrainedCanaries.of(made(*changes), graph, fixed_secrets("planted"))
+    return canaries, graph, canaries.into(graph)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_canaries_touch_nobody_keep_the_rule_and_differ_by_their_coin_alone(world: str, sparse: bool) -> None:
+    canaries, graph, _ = planted(WORLDS[world])
+    if sparse:
+        graph = replace(graph, features=graph.features.to_sparse_csr())
+    there = canaries.into(graph)
+    there.validate()
+    places, everywhere = canaries.places, set(canaries.places.flatten().tolist())
+    assert len(everywhere) == COUNT * (1 + canaries.leaves)
+    assert canaries.leaves == (0 if world == "no edges" else BOUND)
+    own = {frozenset((int(row[0]), int(leaf))) for row in places for leaf in row[1:]}
+    edges = {frozenset(pair) for pair in there.edge_index.T.tolist() if everywhere & set(pair)}
+    is_in = canaries.coins if canaries.relation == "zero-out" else torch.ones(COUNT, dtype=torch.bool)
+    assert edges == {pair for pair in own if min(pair) in everywhere and pair & set(places[is_in, 0].tolist())}
+    assert not broken_rule(there, BOUND)
+    assert there.train_mask is not None
+    assert there.labels is not None
+    assert graph.labels is not None
+    assert bool(there.train_mask[places[:, 1:]].all())
+    assert torch.equal(there.train_mask[places[:, 0]], is_in)
+    features, before = there.features.to_dense(), graph.features.to_dense()
+    largest = float(before.abs().max())
+    centres = features[places[:, 0]]
+    assert torch.equal(centres[is_in].abs(), torch.full_like(centres[is_in], largest))
+    assert not centres[~is_in].any()
+    rest = torch.tensor(sorted(set(range(NODES)) - everywhere))
+    assert torch.equal(features[rest], before[rest])
+    assert torch.equal(there.labels[rest], graph.labels[rest])
+    flipped = canaries.world(graph, ~canaries.coins)
+    changed = (flipped.features.to_dense() != features).any(1).nonzero().flatten()
+    assert set(changed.tolist()) == set(places[:, 0].tolist()), "a coin is about one node"
+    assert 0.3 < float(canaries.coins.double().mean()) < 0.7
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_no_term_but_a_canarys_hangs_on_a_coin_and_a_canary_is_in_no_more_terms_than_are_counted(world: str) -> None:
+    settings = made(WORLDS[world])
+    plan = settings.training_plan
+    assert plan is not None
+    canaries, graph, _ = planted(WORLDS[world])
+    network = AveragedNetwork(settings.model, FEATURES, 2, LearningStreams(0, SERVER), torch.float32)
+    one, other = (
+        Terms(canaries.world(graph, canaries.coins ^ turned), plan.hops, torch.float32)
+        for turned in (torch.zeros(COUNT, dtype=torch.bool), torch.arange(COUNT) == 3)
+    )
+    mine = canaries.places[3].tolist()
+    differ = 0
+    for node in range(NODES):
+        at = [terms.within(torch.tensor([node])) for terms in (one, other)]
+        found = [
+            [terms.gradient(network, number) for number in numbers]
+            for terms, numbers in zip((one, other), at, strict=True)
+        ]
+        same = len(found[0]) == len(found[1]) and all(map(torch.equal, *found))
+        differ += not same
+        assert same or node in mine
+    assert differ == 1 + canaries.leaves <= plan.terms
+
+
+def test_they_are_the_same_in_all_sessions_and_a_run_without_its_own_does_not_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with cut_at(3), pytest.raises((CutError, ProtocolError)):
+        train(job_in(tmp_path / "data"), path, record_views=True)
+    store = RunDirectory.open(path).party("A")
+    kept = store.canaries_path.read_bytes()
+    assert store.canaries_path.stat().st_mode & 0o077 == 0
+    moved = store.canaries_path.rename(tmp_path / "elsewhere")
+    with refused(RunError, key=store.canaries_path):
+        resume(path)
+    moved.rename(store.canaries_path)
+    resume(path)
+    assert store.canaries_path.read_bytes() == kept
+    result = audit(path, AuditPlan(("B",), ("epsilon", "noise-level")))
+    assert bound(result).passed
+    assert not result.failed
+
+
+def test_more_than_a_holder_has_nodes_for_are_refused(tmp_path: Path) -> None:
+    with refused(ConfigError, key="averaging.privacy.canaries", value=100):
+        train(job_in(tmp_path / "data", privacy(canaries=100)), tmp_path / "run")
+    with refused(ConfigError, key="averaging.privacy.canaries"):
+        TrainedCanaries.of(made(privacy(canaries=0)), graph_of("A"), fixed_secrets("none"))
+
+
+def test_a_job_without_any_is_what_it_was() -> None:
+    bare, some = made(privacy(canaries=0)), made()
+    assert "canaries" not in bare.model_dump(mode="json")["averaging"]["privacy"]
+    assert parse_job(some.model_dump(mode="json")) == some
+    assert some.hash() != bare.hash()
