@@ -17,6 +17,7 @@ from tests.roles.federation import with_own_nodes
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.joint import shrunk
 from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
@@ -123,6 +124,55 @@ def test_own_nodes_take_no_part() -> None:
     logits = trained.logits(rows)
     assert logits.shape == (NODES, CLASSES)
     assert accuracy(graph, logits) > 0.9
+
+
+def what_is_seen(variances: list[float], rows: Tensor) -> list[Tensor]:
+    """What the network is given of each block, of the common nodes in evaluation."""
+    graph, given = party(), []
+    trained = learner(graph, variances)
+    trained.network.register_forward_pre_hook(lambda module, inputs: given.append(inputs[1]))
+    trained.learn(rows)
+    given.clear()
+    trained.logits(rows)
+    return list(given[0])
+
+
+def test_what_it_sees_is_made_of_each_block_by_its_noise() -> None:
+    """Rows of sums less the share of noise; own rows whitened where they are clear, and as sums are where not."""
+    graph = party()
+    rows, noised = released(graph, True), released(graph, False)
+    own, first, sums = what_is_seen([0.0, NOISE], rows)
+    assert torch.equal(sums, shrunk(rows[:, WIDTH:], NOISE))
+    for block, columns in ((own, 4), (first, 2)):
+        covariance = block.T @ block / NODES
+        assert torch.linalg.matrix_rank(covariance, atol=0.1) == columns, "whitened: what there is has variance 1"
+        assert float(block.mean(dim=0).abs().max()) < 0.1
+    assert not torch.allclose(own, first)
+    _, first, sums = what_is_seen([NOISE, NOISE], noised)
+    assert torch.equal(first, shrunk(noised[:, :WIDTH], NOISE))
+    assert torch.equal(sums, shrunk(noised[:, WIDTH:], NOISE))
+    _, _, sums = what_is_seen([0.0, 0.0], noised)
+    assert torch.equal(sums, shrunk(noised[:, WIDTH:], 0.0)), "sums are not whitened, with noise or without"
+
+
+def test_other_rows_are_whitened_as_those_of_the_training() -> None:
+    graph = party()
+    rows = released(graph, True)
+    trained = learner(graph, [0.0, NOISE])
+    trained.learn(rows)
+    before = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
+    trained.logits(torch.cat([3 * rows[:, :2], rows[:, 2:]], dim=1).flip(0))
+    assert all(torch.equal(before[name], tensor) for name, tensor in trained.state_dict().items())
+
+
+def test_a_step_draws_its_own_dropout() -> None:
+    graph, masks = party(), []
+    trained = learner(graph, [0.0, NOISE])
+    trained.network.register_forward_pre_hook(lambda module, inputs: masks.append(inputs[2]))
+    trained.learn(released(graph, True))
+    drawn_from = [each.initial_seed() for each in masks if each is not None]
+    assert len(drawn_from) > 10
+    assert len(set(drawn_from)) == len(drawn_from)
 
 
 HOPPED: dict[str, Any] = {
