@@ -30,15 +30,16 @@ from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import LimitSettings
 from veilgraph.report.page.assemble import page_html
 from veilgraph.run import ledger_places
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.ledger_places import LIMITS_FILE, beside
-from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.run.lifetimes import both, lifetime_at
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
@@ -105,6 +106,12 @@ def test_a_saved_graph_pays_for_life_from_a_ledger_beside_it(tmp_path: Path) -> 
         or ledger(folder_of(tmp_path / "data", LABEL_HOLDER), LABEL_HOLDER).total() == 0
     )
     assert first.summary["privacy"][OTHER]["lasting"] is True
+
+
+def test_the_run_s_own_ledger_has_that_limit_too(tmp_path: Path) -> None:
+    settings = once_job(tmp_path / "data", QUICK, noise_multiplier=20.0, delta=1e-4)
+    limited(folder_of(tmp_path / "data"), max_epsilon=3.0)
+    assert train(settings, tmp_path / "run").summary["privacy"][OTHER]["budget"] == 3.0
 
 
 def test_without_a_limit_saved_graphs_are_counted_and_nothing_refused(tmp_path: Path) -> None:
@@ -458,6 +465,14 @@ def test_limits_in_a_ledger_s_folder_hold_beside_those_of_a_party_s_tables(tmp_p
     )
     with refused(ConfigError, key="limits.epsilon_unit", value="row"):
         vg.fit(JOB, tables, tmp_path / "units", ledgers={"shop": tmp_path / "other"})
+
+
+def test_the_stricter_of_two_limits_holds() -> None:
+    folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, epsilon_unit="row", epsilon_neighbours="zero-out")
+    assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "row", "zero-out")
+    mine = Budget(0.5, 1e-7, "edge", "replacement")
+    assert both(mine, LimitSettings(max_epsilon=1.0)) == mine
+    assert both(mine, None) is mine
 
 
 @pytest.mark.parametrize(
