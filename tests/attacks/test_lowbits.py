@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from scipy.stats import chisquare
 from torch import Tensor
 
@@ -129,6 +130,23 @@ def test_noisy_rows_are_no_exception(holders: int, monkeypatch: pytest.MonkeyPat
     assert worst_auc() < NO_USE
     monkeypatch.setattr(SecretRounding, "within", lambda self, values, cell: torch.zeros_like(values))
     assert worst_auc() > 2 * NO_USE
+
+
+ONE_RELEASE: Settings = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}}
+
+
+def test_nor_are_noisy_sums_of_every_hop() -> None:
+    """All that is released with noise in every hop leaves its grid before it is masked, and by no more than a cell."""
+    hops = {"unit": "edge", "noise_multiplier": 0.5, "aggregation": {"hops": 2, "dim": DIM}}
+    with publisher_of(small_job(2, {"privacy": hops, **ONE_RELEASE}), "B") as publisher:
+        cut = HolderCut(UNUSED, agreed_masks(["A", "B"], "hops")["B"], BITS, torch.float32, publisher)
+        aggregated, kept = publisher.aggregated, []
+        publisher.aggregated = lambda *given: kept.append(aggregated(*given)) or kept[-1]  # type: ignore[method-assign, func-returns-value]
+        released = cut.release_sums(torch.randn(50, DIM), csr_array((50, 50)), 50)
+        cell = publisher.cell("embeddings")
+    assert bool((kept[0] % cell == 0).all())
+    assert float((released % cell != 0).float().mean()) > 0.9
+    assert float((released - kept[0]).abs().max()) <= cell
 
 
 def test_without_it_low_bits_tell(as_it_was: None) -> None:

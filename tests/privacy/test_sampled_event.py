@@ -200,3 +200,11 @@ def test_the_reach_is_that_of_a_tree(hops: int, bound: int, count: int) -> None:
 def test_fields_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     with refused(ConfigError, key=next(iter(wrong))):
         SampledEvent(**{"noise_multiplier": 1.0, "sampling_rate": 0.1, "terms": 2, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("terms", "noise"), [(1, 0.03), (21, 0.45), (1001, 1e-3)])
+def test_losses_that_no_number_holds_are_without_bound(terms: int, noise: float) -> None:
+    """And not an error, or a total that lacks them."""
+    assert accountant.total({SampledEvent(noise, 0.1, terms): 3}, 1e-5) == math.inf
+    assert 200 < accountant.total({SampledEvent(0.5, 0.1, 21): 3}, 1e-5) < math.inf
+    assert price(SampledEvent(noise, 0.1, terms), 3, 1e-5).pure == math.inf

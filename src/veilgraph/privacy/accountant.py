@@ -205,6 +205,8 @@ def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
 
     finest = max(_FINEST_STEP, loss_range / _MOST_CELLS)
     interval = max(event.interval(finest) for event, _ in events) if events else finest
+    if math.isinf(interval):
+        return None
     accountant = Composer(interval)
     if mu > 0:
         accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))

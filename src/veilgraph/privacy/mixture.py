@@ -30,6 +30,8 @@ TAIL: Final = 1e-15
 _TABLE: Final = 20_000
 _MOST_CELLS: Final = 2e4
 _NEWTON: Final = 4
+_LARGEST_LOSS: Final = 700.0
+"""e to the power of more is beyond every float."""
 _FAR: Final = 60.0
 """Standard deviations beyond which nothing is looked for."""
 
@@ -140,8 +142,9 @@ def distribution_of(
 
 @lru_cache(maxsize=256)
 def interval_of(deviation: float, rate: float, removed: int, inserted: int, finest: float) -> float:
-    """Width of a cell with which one release has not too many of them."""
-    return max(finest, 2 * Mixture(deviation, rate, removed, inserted).largest_loss() / _MOST_CELLS)
+    """Width of a cell with which one release has not too many of them; infinite where its losses are beyond numbers."""
+    largest = Mixture(deviation, rate, removed, inserted).largest_loss()
+    return max(finest, 2 * largest / _MOST_CELLS) if largest <= _LARGEST_LOSS else math.inf
 
 
 def _counts(terms: int, rate: float) -> tuple[Values, Values]:

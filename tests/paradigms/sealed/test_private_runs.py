@@ -150,10 +150,11 @@ def test_votes_that_are_counted_anew_have_new_noise_and_are_paid_for_again(
         return drawn[-1]
 
     monkeypatch.setattr(dealer, "rounded_gaussian", kept)
+    job = private_job(tmp_path, {"train": {"checkpoint_every": 3}}, TWICE)
     with monkeypatch.context() as patch:
         patch.setattr(SealedLabelHolder, "learn", fails)
         with pytest.raises(CutError):
-            train(private_job(tmp_path, {"train": {"checkpoint_every": 3}}, TWICE), run)
+            train(job, run)
     checkpoint(run, "A", 6).unlink()
     for party in ("B", SERVER):  # killed as well, after what was told and before the weights were kept
         RunDirectory.open(run).party(party).model_path.unlink()
