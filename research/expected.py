@@ -1,7 +1,7 @@
 """The curves that ``veilgraph budget`` shows, of what was measured: ``python -m research.expected``.
 
-It measures nothing. What it takes are the means of ``research.gap_beside``, ``research.label_privacy`` and
-``research.sealed_privacy``.
+It measures nothing. What it takes are the means of ``research.gap_beside``, ``research.label_privacy``,
+``research.sealed_privacy`` and ``research.private_averaging``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
-from research import gap_beside, label_privacy, sealed_privacy
+from research import gap_beside, label_privacy, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
 from veilgraph.report.expected import CURVES
@@ -23,11 +24,16 @@ _WAYS: Final = {
     "node-edges, noise in every hop": ("node", gap_beside.OURS),
 }
 
+_TRAINED: Final = {
+    "private training": private_averaging.SHARED,
+    "private training, then at home": private_averaging.HOME,
+}
+
 
 def made() -> dict[str, Any]:
     """What the file has."""
     hops, labels = Figures(gap_beside.FIGURES), Figures(label_privacy.FIGURES)
-    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes()]}
+    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes(), *_of_training()]}
 
 
 def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
@@ -58,6 +64,18 @@ def _of_votes() -> Iterator[dict[str, Any]]:
     control = sealed_privacy.of(f"{sealed_privacy.CONTROL:g}")
     if alone and without and control and all(points.values()):
         yield _curve("sealed, noise on votes", "cora", "accuracy", alone, without, control, points)
+
+
+def _of_training() -> Iterator[dict[str, Any]]:
+    figures = Figures(private_averaging.FIGURES)
+    for name_of_way, way in _TRAINED.items():
+        for name in figures.sets():
+            of = partial(figures.of, name, private_averaging.UNIT)
+            points = {epsilon: of(way, epsilon) for epsilon in private_averaging.EPSILONS}
+            alone, without = of(private_averaging.ALONE, None), of(private_averaging.AVERAGED, None)
+            control = of(way, private_averaging.CONTROL)
+            if alone and without and control and all(points.values()):
+                yield _curve(name_of_way, name, "accuracy", alone, without, control, points)
 
 
 def _curve(

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import typer
 
-from research.figures import NONE, Figures, shown
+from research.figures import NONE, Figures
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.baselines import alone
@@ -124,11 +124,16 @@ def table(figures: Figures, data: str) -> list[str]:
     for epsilon in (CONTROL, *EPSILONS):
         settings = private(data, 0, epsilon)
         assert settings.training_plan is not None
-        both = (shown(figures.of(data, UNIT, way, epsilon)) for way in (SHARED, HOME))
+        both = (listed(figures.of(data, UNIT, way, epsilon)) for way in (SHARED, HOME))
         noise, rate = settings.training_plan.multiplier, settings.train.learning_rate
         lines.append(f"| ε = {epsilon:g} | {' | '.join(both)} | {noise:.3g} | {rate:.3g} |")
-    lines += [f"| {way}, no noise | {shown(figures.of(data, UNIT, way, None))} | | | |" for way in (AVERAGED, ALONE)]
+    lines += [f"| {way}, no noise | {listed(figures.of(data, UNIT, way, None))} | | | |" for way in (AVERAGED, ALONE)]
     return lines
+
+
+def listed(values: Sequence[float]) -> str:
+    """Of every seed."""
+    return ", ".join(f"{value:.3f}" for value in values) or "–"
 
 
 def main() -> None:

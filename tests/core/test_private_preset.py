@@ -110,3 +110,12 @@ def test_what_is_wrong_with_a_job_is_said_and_not_what_would_have_been_chosen(ch
     said: dict[str, Any] = merge(GIVEN, changes)
     with refused(ConfigError, key=key):
         parse_chosen(said)
+
+
+def test_of_two_errors_the_one_that_choices_leave_is_said() -> None:
+    """By itself the job breaks other rules too, which the preset would have kept."""
+    wrong: Settings = merge(GIVEN, {"model": {"local": {"model": "gcn", "hops": 0}}})
+    with refused(ConfigError, key="averaging.rule.name"):
+        parse_chosen({**wrong, "preset": "paper", "data": {**wrong["data"], "stratify": False}})
+    with refused(ConfigError, key="model.local.model"):
+        parse_chosen(wrong)

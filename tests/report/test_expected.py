@@ -59,6 +59,16 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
     kinds["sealed, noise on votes"] = parse_job(
         {"paradigm": "sealed", "data": {"dataset": "cora"}, "model": {"network": "linear"}, "privacy": votes}
     )
+    for way, at_home in (("private training", None), ("private training, then at home", {"epochs": 3})):
+        given = {"epsilon_total": 4, "batch": 200}
+        kinds[way] = parse_job(
+            {
+                "paradigm": "averaging",
+                "preset": "auto",
+                "data": {"dataset": "cora", "split": [0.5, 0.25, 0.25]},
+                "averaging": {"privacy": given, "at_home": at_home},
+            }
+        )
     assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}
     for job in (once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
         assert way_of(job) == ""

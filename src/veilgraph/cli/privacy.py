@@ -190,7 +190,9 @@ def _show_sampled(settings: JobSettings, plan: SampledPlan, totals: list[float])
         typer.echo(note)
     if needed:
         results().print(noise_table(needed))
-    return {"holders": sampled_facts(settings, plan), "noise": needed, "notes": notes}
+    of_job = {} if plan.settings.epsilon_total is None else {plan.settings.epsilon_total: plan.settings.epsilon_total}
+    expected = _show_expected(settings, of_job | {total: total for total in totals})
+    return {"holders": sampled_facts(settings, plan), "noise": needed, "notes": notes, "expected": expected}
 
 
 def _show_labels(settings: JobSettings, private: LabelPrivacySettings) -> dict[str, object]:

@@ -97,6 +97,10 @@ class Paradigm(ABC, Generic[J]):
         """What must be said beside a job's ε, a line each."""
         return []
 
+    def trained_way(self, job: J) -> str:
+        """How a private training of it protects, as measured curves are named; empty where none was measured."""
+        return ""
+
     def privacy_limits(self, job: J) -> list[str]:
         """What a job's ε is not about beside what follows from its unit, a sentence each."""
         return []

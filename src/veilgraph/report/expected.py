@@ -1,9 +1,9 @@
 """What accuracy to expect at an ε: from curves that were measured on public data, never from anybody's own.
 
 ``expected.json`` has them: ``python -m research.expected`` makes it of what was measured (docs/gap.json,
-docs/label-privacy.json, docs/sealed-privacy.json). Between two ε that were measured the curve is a line in log ε. Below
-the least it is the control at an ε of next to nothing, above the largest the figure there: neither promises more than
-was seen.
+docs/label-privacy.json, docs/sealed-privacy.json, docs/private-averaging.json). Between two ε that were measured the
+curve is a line in log ε. Below the least it is the control at an ε of next to nothing, above the largest the figure
+there: neither promises more than was seen.
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def way_of(job: JobSettings) -> str:
     """How a job protects, in a word or two; empty where nothing of the kind was measured."""
     if job.label_privacy is not None:
         return "labels"
+    if job.training_plan is not None:
+        return paradigm_of(job).trained_way(job)
     hops = None if job.privacy is None else job.privacy.aggregation
     if job.privacy is None or hops is None or job.privacy.unit == "node":
         return ""
@@ -115,8 +117,8 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
         return None
     table = Table(title="What to expect, by what was measured", title_justify="left", caption_justify="left")
     table.caption = (
-        "On test nodes of public data sets, beside the label holder alone and the same job without noise. Yours are "
-        "other data: veilgraph compare measures alone and without noise on them."
+        "On test nodes of public data sets, beside the label holder (averaging: each holder) alone and the same job "
+        "without noise. Yours are other data: veilgraph compare measures alone and without noise on them."
     )
     for heading in ("total ε", "ε of one job", "data", "alone", "with it", "without noise", "seeds"):
         table.add_column(heading, justify="left" if heading == "data" else "right")

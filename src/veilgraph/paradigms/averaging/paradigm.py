@@ -48,6 +48,12 @@ class Averaging(Paradigm[AveragingJob]):
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
+    def trained_way(self, job: AveragingJob) -> str:
+        """Without hops, with what holders learn at home or without it; see ``Paradigm.trained_way``."""
+        if job.model.local.hops:
+            return ""
+        return f"private training{'' if job.averaging.at_home is None else ', then at home'}"
+
     def privacy_limits(self, job: AveragingJob) -> list[str]:
         """What a holder learns at home, which is nobody's but its own; see ``Paradigm.privacy_limits``."""
         if job.averaging.at_home is None:
