@@ -175,6 +175,21 @@ def test_a_step_draws_its_own_dropout() -> None:
     assert len(set(drawn_from)) == len(drawn_from)
 
 
+def test_the_step_that_serves_validation_nodes_best_is_kept() -> None:
+    graph, scores = party(), []
+    trained, rows = learner(graph, [NOISE, NOISE]), released(party(), False)
+    objective, nodes = trained._objective, trained._objective.val_nodes
+
+    def scored(module: object, inputs: tuple[Any, ...], logits: Tensor) -> None:
+        if inputs[2] is None and len(logits) == len(nodes):
+            scores.append(objective.validation(logits))
+
+    trained.network.register_forward_hook(scored)
+    trained.learn(rows)
+    assert objective.validation(trained.logits(rows)[nodes]) == pytest.approx(max(scores))
+    assert scores[-1] != max(scores)
+
+
 HOPPED: dict[str, Any] = {
     "privacy": {"unit": "edge", "aggregation": {"hops": 2, "dim": 5}},
     "model": {"combine": {"strategy": "concat"}},
