@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypeAliasType
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
@@ -20,6 +22,25 @@ class Settings(BaseModel):
     """Frozen; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_truth(cls, content: object) -> object:
+        """``epsilon_total: yes`` is no ε of 1."""
+        for name, value in content.items() if isinstance(content, Mapping) else ():
+            field = cls.model_fields.get(name)
+            if isinstance(value, bool) and field is not None and not _has_truth(field.annotation):
+                raise ValueError(f"{name}={value}: true and false (in YAML also yes, no, on, off) are no value of it")
+        return content
+
+
+def _has_truth(annotation: object) -> bool:
+    """Whether a truth value is of a type, or of a part of it."""
+    if isinstance(annotation, TypeAliasType):
+        return _has_truth(annotation.__value__)
+    if annotation in (Any, object) or isinstance(annotation, bool) or annotation is bool:
+        return True
+    return any(_has_truth(part) for part in get_args(annotation))
 
 
 def named_in(parts: Registry[Any]) -> AfterValidator:

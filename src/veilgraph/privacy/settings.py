@@ -142,7 +142,10 @@ class PrivacySettings(Settings):
         "well; null: each holder adds all that its ε needs",
     )
     predictions: int = Field(
-        0, ge=0, description="later predictions that epsilon_total leaves room for, each of them a release"
+        0,
+        ge=0,
+        le=10_000_000,
+        description="later predictions that epsilon_total leaves room for, each of them a release",
     )
     canaries: int = Field(
         0,
