@@ -128,7 +128,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
         ("data.holders", 1, "give a number from 2 to 256"),
         ("data.holders", 257, "give a number from 2 to 256"),
         ("data.holders", "two", "give a number from 2 to 256"),
-        ("data.feature_scaling", "minmax", "'none', 'row' or 'standard'"),
+        ("data.feature_scaling", "minmax", "'none', 'row', 'length' or 'standard'"),
         ("model.dim", 0, "greater than or equal to 1"),
         ("model.rounds", 0, "greater than or equal to 1"),
         ("model.initial.method", "shared", "'collaborative'"),

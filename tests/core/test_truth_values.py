@@ -28,5 +28,5 @@ def test_where_none_is_meant_it_is_refused(job: dict[str, Any], key: str) -> Non
 
 
 def test_where_one_is_meant_it_is_taken() -> None:
-    job = parse_job({"data": {"stratify": False}, "model": {"local": {"normalize": False}}})
+    job = parse_job({"data": {"split": [0.5, 0.2, 0.3], "stratify": False}, "model": {"local": {"normalize": False}}})
     assert job.data.stratify is False

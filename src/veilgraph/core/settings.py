@@ -30,7 +30,7 @@ class Settings(BaseModel):
         for name, value in content.items() if isinstance(content, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and not _has_truth(field.annotation):
-                raise ValueError(f"{name}={value}: true and false (in YAML also yes, no, on, off) are no value of it")
+                raise ValueError(f"{name}={value}: must be no truth value, as which YAML reads yes, no, on and off too")
         return content
 
 
