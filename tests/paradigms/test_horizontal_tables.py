@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -460,8 +461,9 @@ def test_what_is_of_the_other_paradigm_is_refused(tmp_path: Path) -> None:
     graphs, ids = python_parties(settings)
     with refused(ConfigError, key="ids"):
         train(settings, tmp_path / "run", ids=ids)
+    bare = replace(graphs[0], party="B", labels=None, num_classes=None, train_mask=None, val_mask=None, test_mask=None)
     with refused(ConfigError, key="ids"):
-        train(parse_job({}), tmp_path / "run", parties=graphs, ids=ids)
+        train(parse_job({}), tmp_path / "run", parties=[graphs[0], bare], ids={"A": ids["A"], "B": ids["A"]})
     common = [graph.__class__(**{**vars(graph), "num_common": 5}) for graph in graphs]
     with refused(DataError, key="num_common", value=5, party="A"):
         train(settings, tmp_path / "run", parties=common, ids=ids)

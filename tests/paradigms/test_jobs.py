@@ -162,6 +162,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     for party in ("A", "B", SERVER):
         expected |= {f"parties/{party}/{name}" for name in own | kept}
     expected -= {f"parties/{SERVER}/graph.safetensors"}
+    expected |= {f"parties/{party}/ledger_place.json" for party in "AB"}  # of saved graphs
     expected |= {"parties/A/predictions.csv", "parties/A/predictions.safetensors"}
     assert files == expected
     assert RunDirectory.open(run.path).settings == settings

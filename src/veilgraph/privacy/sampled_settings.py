@@ -11,7 +11,6 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from veilgraph.core.settings import Settings
 from veilgraph.privacy import accountant
 from veilgraph.privacy.calibrate import least_multiplier
-from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_event import JointSampledEvent, SampledEvent, reach
 from veilgraph.privacy.settings import Neighbours
@@ -150,6 +149,8 @@ class SampledPlan:
     @property
     def cell(self) -> float:
         """Of the grid on which sums are, the same at all holders."""
+        from veilgraph.privacy.gaussian import Gaussian  # noqa: PLC0415 - loads torch, which settings do without
+
         return Gaussian(self.settings.clip, self.added).cell
 
     @property
