@@ -36,6 +36,7 @@ ALONE: Final = "each alone"
 AVERAGED: Final = "averaging"
 SHARED: Final = "private"
 HOME: Final = "private, then at home"
+JOINT: Final = "private, noise made jointly"
 
 
 def job(data: str, seed: int, more: Mapping[str, Any]) -> AveragingJob:
@@ -47,6 +48,12 @@ def job(data: str, seed: int, more: Mapping[str, Any]) -> AveragingJob:
 def private(data: str, seed: int, epsilon: float) -> AveragingJob:
     """With noise for an ε; all else is the preset's."""
     return job(data, seed, {"averaging": {"privacy": {"epsilon_total": epsilon, "batch": TRAINING[data]}}})
+
+
+def joint(data: str, seed: int, epsilon: float) -> AveragingJob:
+    """The same where all four make the noise, against the server and one of them."""
+    given = {"epsilon_total": epsilon, "batch": TRAINING[data], "joint_noise": {"colluding": 1}}
+    return job(data, seed, {"averaging": {"threshold": 4, "privacy": given}})
 
 
 def bare(data: str, seed: int) -> AveragingJob:
@@ -82,8 +89,8 @@ def averaged(data: str, seed: int) -> float:
 class Trained:
     """A private training by the plaintext twin, made when it is first asked for."""
 
-    def __init__(self, data: str, seed: int, epsilon: float) -> None:
-        self._settings = private(data, seed, epsilon)
+    def __init__(self, settings: AveragingJob) -> None:
+        self._settings = settings
         self._found: tuple[float, float] | None = None
 
     def shared(self) -> float:
@@ -110,24 +117,26 @@ def wanted(data: str, seed: int) -> Iterator[tuple[str, Callable[[], float]]]:
     yield f"{data}/{UNIT}/{ALONE}/{NONE}/{seed}", partial(each_alone, data, seed)
     yield f"{data}/{UNIT}/{AVERAGED}/{NONE}/{seed}", partial(averaged, data, seed)
     for epsilon in (4.0, 16.0, 1.0, CONTROL, 8.0, 2.0):
-        both = Trained(data, seed, epsilon)
+        both = Trained(private(data, seed, epsilon))
         yield f"{data}/{UNIT}/{SHARED}/{epsilon:g}/{seed}", both.shared
         yield f"{data}/{UNIT}/{HOME}/{epsilon:g}/{seed}", both.home
+    for epsilon in EPSILONS:
+        yield f"{data}/{UNIT}/{JOINT}/{epsilon:g}/{seed}", Trained(joint(data, seed, epsilon)).shared
 
 
 def table(figures: Figures, data: str) -> list[str]:
     """Markdown."""
     lines = [
-        f"| {data} | the weights that all have | with what each learns at home | σ | η |",
-        "|---|---:|---:|---:|---:|",
+        f"| {data} | the weights that all have | with what each learns at home | noise made jointly, t = 1 | σ | η |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for epsilon in (CONTROL, *EPSILONS):
         settings = private(data, 0, epsilon)
         assert settings.training_plan is not None
-        both = (listed(figures.of(data, UNIT, way, epsilon)) for way in (SHARED, HOME))
+        both = (listed(figures.of(data, UNIT, way, epsilon)) for way in (SHARED, HOME, JOINT))
         noise, rate = settings.training_plan.multiplier, settings.train.learning_rate
         lines.append(f"| ε = {epsilon:g} | {' | '.join(both)} | {noise:.3g} | {rate:.3g} |")
-    lines += [f"| {way}, no noise | {listed(figures.of(data, UNIT, way, None))} | | | |" for way in (AVERAGED, ALONE)]
+    lines += [f"| {way}, no noise | {listed(figures.of(data, UNIT, way, None))} | | | | |" for way in (AVERAGED, ALONE)]
     return lines
 
 

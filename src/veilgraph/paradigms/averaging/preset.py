@@ -67,10 +67,12 @@ def _rate(said: Said) -> float | None:
         return None
     if rounds < 1 or not 0 <= momentum < 1:
         return None
-    return learning_rate(given, terms, rounds, momentum, _holders(said))
+    return learning_rate(given, terms, rounds, momentum, _holders(said), _share(said, given))
 
 
-def learning_rate(given: SampledSettings, terms: int, rounds: int, momentum: float, holders: int) -> float:
+def learning_rate(
+    given: SampledSettings, terms: int, rounds: int, momentum: float, holders: int, share: float = 1.0
+) -> float:
     """The rate with which the noise of all rounds moves a weight by ``WANDER``, or ``LARGEST_RATE`` where that is less.
 
     A step moves a weight by η/(1 − β) times its noise, once momentum has run out; the mean of P holders' noise has
@@ -83,15 +85,30 @@ def learning_rate(given: SampledSettings, terms: int, rounds: int, momentum: flo
         rounds: T.
         momentum: β.
         holders: P.
+        share: what each adds of σ; less than all where noise is made jointly.
     """
     noise = given.noise_multiplier
     if noise is None:
         assert given.epsilon_total is not None
         moved = (2 * terms - 1) * (1 if given.neighbours == "zero-out" else 2)
         noise = moved * given.sampling_rate * math.sqrt(rounds) * analytic_multiplier(given.epsilon_total, given.delta)
-    one = noise * given.clip * math.sqrt(rounds) / (given.batch * math.sqrt(holders))
+    one = share * noise * given.clip * math.sqrt(rounds) / (given.batch * math.sqrt(holders))
     found = min(LARGEST_RATE, WANDER * (1 - momentum) / one)
     return float(f"{found:.3g}")
+
+
+def usual_threshold(holders: int) -> int:
+    """How many must be there in a sum where the job does not say: more than two thirds."""
+    return 2 * holders // 3 + 1
+
+
+def _share(said: Said, given: SampledSettings) -> float:
+    """1/√(T − t) with noise made jointly; 1 without, and where the job breaks the rules of that."""
+    if given.joint_noise is None:
+        return 1.0
+    stated: Any = said.get("averaging.threshold")
+    honest = (stated if isinstance(stated, int) else usual_threshold(_holders(said))) - given.joint_noise.colluding
+    return 1 / math.sqrt(honest) if honest > 1 else 1.0
 
 
 def _holders(said: Said) -> int:

@@ -151,7 +151,7 @@ class AveragingJob(JobSettings):
     def threshold(self) -> int:
         """t, of holders."""
         stated = self.averaging.threshold
-        return 2 * len(self.data.names) // 3 + 1 if stated is None else stated
+        return preset.usual_threshold(len(self.data.names)) if stated is None else stated
 
     @property
     def rule_sends_gradients(self) -> bool:
