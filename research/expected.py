@@ -27,6 +27,7 @@ _WAYS: Final = {
 _TRAINED: Final = {
     "private training": private_averaging.SHARED,
     "private training, then at home": private_averaging.HOME,
+    "private training, noise made jointly by three": private_averaging.JOINT,
 }
 
 
@@ -73,7 +74,7 @@ def _of_training() -> Iterator[dict[str, Any]]:
             of = partial(figures.of, name, private_averaging.UNIT)
             points = {epsilon: of(way, epsilon) for epsilon in private_averaging.EPSILONS}
             alone, without = of(private_averaging.ALONE, None), of(private_averaging.AVERAGED, None)
-            control = of(way, private_averaging.CONTROL)
+            control = of(way, private_averaging.CONTROL) or of(private_averaging.SHARED, private_averaging.CONTROL)
             if alone and without and control and all(points.values()):
                 yield _curve(name_of_way, name, "accuracy", alone, without, control, points)
 

@@ -29,6 +29,9 @@ from veilgraph.protocol.rows import Row
 from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
+_MEASURED: Final = 3
+"""Holders whose noise together is what ε needs, in research/private_averaging.py."""
+
 
 class Averaging(Paradigm[AveragingJob]):
     """Every holder trains on a graph of its own; sums of their weights become one model."""
@@ -49,9 +52,15 @@ class Averaging(Paradigm[AveragingJob]):
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops, with what holders learn at home or without it; see ``Paradigm.trained_way``."""
-        if job.model.local.hops:
+        """Without hops, with what holders learn at home or without it; see ``Paradigm.trained_way``.
+
+        With noise made jointly, of the weights that all have, where as many make it as when it was measured.
+        """
+        joint = None if job.training_plan is None else job.training_plan.joint
+        if job.model.local.hops or (joint is not None and joint.honest != _MEASURED):
             return ""
+        if joint is not None:
+            return "private training, noise made jointly by three"
         return f"private training{'' if job.averaging.at_home is None else ', then at home'}"
 
     def privacy_limits(self, job: AveragingJob) -> list[str]:
