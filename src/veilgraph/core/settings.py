@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
-from typing_extensions import TypeAliasType
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.registry import Registry
@@ -36,8 +35,6 @@ class Settings(BaseModel):
 
 def _has_truth(annotation: object) -> bool:
     """Whether a truth value is of a type, or of a part of it."""
-    if isinstance(annotation, TypeAliasType):
-        return _has_truth(annotation.__value__)
     if annotation in (Any, object) or isinstance(annotation, bool) or annotation is bool:
         return True
     return any(_has_truth(part) for part in get_args(annotation))
