@@ -15,6 +15,7 @@ from veilgraph.audit.statistics import Interval
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.inserted import Inserted
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
@@ -31,6 +32,18 @@ def claimed(case: Case, holder: PartyId) -> float | None:
         raise DataError("its ledger is not here")
     total = json.loads(path.read_text(encoding="utf-8")).get("epsilon_total")
     return None if total is None else float(total)
+
+
+def inserted_at(case: Case, holder: PartyId) -> Inserted:
+    """A holder's canaries in its data, as its run kept them.
+
+    Raises:
+        DataError: they are not here.
+    """
+    kept = case.run.party(holder).canaries()
+    if kept is None:
+        raise DataError("its canaries are not here")
+    return Inserted.of(case.settings, holder, case.graph(holder).num_nodes, bytes, kept.key)
 
 
 def paid(case: Case, holder: PartyId) -> int:

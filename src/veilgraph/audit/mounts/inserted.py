@@ -10,7 +10,7 @@ import numpy as np
 from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.mounts.bounds import bound_finding, claimed, withstands
+from veilgraph.audit.mounts.bounds import bound_finding, claimed, inserted_at, withstands
 from veilgraph.audit.passes import less_own, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import View, load_view
@@ -19,7 +19,6 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.settings import MECHANISMS
-from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 
 _ZERO: Final = 1e-6
@@ -48,15 +47,10 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
     for holder in settings.publishing:
         if holder in members:
             continue
-        kept, name = case.run.party(holder).canaries(), f"epsilon of {holder}"
-        if kept is None:
-            yield Skipped(adversary, name, "its canaries are not here", "epsilon")
-            continue
-        nodes = case.graph(holder).num_nodes
-        canaries = Inserted.of(settings, holder, nodes, bytes, kept.key)
-        places = canaries.places(holder).numpy()
-        at = np.searchsorted(canaries.everywhere.numpy(), places)
         try:
+            canaries = inserted_at(case, holder)
+            places = canaries.places(holder).numpy()
+            at = np.searchsorted(canaries.everywhere.numpy(), places)
             releases = list(inserted_releases(views, friends, places, at))
             if not releases:
                 raise DataError("the server's view has no release")
@@ -70,13 +64,13 @@ def inserted_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipp
                 f"{len(releases)} releases with {canaries.count} canaries of unit {canaries.unit} in {holder}'s data",
                 scores,
                 coins[judged],
-                delta=privacy.delta_of(nodes),
+                delta=privacy.delta_of(canaries.nodes),
                 gaussian=MECHANISMS[privacy.mechanism].is_gaussian,
                 limit=limit if withstands(case, members) else None,
                 claim="The limit is the ledger's total.",
             )
         except DataError as error:
-            yield Skipped(adversary, name, str(error), "epsilon")
+            yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
 
 
 def inserted_releases(

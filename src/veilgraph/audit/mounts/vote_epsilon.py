@@ -10,13 +10,12 @@ from torch import Tensor
 
 from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.mounts.bounds import bound_finding, claimed
+from veilgraph.audit.mounts.bounds import bound_finding, claimed, inserted_at
 from veilgraph.audit.passes import numbers
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.protocol.inserted import Inserted
 
 _TIED: Final = 0
 """The class that a node without anything is taken for."""
@@ -41,13 +40,8 @@ def votes_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]
     for holder in settings.publishing:
         if holder in members:
             continue
-        kept, name = case.run.party(holder).canaries(), f"epsilon of {holder}"
-        if kept is None:
-            yield Skipped(adversary, name, "its canaries are not here", "epsilon")
-            continue
-        nodes = case.graph(holder).num_nodes
-        canaries = Inserted.of(settings, holder, nodes, bytes, kept.key)
         try:
+            canaries = inserted_at(case, holder)
             read = load_view(case.run, label_holder).predicted
             if read is None:
                 raise DataError("there are no predictions")
@@ -57,13 +51,13 @@ def votes_epsilon(case: Case, adversary: PartyId) -> Iterator[Finding | Skipped]
                 f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges",
                 voted(read(), canaries.places(holder), classes=settings.opens_classes_alone),
                 canaries.coins.numpy(),
-                delta=privacy.delta_of(nodes),
+                delta=privacy.delta_of(canaries.nodes),
                 gaussian=True,
                 limit=claimed(case, holder),
                 claim="The limit is the ledger's total.",
             )
         except DataError as error:
-            yield Skipped(adversary, name, str(error), "epsilon")
+            yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:

@@ -109,7 +109,8 @@ class AveragingHolder(Judge):
             self._gather()
         mine = self._summand(step, epoch)
         self._note_canaries()
-        self._add(mine, update_bits(self._job), "weights")
+        bits = update_bits(self._job)
+        self._add(mine, bits, "weights", whole=not bits)
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
 
@@ -152,12 +153,12 @@ class AveragingHolder(Judge):
         self._add(own, task.tally_bits, "scores")
         self._scores = task.scores(self._network, self._told(self._sums, task.tally_size, torch.float64))
 
-    def _add(self, values: Tensor, bits: int, what: str) -> None:
+    def _add(self, values: Tensor, bits: int, what: str, *, whole: bool = False) -> None:
         self._sums += 1
-        if bits:
-            is_in = self._summing.add(self._sums, values, bits, what, REMEDY)
-        else:
+        if whole:
             is_in = self._summing.add_whole(self._sums, values, what, REMEDY)
+        else:
+            is_in = self._summing.add(self._sums, values, bits, what, REMEDY)
         if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 

@@ -33,6 +33,7 @@ class PrivateTraining:
         assert plan is not None
         self._plan, self._decay = plan, job.train.weight_decay
         self._terms: Terms | RowTerms | None = None
+        self._train_mask = graph.train_mask
         self.refuses = broken_rule(graph, plan.settings.degree_bound)
         if graph.labels is not None and not self.refuses:
             model, dtype = job.model, precision(job)
@@ -67,9 +68,17 @@ class PrivateTraining:
         if not isinstance(publisher, SampledPublisher):
             raise ConfigError("averaging.privacy: a private training leaves by a publisher with a ledger alone")
         terms = self._terms
-        watched = terms.within(publisher.watched)
-        total = publisher.sampled_sum(len(terms), terms.at(network), len(weights), step, watched)
+        total = publisher.sampled_sum(
+            len(terms), terms.at(network), len(weights), step, self._numbers(publisher.watched)
+        )
         if self._plan.joint is not None:
             return torch.cat([total / self._plan.cell, total.new_tensor([0.0, 1.0])])
         gradient = (total / self._plan.settings.batch).to(weights.dtype) + self._decay * weights
         return torch.cat([gradient, gradient.new_tensor([0.0, 1.0])])
+
+    def _numbers(self, nodes: Tensor | None) -> frozenset[int]:
+        """Numbers of the terms of some nodes, Tensor[w] int64: their places among the training nodes."""
+        if nodes is None or self._train_mask is None:
+            return frozenset()
+        among = torch.isin(torch.nonzero(self._train_mask).flatten(), nodes)
+        return frozenset(torch.nonzero(among).flatten().tolist())

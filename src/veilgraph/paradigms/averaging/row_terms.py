@@ -57,14 +57,13 @@ class RowTerms:
         assert graph.train_mask is not None
         self._activation, self._slope = _ACTIVATIONS[activation], _SLOPES[activation]
         nodes = torch.nonzero(graph.train_mask).flatten()
-        self._nodes: list[int] = nodes.tolist()
         self._labels: list[int] = graph.labels[nodes].tolist()
         self._rows, self._places = list[tuple[_Row, _Row]](), dict[int, torch.Tensor]()
         sparse = to_scipy(graph.features).copy() if is_sparse(graph.features) else None
         if sparse is not None:
             sparse.sum_duplicates()  # a place twice in a term would be clipped as two
         kind = torch.empty(0, dtype=dtype).numpy().dtype
-        for node in self._nodes:
+        for node in nodes.tolist():
             if sparse is None:
                 row = graph.features[node].numpy()
                 columns = np.flatnonzero(row)
@@ -77,15 +76,6 @@ class RowTerms:
     def __len__(self) -> int:
         """How many there are."""
         return len(self._rows)
-
-    def within(self, nodes: torch.Tensor | None) -> frozenset[int]:
-        """Numbers of the terms of some nodes.
-
-        Args:
-            nodes: Tensor[w] int64; None for none.
-        """
-        chosen = set() if nodes is None else set(nodes.tolist())
-        return frozenset(number for number, node in enumerate(self._nodes) if node in chosen)
 
     def at(self, network: Averaged) -> Callable[[int], Places]:
         """Number of a training node → the gradient of its loss in all weights.

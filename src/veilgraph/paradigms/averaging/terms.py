@@ -69,15 +69,6 @@ class Terms:
         numbers = {node: number for number, node in enumerate(self._nodes)}
         return [numbers[node] for node in nodes.tolist()]
 
-    def within(self, nodes: Tensor | None) -> frozenset[int]:
-        """Numbers of the terms of some nodes.
-
-        Args:
-            nodes: Tensor[w] int64; None for none.
-        """
-        chosen = set() if nodes is None else set(nodes.tolist())
-        return frozenset(number for number, node in enumerate(self._nodes) if node in chosen)
-
     def ball(self, node: int) -> list[int]:
         """The nodes from which one can be reached along at most K edges, itself among them, in order."""
         found, last = {node}, [node]
