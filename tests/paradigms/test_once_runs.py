@@ -115,8 +115,9 @@ def test_a_run_says_what_the_releases_were_worth(tmp_path: Path) -> None:
     """Beside the accuracy stands that without them; where noise left no evidence they are the same, and it is said."""
     said = {}
     for name, epsilon in (("nothing", 1e-4), ("something", 400.0)):
-        settings = once_job(tmp_path / name, {"train": {"epochs": 20}}, epsilon_total=epsilon)
-        for attempt in range(5):  # in one run of fourteen noise looks like evidence
+        for attempt in range(5):  # in one run of fourteen noise looks like evidence; other graphs, or it is the same
+            data = tmp_path / f"{name} {attempt}"
+            settings = once_job(data, {"train": {"epochs": 20}}, epsilon_total=epsilon)
             summary = train(settings, tmp_path / f"{name} run {attempt}").summary
             alone = summary["without_releases"]
             if name == "something" or not alone["changed"]:
@@ -136,11 +137,13 @@ def test_an_epsilon_close_to_0_predicts_what_was_said_to_be_without(tmp_path: Pa
     with_rows = once_job(
         tmp_path / "with", {"train": {"epochs": 8, "select_by": "last", "patience": None}}, epsilon_total=64
     )
-    without = once_job(
-        tmp_path / "without", {"train": {"epochs": 8, "select_by": "last", "patience": None}}, epsilon_total=1e-4
-    )
     ours = train(with_rows, tmp_path / "ours").summary
-    for attempt in range(5):  # in one run of fourteen noise looks like evidence
+    for attempt in range(5):  # in one run of fourteen noise looks like evidence; other graphs, or it is the same
+        without = once_job(
+            tmp_path / f"without {attempt}",
+            {"train": {"epochs": 8, "select_by": "last", "patience": None}},
+            epsilon_total=1e-4,
+        )
         control = train(without, tmp_path / f"control {attempt}").summary
         if not control["without_releases"]["changed"]:
             break
