@@ -50,6 +50,7 @@ EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 1e-4
 OURS, CLEAR, GAP = "ours", "own rows in the clear", "GAP"
 ALONE: Final = "A alone"
+ALONE_WITH: Final = "A alone, everybody's columns"
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,10 @@ def bounded(graph: PartyGraph, bound: int) -> PartyGraph:
 
 
 class OwnNetwork:
-    """What A's own network learned of a set with a seed: the same at every ε, as epochs are chosen by it alone."""
+    """What A's own network learned of a set with a seed: the same at every ε, as epochs are chosen by it alone.
+
+    Where it is given the others' columns it is another one.
+    """
 
     def __init__(self) -> None:
         self.weights: dict[str, torch.Tensor] = {}
@@ -168,14 +172,14 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
     for seed in seeds:
         loaded = job_of(each, "edge", math.inf, seed)
         graphs = paradigm_of(loaded).load(loaded).graphs
-        whole, own = pool(graphs, "A"), OwnNetwork()
+        whole, own, given = pool(graphs, "A"), OwnNetwork(), OwnNetwork()
         for level in levels:
             for epsilon in (*EPSILONS, CONTROL, math.inf):
                 key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
                 job = job_of(each, level, epsilon, seed)
                 if level == "edge" and math.isfinite(epsilon):
                     clear = job_of(each, level, epsilon, seed, "clear")
-                    figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level, own))
+                    figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level, given))
                 figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level, own))
                 if gap and epsilon != CONTROL:
                     figures.measure(key.format(GAP), partial(_gap, each, job, whole, level, epsilon))
@@ -188,8 +192,9 @@ def _ours(
         graphs = [bounded(graph, each.bound) if graph.party in job.publishing else graph for graph in graphs]
     with tempfile.TemporaryDirectory() as folder, own.used():
         summary = train(job, Path(folder) / "run", parties={graph.party: graph for graph in graphs}).summary
+    alone = ALONE if own_rows(job) == "noised" else ALONE_WITH
     figures.measure(
-        f"{each.name}/{level}/{ALONE}/0/{job.seed}", lambda: float(own.alone[f"test_{each.figure}"] or math.nan)
+        f"{each.name}/{level}/{alone}/0/{job.seed}", lambda: float(own.alone[f"test_{each.figure}"] or math.nan)
     )
     return float(summary[f"test_{each.figure}"])
 
@@ -201,6 +206,12 @@ def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: fl
     objective = Objective(bound, job.train, torch.float32)
     scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()
     return float(scores[f"test_{each.figure}"] or math.nan)
+
+
+def own_rows(job: JobSettings) -> str:
+    """How own rows go: noised or clear."""
+    hops = None if job.privacy is None else job.privacy.aggregation
+    return "noised" if hops is None else hops.own_rows
 
 
 def tables(figures: Figures) -> list[str]:

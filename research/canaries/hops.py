@@ -92,7 +92,7 @@ class Hops(Game):
                 self.hops,
                 of.mechanism("embeddings"),
                 of.settings.sum_clip,
-                "clear" if self.own_rows == "clear" else "noised",
+                own_rows=self.own_rows == "noised",
             )
             away.append((released - made.clean(features, released)).square().reshape(len(coins), -1).sum(1))
         return Played(away[1] - away[0], claim)

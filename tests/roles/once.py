@@ -66,9 +66,13 @@ def kept_by(settings: JobSettings, graph: PartyGraph, number: int, rows: Tensor 
 
 
 def work(
-    settings: JobSettings, graphs: Sequence[PartyGraph], held: Mapping[PartyId, int], rows: Tensor | None = None
+    settings: JobSettings,
+    graphs: Sequence[PartyGraph],
+    held: Mapping[PartyId, int],
+    rows: Tensor | None = None,
+    keepers: Mapping[PartyId, Keeper] | None = None,
 ) -> Worked:
-    """Sets all parties up and lets the label holder infer."""
+    """Sets all parties up, keeps what was released, and lets the label holder infer."""
     by_name = {graph.party: graph for graph in graphs}
     links: dict[PartyId, RecordedLink] = {}
 
@@ -80,9 +84,12 @@ def work(
             role = ReleaseServer(session_of(settings, recorded, party))
         else:
             graph, kind = by_name[party], LearningHolder if party == "A" else ReleasingHolder
-            keeper = kept_by(settings, graph, held.get(party, 0), rows if party == "A" else None)
+            keeper = (keepers or {}).get(party) or kept_by(
+                settings, graph, held.get(party, 0), rows if party == "A" else None
+            )
             role = kind(session_of(settings, recorded, party, keeper), graph)
         role.setup([])
+        role.keep()
         role.infer_only()
         with torch.no_grad():
             role.forward(0, None)

@@ -95,11 +95,12 @@ SAID: dict[str, dict[Message, str]] = {
         ("B", SERVER, Kind.MASKED): "masked noisy embeddings, each with a share of the noise",
     },
     "once, own rows, masked": {
-        ("B", SERVER, Kind.MASKED): "masked noisy embeddings; among them masked own rows, without noise",
-        (SERVER, "A", Kind.COMBINED): "the combined release; own rows in it, without noise",
+        ("B", SERVER, Kind.MASKED): "masked noisy embeddings",
+        ("B", "A", Kind.COLUMNS): "the common nodes' features as they are",
     },
     "once, own rows, of two": {
-        ("B", SERVER, Kind.EMBEDDING): "noisy embeddings; among them its own rows, without noise",
+        ("B", SERVER, Kind.EMBEDDING): "noisy embeddings",
+        ("B", "A", Kind.COLUMNS): "the common nodes' features as they are",
     },
     "once, without noise": {
         (SERVER, "A", Kind.COMBINED): "the combined release, without noise, in the clear",

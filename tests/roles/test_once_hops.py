@@ -17,8 +17,9 @@ from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own
 from tests.roles.once import LOCAL, work
 from tests.roles.once import job as once_job
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.keeper import MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import Kind
+from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical import once
@@ -74,11 +75,12 @@ def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
     source_of_noise, released = fixed_secrets(f"noise of {graph.party}"), []
     clear = privacy.aggregation is not None and privacy.aggregation.own_rows == "clear"
     for hop in range(HOPS + 1):
+        if clear and not hop:
+            continue
         clean = rows if hop == 0 else matrix @ rows
         if hop and privacy.sum_clip is not None:
             clean = clean * (privacy.sum_clip / clean.norm(dim=1, keepdim=True).clamp_min(privacy.sum_clip))
-        noise = 0.0 if clear and not hop else mechanism.draw(tuple(clean.shape), source_of_noise)
-        released.append(clean + noise)
+        released.append(clean + mechanism.draw(tuple(clean.shape), source_of_noise))
         if hop:
             rows = functional.normalize(released[-1])
     return torch.cat(released, dim=1)[: graph.common]
@@ -90,12 +92,22 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, un
     settings = job(holders, {"model": {"combine": {"strategy": strategy}}}, **UNITS[unit])
     graphs = with_own_nodes(small_parties(holders), (5, 4, 0)[:holders])
     graphs[-1] = weighted(graphs[-1])
-    got = work(settings, graphs, {}).learner.released
+    learner = work(settings, graphs, {}).learner
+    got, clear = learner.released, vertical(settings).gives_columns
     pieces = [by_hand(settings, graph) for graph in graphs[1:]]
     expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
     assert got is not None
-    assert got.shape == expected.shape == (NODES, (HOPS + 1) * DIM * (holders - 1 if strategy == "concat" else 1))
+    matrices = HOPS + (not clear)
+    assert got.shape == expected.shape == (NODES, matrices * DIM * (holders - 1 if strategy == "concat" else 1))
     assert float((got - expected).abs().max()) < 1e-4, "but for the grid"
+    given = graphs if clear else graphs[:1]
+    assert learner.graph.num_features == sum(graph.num_features for graph in given)
+    shared = torch.cat([graph.features.to_dense()[:NODES] for graph in given], dim=1)
+    assert torch.equal(learner.graph.features.to_dense()[:NODES], shared)
+    assert torch.equal(
+        learner.graph.features.to_dense()[NODES:, : graphs[0].num_features], graphs[0].features.to_dense()[NODES:]
+    )
+    assert not bool(learner.graph.features.to_dense()[NODES:, graphs[0].num_features :].any()), "nobody knows these"
 
 
 def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None:
@@ -111,14 +123,34 @@ def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None
     assert not torch.equal(learner.released[:, first], learner.released[:, DIM : 2 * DIM])
 
 
-def test_own_rows_in_the_clear_are_reckoned_with_as_they_are() -> None:
-    for holders, strategy, variance in ((3, "mean", 4.5), (3, "concat", 9.0), (2, "mean", 9.0)):
-        changes = {"model": {"combine": {"strategy": strategy}}}
-        settings = job(holders, changes, **UNITS["edge, own rows in the clear"], noise_multiplier=3.0)
-        learner = work(settings, small_parties(holders), {}).learner
-        expected = [0.0] * DIM + [variance] * HOPS * DIM
-        expected *= holders - 1 if strategy == "concat" else 1
-        assert noise_variance(learner.session, NODES).tolist() == pytest.approx(expected)
+CLEAR = UNITS["edge, own rows in the clear"]
+
+
+def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edges_are() -> None:
+    settings, found = job(3, **CLEAR), []
+    for edges in (slice(None), slice(0, 2), slice(0, 0)):
+        graphs = [replace(graph, edge_index=graph.edge_index[:, edges]) for graph in small_parties(3)]
+        worked = work(settings, graphs, {})
+        sent = {
+            name: [one for one in told if one.tag.kind is Kind.COLUMNS] for name, told in worked.transcripts.items()
+        }
+        assert [len(sent[name]) for name in ("A", "B", "C", SERVER)] == [6, 3, 3, 0]
+        found.append([one.tensor for one in sent["B"]])
+    for other in found[1:]:
+        assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
+
+
+def test_columns_that_were_given_are_kept_and_not_sent_again() -> None:
+    settings, graphs = job(2, **CLEAR), small_parties(2)
+    keepers = {party: MemoryKeeper() for party in ("A", "B")}
+    first, again = (work(settings, graphs, {}, keepers=keepers) for _ in range(2))
+    kinds = {one.tag.kind for one in again.transcripts["B"]}
+    assert kinds == {Kind.HELLO}
+    assert torch.equal(first.learner.graph.features, again.learner.graph.features)
+    assert torch.equal(first.learner.logits, again.learner.logits)
+    moved = [graphs[0], replace(graphs[1], features=graphs[1].features.to_dense() + 1)]
+    anew = work(settings, moved, {}, keepers=keepers).learner.graph.features.to_dense()
+    assert torch.equal(anew[:, graphs[0].num_features :], moved[1].features)
 
 
 def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:

@@ -15,7 +15,7 @@ is so much noise that s ≥ 1, rows are zero: nothing but noise is released.
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
@@ -71,7 +71,7 @@ class NoisySums:
         hops: K.
         mechanism: Gaussian noise over a clip of 1; None for none.
         sum_clip: B; None: sums are as long as they are.
-        own_rows: whether Y_0 is noised too; where not it is X_0, which says nothing of edges.
+        own_rows: whether Y_0 is released too, noised as the sums are.
 
     Raises:
         ConfigError: there is so little noise that sums of N rows on its grid are not exact.
@@ -83,9 +83,9 @@ class NoisySums:
         hops: int,
         mechanism: Mechanism | None,
         sum_clip: float | None,
-        own_rows: Literal["noised", "clear"] = "noised",
+        own_rows: bool = True,
     ) -> None:
-        self._own_noised = own_rows == "noised"
+        self._own_rows = own_rows
         self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
         entries = pairs.tocoo()
         whole = entries.data == 1.0
@@ -101,23 +101,23 @@ class NoisySums:
             )
 
     def release(self, rows: Tensor, source: SecretSource) -> Tensor:
-        """Y_0, …, Y_K side by side.
+        """Y_0, …, Y_K side by side; without ``own_rows`` from Y_1 on.
 
         Args:
             rows: Tensor[N, d], each made of one node's features.
             source: of the noise.
 
         Returns:
-            Tensor[N, (K + 1)·d] float64, multiples of the noise's grid; Y_0 without noise where it is to have none.
+            Tensor[N, (K + 1)·d] or [N, K·d] float64, multiples of the noise's grid.
 
         Raises:
             RangeOverflow: an entry is not finite.
         """
-        first = self._of_length_1(rows)
-        released = [self._noised(first, source) if self._own_noised else first]
-        for hop in range(self._hops):
-            before = rows if hop == 0 else released[-1]
-            released.append(self._noised(self._summed(self._of_length_1(before)), source))
+        released = [self._noised(self._of_length_1(rows), source)] if self._own_rows else []
+        before = rows
+        for _ in range(self._hops):
+            before = self._noised(self._summed(self._of_length_1(before)), source)
+            released.append(before)
         return torch.cat(released, dim=1)
 
     def clean(self, rows: Tensor, released: Tensor) -> Tensor:
@@ -125,18 +125,18 @@ class NoisySums:
 
         Args:
             rows: Tensor[N, d], as released.
-            released: Tensor[C, (K + 1)·d], of the first C nodes.
+            released: Tensor[C, w], of the first C nodes, as ``release`` gave them.
 
         Returns:
-            Tensor[C, (K + 1)·d] float64; only right at nodes without neighbours beyond the first C.
+            Tensor[C, w] float64; only right at nodes without neighbours beyond the first C.
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)
-        found, before = [first[:count]], first
-        for hop in range(self._hops):
+        found, before = [first[:count]] if self._own_rows else [], first
+        for noisy in torch.split(released, width, dim=1)[len(found) :]:
             found.append(self._summed(before)[:count])
             before = torch.zeros_like(first)
-            before[:count] = self._of_length_1(released[:, (hop + 1) * width : (hop + 2) * width])
+            before[:count] = self._of_length_1(noisy)
         return torch.cat(found, dim=1)
 
     def _noised(self, values: Tensor, source: SecretSource) -> Tensor:

@@ -38,8 +38,7 @@ class Plan:
         rows: how many published rows one unit can change; with noise in every hop, of one noisy matrix.
         nodes: common to all holders; None where that is not known.
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
-        own_rows: with noise in every hop, whether nodes' own rows are released beside their neighbours' sums, noised or
-            not.
+        own_rows: with noise in every hop, whether nodes' own rows may be released beside their neighbours' sums.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
         joint: who makes the noise of embeddings together; None where the holder adds all of it.
     """
@@ -110,7 +109,7 @@ class Plan:
     def matrices(self) -> int:
         """How many with noise a release is made of."""
         hops = self.settings.aggregation
-        return 1 if hops is None else hops.hops + (self.own_rows and hops.own_rows == "noised")
+        return 1 if hops is None else len(self.longest)
 
     @property
     def longest(self) -> tuple[float, ...]:
@@ -118,7 +117,8 @@ class Plan:
         hops = self.settings.aggregation
         if hops is None:
             return (self.settings.clip,)
-        return (1.0, *[self.settings.sum_clip or math.inf] * hops.hops)
+        own = (1.0,) if self.own_rows and hops.releases_own_rows else ()
+        return (*own, *[self.settings.sum_clip or math.inf] * hops.hops)
 
     @property
     def event(self) -> Event | None:

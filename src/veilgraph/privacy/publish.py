@@ -128,7 +128,7 @@ class NoisedPublisher(Publisher):
             raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
         mechanism = None if self._event is None else self.plan.mechanism("embeddings")
         hops = privacy.aggregation
-        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, hops.own_rows)
+        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, own_rows=hops.releases_own_rows)
 
         def noised() -> Tensor:
             return sums.release(rows, self._source)[:common].clone()

@@ -59,14 +59,25 @@ class AggregationSettings(Settings):
     """
 
     hops: int = Field(1, ge=1, le=32, description="K: sums over neighbours, each with noise of its own")
-    dim: int = Field(64, ge=1, le=4096, description="columns of every noisy matrix, of which K + 1 are released")
+    dim: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="columns of every noisy matrix, of which K + 1 are released; K with own_rows: clear",
+    )
     sum_clip: float | None = Field(
         None, gt=0, description="B: longest sum of a node's neighbours, for unit node-edges; null: √degree_bound"
     )
     own_rows: Literal["noised", "clear"] = Field(
         "noised",
-        description="a node's own row: noised as the sums are; or as it is, for unit edge, of which it says nothing",
+        description="a node's own row: noised as the sums are; or, for unit edge, of which it says nothing, all of the "
+        "holder's columns as they are, to the label holder alone",
     )
+
+    @property
+    def releases_own_rows(self) -> bool:
+        """Whether own rows are one of the noisy matrices."""
+        return self.own_rows == "noised"
 
     @model_serializer(mode="wrap")
     def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -102,7 +102,8 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
         )
         if privacy.aggregation.own_rows == "clear":
             notes.append(
-                "privacy.aggregation.own_rows=clear: a node's own row goes without noise, so of features ε is infinite"
+                f"privacy.aggregation.own_rows=clear: {job.data.label_party} is given the others' columns as they are, "
+                "so of features ε is infinite"
             )
     if privacy.unit == "node-edges":
         notes.append(

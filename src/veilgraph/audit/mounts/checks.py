@@ -94,8 +94,6 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     plans = {
         name: paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes) for name in settings.data.names
     }
-    hops = None if settings.privacy is None else settings.privacy.aggregation
-    clear = int(hops is not None and hops.own_rows == "clear")  # the first matrix is to have no noise
     noise: dict[tuple[PartyId, Channel], tuple[float, tuple[float, ...]]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
@@ -114,7 +112,7 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
                 bits = vertical(settings).model.combine.bits if channel == "embeddings" else GRADIENT_BITS
                 unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
                 for place in range(len(rows)):
-                    found.setdefault(holders, []).extend(_side_by_side(rows[place] * unit, deviation, longest)[clear:])
+                    found.setdefault(holders, []).extend(_side_by_side(rows[place] * unit, deviation, longest))
     for kind, channel in _CLEAR.items():
         for name in settings.data.names:
             if (name, channel) not in noise:
@@ -124,8 +122,9 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
             for seen in view.received(kind, name):
                 if channel == "gradients" or seen.tag.round > 0:
                     of_parts = [each / parts for each in longest]
-                    matrices = _side_by_side(numbers(seen.tensor()), deviation / parts, of_parts)[clear:]
-                    found.setdefault((name,), []).extend(matrices)
+                    found.setdefault((name,), []).extend(
+                        _side_by_side(numbers(seen.tensor()), deviation / parts, of_parts)
+                    )
     return found
 
 

@@ -106,7 +106,7 @@ def _at(rows: Floats, clean: Floats, places: np.ndarray, at: np.ndarray, setting
     """
     hops = None if settings.privacy is None else settings.privacy.aggregation
     own, before = rows[places], clean[at]
-    first = own.shape[2] if hops is None else 2 * hops.dim
+    first = own.shape[2] if hops is None else (1 + hops.releases_own_rows) * hops.dim
     yield Released(*(each[:, :, :first].reshape(len(places), -1) for each in (own, before)))
     if hops is None or len(places[0]) == 1:
         return

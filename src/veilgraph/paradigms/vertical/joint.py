@@ -1,4 +1,4 @@
-"""What the label holder learns of its own columns and of everything that was released to it, together.
+"""What the label holder learns of its columns and of the noisy rows that were released to it, together.
 
 Released rows are anybody's: what is computed from them costs no ε. The network learns once, after the holder's own
 one, and the validation nodes choose between them (``Objective.simplest``).
@@ -45,7 +45,6 @@ class JointLearner(nn.Module):
         graph: the label holder's, of which the first C nodes are the common ones.
         width: columns of one released matrix, d.
         noise_variance: Tensor[w] float64, of each released column; w is a multiple of d.
-        hops: K; of each K + 1 released matrices the first are nodes' own rows.
         objective: over the common nodes.
         streams: of the party.
         dtype: of the weights.
@@ -57,7 +56,6 @@ class JointLearner(nn.Module):
         graph: PartyGraph,
         width: int,
         noise_variance: Tensor,
-        hops: int,
         objective: Objective,
         streams: LearningStreams,
         dtype: torch.dtype,
@@ -71,10 +69,7 @@ class JointLearner(nn.Module):
         self._features = _matrix(graph, dtype)
         projection = random_projection(graph.num_features, width, streams, dtype)
         self._projected = functional.normalize(project(graph.features, projection)[: graph.common])
-        clear = [index for index, variance in enumerate(self._variances) if index % (hops + 1) == 0 and variance == 0]
-        self._whitened = {index: place for place, index in enumerate([None, *clear])}
-        self._whitenings = [Whitening(width, dtype) for _ in self._whitened]
-        self.whitenings = nn.ModuleList(self._whitenings)
+        self.whitening = Whitening(width, dtype)
         with streams.global_generator("joint"):
             widths = [width] * (1 + len(self._variances))
             self.network = JointNetwork(graph.num_features, widths, objective.classes, dtype)
@@ -85,8 +80,7 @@ class JointLearner(nn.Module):
         Args:
             released: Tensor[C, w].
         """
-        for index, rows in self._to_whiten(released):
-            self._whitenings[self._whitened[index]].learn(rows)
+        self.whitening.learn(self._projected)
         blocks, objective = self._blocks(released), self._objective
         validation = self._inputs(objective.val_nodes, blocks)
         optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
@@ -125,20 +119,10 @@ class JointLearner(nn.Module):
         found: Tensor = self.network(*self._inputs(nodes, self._blocks(released)), None)
         return found
 
-    def _to_whiten(self, released: Tensor) -> list[tuple[int | None, Tensor]]:
-        blocks = torch.split(released, self._width, dim=1)
-        return [
-            (index, self._projected if index is None else functional.normalize(blocks[index]))
-            for index in self._whitened
-        ]
-
     def _blocks(self, released: Tensor) -> list[Tensor]:
-        """What the network sees beside the own columns: these, projected; then each released matrix."""
+        """What the network sees beside the columns: these, projected; then each released matrix."""
         blocks = torch.split(released, self._width, dim=1)
-        found = [self._projected, *map(shrunk, blocks, self._variances)]
-        for index, rows in self._to_whiten(released):
-            found[0 if index is None else 1 + index] = self._whitenings[self._whitened[index]](rows)
-        return found
+        return [self.whitening(self._projected), *map(shrunk, blocks, self._variances)]
 
     def _inputs(self, nodes: Tensor, blocks: Sequence[Tensor]) -> tuple[SparseMatrix, list[Tensor]]:
         return SparseMatrix(self._features[nodes.numpy()]), [block[nodes] for block in blocks]

@@ -1,5 +1,7 @@
 """``privacy.schedule: once``: every other holder releases its rows a single time, and the label holder learns alone.
 
+Where the job says so they also give it their columns, as which it then has them.
+
 Nothing leaves the label holder. What it was given is kept, so that later sessions on the same data release nothing:
 every holder numbers its releases and knows whether its data have changed since the newest.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -17,6 +20,7 @@ from typing_extensions import override
 
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import choose_rows
 from veilgraph.graph.ordered import in_order
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
@@ -37,7 +41,9 @@ from veilgraph.paradigms.vertical.released import (
     too_many_neighbours,
 )
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.single import parts
 from veilgraph.protocol.agreement import Hello, check_new_release
+from veilgraph.protocol.columns import beside, receive_columns, send_columns
 from veilgraph.protocol.cut import HolderCut, ServerCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.releases import KeptRelease
@@ -48,6 +54,7 @@ from veilgraph.protocol.stated import agree_within
 
 _ROUND: Final = 1
 _ROWS: Final = "released"
+_COLUMNS: Final = "columns"
 
 
 class OnceRole(IdleRole, ABC):
@@ -76,6 +83,7 @@ class OnceRole(IdleRole, ABC):
         mine = Hello(
             job=session.settings.hash(),
             nodes=nodes,
+            features=self._stated_columns(),
             alignment=session.alignment,
             refuses=session.refuses or refuses,
             steps=affordable,
@@ -102,6 +110,10 @@ class OnceRole(IdleRole, ABC):
     def _newest(self) -> int:
         """Number of its newest release, negative if its data have changed since, 0 for none."""
         return 0 if self._kept is None else self._kept.number
+
+    def _stated_columns(self) -> int:
+        """How many columns it would give the label holder."""
+        return 0
 
     @override
     def keep(self) -> None:
@@ -134,6 +146,9 @@ class ReleasingHolder(OnceRole):
         self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
         if not self.is_new:
             return alone([], session.nonce())
+        if vertical(job).gives_columns:
+            features = choose_rows(self.graph.features, torch.arange(self.graph.common)).to(session.dtype)
+            send_columns(session.link, job.data.label_party, features)
         masks = None
         if job.is_masked:
             masks = PairwiseMasks.agree(
@@ -152,6 +167,10 @@ class ReleasingHolder(OnceRole):
             released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / vertical(job).sent_divisor)
         return alone([], session.nonce())
+
+    @override
+    def _stated_columns(self) -> int:
+        return self.graph.num_features if vertical(self.session.settings).gives_columns else 0
 
     def _ordered(self) -> tuple[PartyGraph, Tensor]:
         """The graph in the publisher's order of the nodes, so that the same data are the same bits in every job.
@@ -199,24 +218,33 @@ class LearningHolder(OnceRole, Judge):
     """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
 
     Its own network gives each node log probabilities; the rows add their evidence (``nn.discriminant``). With noise in
-    every hop a second network learns from its own columns and the released ones together, once the first has.
+    every hop a second network learns from its columns and the released rows together, once the first has. Its columns
+    are its own and those that it was given.
 
     Args:
         session: of this party.
         graph: its own data, validated.
 
     Attributes:
+        graph: with the columns that it was given, once set up.
         released: Tensor[C, width], what the others released; None before it is set up, where nothing was kept.
     """
 
     def __init__(self, session: Session, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         self.graph = graph
-        self.released = None if self._kept is None else self._kept.tensors.get(_ROWS)
-        model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
+        kept: Mapping[str, Tensor] = {} if self._kept is None else self._kept.tensors
+        self.released = kept.get(_ROWS)
+        self._columns = {name: tensor for name, tensor in kept.items() if name != _ROWS}
         common = graph.common_part()
-        self._objective = Objective(common, session.settings.train, dtype)
-        adjacency = Adjacency.from_graph(graph, dtype)
+        self._objective = Objective(common, session.settings.train, session.dtype)
+        self._noise_variance = noise_variance(session, graph.common)
+
+    def _begin(self) -> None:
+        """Builds its networks, as soon as it knows how many columns it has."""
+        session, graph = self.session, self.graph
+        model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
+        common, adjacency = graph.common_part(), Adjacency.from_graph(graph, dtype)
         self._common_adjacency = adjacency if common is graph else Adjacency.from_graph(common, dtype)
         self._operand = ring.static_operand(graph.features, lambda values: values.to(dtype))
         std = init_std(model.initial, graph.num_features, model.dim)
@@ -227,14 +255,11 @@ class LearningHolder(OnceRole, Judge):
         self._head = build_head(
             self._deep.output_dim, self._objective.classes, model.head, streams=streams, dtype=dtype
         )
-        self._noise_variance = noise_variance(session, graph.common)
         privacy = session.settings.privacy
         hops = None if privacy is None else privacy.aggregation
         self._joint = None
         if hops is not None:
-            self._joint = JointLearner(
-                graph, hops.dim, self._noise_variance, hops.hops, self._objective, streams, dtype
-            )
+            self._joint = JointLearner(graph, hops.dim, self._noise_variance, self._objective, streams, dtype)
 
     @override
     def _newest(self) -> int:
@@ -242,16 +267,34 @@ class LearningHolder(OnceRole, Judge):
 
     @override
     def _given(self) -> Mapping[str, Tensor]:
-        return {} if self.released is None else {_ROWS: self.released}
+        return {} if self.released is None else {_ROWS: self.released, **self._columns}
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        session = self.session
-        self._agree(self.graph.common)
+        session, job = self.session, vertical(self.session.settings)
+        hellos = self._agree(self.graph.common)
+        widths = {party: hellos[party].features for party in job.publishing if job.gives_columns}
         if self.is_new:
-            cut = HolderCut(session.link, None, vertical(session.settings).model.combine.bits, session.dtype)
-            self.released = cut.combined(0, _ROUND, (self.graph.common, self._width))
+            nodes = self.graph.common
+            received = {
+                party: receive_columns(session.link, party, nodes, width, session.dtype)
+                for party, width in widths.items()
+            }
+            self._columns = {
+                _part(party, at): part for party in received for at, part in enumerate(parts(received[party]))
+            }
+            cut = HolderCut(session.link, None, job.model.combine.bits, session.dtype)
+            self.released = cut.combined(0, _ROUND, (nodes, self._width))
+        if widths:
+            given = [self._of(party, width) for party, width in widths.items()]
+            self.graph = replace(self.graph, features=beside(self.graph.features, given))
+        self._begin()
         return alone([] if self.is_new else held, session.nonce())
+
+    def _of(self, party: PartyId, columns: int) -> Tensor:
+        """The columns that a holder gave: Tensor[C, F_i], ``torch.sparse_csr``."""
+        pointers, places, values = (self._columns[_part(party, at)] for at in range(3))
+        return torch.sparse_csr_tensor(pointers, places, values, (self.graph.common, columns), check_invariants=True)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -325,3 +368,8 @@ class LearningHolder(OnceRole, Judge):
     @override
     def weights(self) -> dict[str, Tensor]:
         return {**super().weights(), "initial.weight": self._weight.data}
+
+
+def _part(party: PartyId, place: int) -> str:
+    """By which one of the tensors that a holder's columns are made of is kept."""
+    return f"{_COLUMNS}/{party}/{place}"

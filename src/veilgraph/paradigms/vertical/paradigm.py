@@ -139,6 +139,8 @@ class Vertical(Paradigm[VerticalJob]):
         if releases:
             if party in job.releasing:
                 fields["features"] = (1, MAX_FEATURES)
+        elif job.gives_columns and party in job.publishing:
+            fields["features"] = (1, MAX_FEATURES)
         elif job.model.initial.is_joint and not job.learns_alone:
             fields["features"] = (1, MAX_FEATURES)
             if job.model.initial.method == "collaborative":

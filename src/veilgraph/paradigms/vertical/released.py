@@ -113,8 +113,4 @@ def noise_variance(session: Session, nodes: int) -> Tensor:
     divisor = vertical(job).divisor or 1
     pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
     columns = vertical(job).released_dim
-    found = torch.full((columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)
-    hops = None if job.privacy is None else job.privacy.aggregation
-    if hops is not None and hops.own_rows == "clear":
-        found[: hops.dim] = 0.0
-    return found.repeat(pieces)
+    return torch.full((pieces * columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)

@@ -71,11 +71,6 @@ def _perturbed(job: VerticalJob) -> str:
     return "" if release is None else f"{_method(job)}, release.epsilon={release.epsilon:g}"
 
 
-def _clear_rows(job: VerticalJob) -> bool:
-    hops = None if job.privacy is None else job.privacy.aggregation
-    return hops is not None and hops.own_rows == "clear"
-
-
 def _every_job(_: VerticalJob) -> str:
     return "every job"
 
@@ -112,9 +107,9 @@ SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
 POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
 SINGLE_POOLED: Final = Told[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
 OWN_ROWS: Final = Told[VerticalJob](
-    "own-rows", "The server and the label holder see of every node, without noise, a fixed linear image of each "
-    "releasing holder's features, scaled to length 1: the only one's, else their mean or, with concat, each.",
-    lambda job: "privacy.aggregation.own_rows=clear" if _clear_rows(job) else "")
+    "own-rows", "The label holder gets every common node's features at each releasing holder as they are; how many "
+    "columns there are is in the clear.",
+    lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
 TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, _every_job, _label_holder)
 TRAINED_NODES: Final = Told[VerticalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
@@ -137,7 +132,7 @@ PERTURBED_LABELS: Final = Fact[VerticalJob]("`label_privacy`", lambda job: job.l
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
 ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.learns_alone)
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
-CLEAR_ROWS: Final = Fact[VerticalJob]("`aggregation.own_rows: clear`", _clear_rows)
+CLEAR_ROWS: Final = Fact[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = Fact[VerticalJob](
     "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
 )
@@ -162,6 +157,11 @@ PAIRED: Final = Ends[VerticalJob](
     lambda job, *pair: not job.learns_alone or (job.is_masked and {*pair} <= set(job.publishing)),
 )
 PUBLISHED: Final = Ends[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.publishing)
+GIVEN: Final = Ends[VerticalJob](
+    "holder",
+    "label holder",
+    lambda job, sender, receiver: sender in job.publishing and receiver == job.data.label_party,
+)
 TO_LABELLED: Final = Ends[VerticalJob](
     SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
@@ -184,7 +184,7 @@ _SHARED: Final = (
 _AFTERWARDS: Final = "Computed from noisy releases alone, which adds nothing to any holder's ε."
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in the label holder's ledger."
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
-_CLEAR: Final = "Not protected: of its edges it says nothing, which ε is about, and of its features what it is made of."
+_CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
 _EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
 _H0_GRADIENTS: Final = (Form("e, 0", "ring [N, d]", "training"),)
@@ -257,6 +257,10 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
         (SECURE_SUM, TWO_HOLDERS), forms=_H0_GRADIENTS),
     released_features(Told[VerticalJob](*PERTURBED_FEATURES, _perturbed), OWN_NOISE),
+    Row(Kind.COLUMNS, GIVEN, "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
+        forms=(Form("0, 0", "int64 [N]", "[one release](#one-release)"),
+               Form("0, 1", "int32 [entries]", "[one release](#one-release)"),
+               Form("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
     *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
              ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS,
@@ -268,10 +272,6 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
              ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
              forms=(Form("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
-    Row(Kind.MASKED, PUBLISHED, "among them masked own rows, without noise", "mask", OPENED, (OWN_ROWS,),
-        (MASKED, NOISED, CLEAR_ROWS), rounds=EMBEDDINGS),
-    Row(Kind.EMBEDDING, PUBLISHED, "among them its own rows, without noise", "none", _CLEAR, (OWN_ROWS,),
-        (UNMASKED, NOISED, CLEAR_ROWS), rounds=EMBEDDINGS),
     Row(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES,
         forms=(Form("0, 0", "ring [N, 1]", "set-up"),)),
     Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
@@ -301,8 +301,6 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
               "The label holder trains on it; it tells of the senders' features and edges."),
              ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE,
              forms=(Form("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
-    Row(Kind.COMBINED, TO_LABELLED, "own rows in it, without noise", "none", _CLEAR, (OWN_ROWS,),
-        (ONCE, NOISED, CLEAR_ROWS)),
     # Gradients
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
              ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),

@@ -186,7 +186,13 @@ class VerticalJob(JobSettings):
     def released_dim(self) -> int:
         """Columns of what a holder publishes in a round."""
         hops = None if self.privacy is None else self.privacy.aggregation
-        return self.model.dim if hops is None else (hops.hops + 1) * hops.dim
+        return self.model.dim if hops is None else (hops.hops + hops.releases_own_rows) * hops.dim
+
+    @property
+    def gives_columns(self) -> bool:
+        """Whether holders that release give the label holder their columns as they are."""
+        hops = None if self.privacy is None else self.privacy.aggregation
+        return hops is not None and not hops.releases_own_rows
 
     @property
     def exchanges(self) -> tuple[str, int]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.privacy.settings import AggregationSettings
 
 
 def describe(settings: VerticalJob) -> list[str]:
@@ -27,7 +26,7 @@ def describe(settings: VerticalJob) -> list[str]:
         sentences.append(
             f"{listed(settings.publishing)} instead sum up what each node's neighbours have, scaled to length 1, "
             f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time"
-            f"{_own_rows(hops)}; {settings.data.label_party} trains on them and on its own data, alone."
+            f"{_own_rows(settings)}; {settings.data.label_party} trains on them and on its own data, alone."
         )
     elif once:
         sentences.append(
@@ -47,8 +46,10 @@ def describe(settings: VerticalJob) -> list[str]:
     return [*sentences, *_batches(settings), _noise(settings), TRUST]
 
 
-def _own_rows(hops: AggregationSettings) -> str:
-    return ", beside what each node itself has, without noise" if hops.own_rows == "clear" else ""
+def _own_rows(settings: VerticalJob) -> str:
+    if not settings.gives_columns:
+        return ""
+    return f", and give {settings.data.label_party} the common nodes' columns as they are"
 
 
 def withstood(settings: VerticalJob) -> str:
