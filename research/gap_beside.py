@@ -26,6 +26,7 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.job import JobSettings
@@ -50,7 +51,6 @@ EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 1e-4
 OURS, CLEAR, GAP = "ours", "own rows in the clear", "GAP"
 ALONE: Final = "A alone"
-ALONE_WITH: Final = "A alone, everybody's columns"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
             for epsilon in (*EPSILONS, CONTROL, math.inf):
                 key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
                 job = job_of(each, level, epsilon, seed)
-                if level == "edge" and math.isfinite(epsilon):
+                if level == "edge":
                     clear = job_of(each, level, epsilon, seed, "clear")
                     figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level, given))
                 figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level, own))
@@ -192,10 +192,10 @@ def _ours(
         graphs = [bounded(graph, each.bound) if graph.party in job.publishing else graph for graph in graphs]
     with tempfile.TemporaryDirectory() as folder, own.used():
         summary = train(job, Path(folder) / "run", parties={graph.party: graph for graph in graphs}).summary
-    alone = ALONE if own_rows(job) == "noised" else ALONE_WITH
-    figures.measure(
-        f"{each.name}/{level}/{alone}/0/{job.seed}", lambda: float(own.alone[f"test_{each.figure}"] or math.nan)
-    )
+    if not vertical(job).gives_columns:
+        figures.measure(
+            f"{each.name}/{level}/{ALONE}/0/{job.seed}", lambda: float(own.alone[f"test_{each.figure}"] or math.nan)
+        )
     return float(summary[f"test_{each.figure}"])
 
 
@@ -206,12 +206,6 @@ def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: fl
     objective = Objective(bound, job.train, torch.float32)
     scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()
     return float(scores[f"test_{each.figure}"] or math.nan)
-
-
-def own_rows(job: JobSettings) -> str:
-    """How own rows go: noised or clear."""
-    hops = None if job.privacy is None else job.privacy.aggregation
-    return "noised" if hops is None else hops.own_rows
 
 
 def tables(figures: Figures) -> list[str]:

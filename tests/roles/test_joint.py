@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,8 @@ def told(graph: PartyGraph) -> Tensor:
 def released(graph: PartyGraph) -> Tensor:
     """Own rows and a sum, which say the labels, noised."""
     rows = torch.cat([told(graph), torch.zeros(NODES, WIDTH - 2)], dim=1)
-    return torch.cat([rows, rows], dim=1) + NOISE**0.5 * drawn(NODES, 2 * WIDTH, seed=3)
+    noise: Tensor = math.sqrt(NOISE) * drawn(NODES, 2 * WIDTH, seed=3)
+    return torch.cat([rows, rows], dim=1) + noise
 
 
 def learner(
