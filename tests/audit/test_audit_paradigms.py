@@ -115,6 +115,28 @@ def test_what_several_rounds_open_is_attacked_or_named(tmp_path: Path) -> None:
     np.testing.assert_array_equal(both.rows, np.concatenate(cast(Any, alone), axis=1))
 
 
+def test_columns_that_the_label_holder_was_given_are_what_it_has_of_another(tmp_path: Path) -> None:
+    """Not what its network made of them, which says less; the server has nothing of them."""
+    hops = {"unit": "edge", "epsilon_total": 4.0, "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"}}
+    local = {
+        "dim": 8,
+        "initial": {"method": "individual"},
+        "local": {"model": "appnp", "hops": 1, "activation": "none"},
+    }
+    run = trained(tmp_path, {"model": local, "privacy": hops, "data": {"holders": 3}})
+    graph = load_party(RunDirectory.open(run).party("B").graph_path)
+    given = {each.words: each for each in embeddings(run, "A") if "columns" in each.words}
+    assert list(given) == ["B's columns as they are", "C's columns as they are"]
+    np.testing.assert_allclose(cast(Any, given["B's columns as they are"].rows), graph.features.to_dense().numpy())
+    assert not [each for each in embeddings(run, SERVER) if "columns" in each.words]
+    found = audit(run, AuditPlan(adversaries=("A", SERVER), attacks=("attribute",)))
+    best = {each.adversary: each.value.value for each in found.findings if each.target == "B"}
+    told = next(each for each in found.findings if each.evidence == "B's columns as they are")
+    assert told.value.value > 0.99
+    assert best[SERVER] < 0.99
+    assert not not_attacked(found, "A")
+
+
 def test_of_a_view_that_was_cut_off_only_whole_sums_are_opened(individual: Path, tmp_path: Path) -> None:
     run = shutil.copytree(individual, tmp_path / "run")
     (file,) = RunDirectory.open(run).party(SERVER).views()

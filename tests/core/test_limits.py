@@ -414,7 +414,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
     )
     assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED - ELSEWHERE - {
         "training-nodes",
-        "own-rows",
+        "own-columns",
     }
     for names in itertools.chain(itertools.combinations(all_revelations(), 3), [tuple(all_revelations())[::2], ()]):
         reason = refusal(LimitSettings(leakage=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)

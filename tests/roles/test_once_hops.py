@@ -157,8 +157,8 @@ def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:
     noised, clear = (job(2, **UNITS[name], epsilon_total=4, delta=1e-5) for name in list(UNITS)[:2])
     for settings, needed in ((noised, False), (clear, True)):
         about = LimitSettings(max_epsilon=8, epsilon_unit="edge", leakage=())
-        assert ("own-rows" in (refusal(about, settings, "B", NODES, epsilon=4) or "")) == needed
-        accepting = about.model_copy(update={"leakage": ("own-rows",)})
+        assert ("own-columns" in (refusal(about, settings, "B", NODES, epsilon=4) or "")) == needed
+        accepting = about.model_copy(update={"leakage": ("own-columns",)})
         assert refusal(accepting, settings, "B", NODES, epsilon=4) is None
     costs = [plan(each, "B", NODES) for each in (noised, clear)]
     assert costs[0] is not None

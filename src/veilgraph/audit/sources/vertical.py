@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import numpy as np
+import scipy.sparse as sp
+
 from veilgraph.audit.evidence import (
     Evidence,
     all_of,
@@ -12,7 +15,7 @@ from veilgraph.audit.evidence import (
     gradients_of,
     rounds_of,
 )
-from veilgraph.audit.passes import Passes, together
+from veilgraph.audit.passes import Passes, numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import OpenedSum, Source
 from veilgraph.audit.sources.vertical_joined import joined
@@ -31,6 +34,7 @@ from veilgraph.run.run_directory import RunDirectory
 
 _MOST_UPDATES: Final = 10
 _MOST_HOPS: Final = 80
+_MOST_COLUMNS: Final = 1000
 _MOST_NOISY_HOPS: Final = 400
 
 
@@ -42,7 +46,7 @@ class VerticalSource(Source):
         if view.party == SERVER:
             yield from _at_server(trained)
             return
-        yield from (*_initial(trained), *_combined(trained), *_asked(view))
+        yield from (*_initial(trained), *_combined(trained), *_columns(trained), *_asked(view))
         if view.party != view.settings.data.label_party:
             yield from (*_returned(trained), *_initial_gradients(trained))
 
@@ -172,6 +176,20 @@ def _most(view: View) -> int:
 
 def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
     return pieces[0].session, pieces[0].tag.step
+
+
+def _columns(view: View) -> Iterator[Evidence]:
+    """At the label holder: columns that it was given as they are, the newest; of many those with the most entries."""
+    for sender in view.others:
+        messages = [view.received(Kind.COLUMNS, sender, round_) for round_ in range(3)]
+        if all(messages):
+            counts, places, values = (numbers(each[-1].tensor()) for each in messages)
+            pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            matrix = sp.csc_matrix(sp.csr_matrix((values, places.astype(np.int64), pointers)))
+            most = np.argsort(-np.diff(matrix.indptr), kind="stable")[:_MOST_COLUMNS]
+            seen = tuple(one for each in messages for one in each)
+            rows = matrix[:, np.sort(most)].toarray()
+            yield Evidence("embedding", f"{sender}'s columns as they are", (sender,), rows=rows, messages=seen)
 
 
 def _initial(view: View) -> Iterator[Evidence]:

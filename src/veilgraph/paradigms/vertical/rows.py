@@ -107,7 +107,7 @@ SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
 POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
 SINGLE_POOLED: Final = Told[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
 OWN_ROWS: Final = Told[VerticalJob](
-    "own-rows", "The label holder gets every common node's features at each releasing holder as they are; how many "
+    "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
 TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, _every_job, _label_holder)
