@@ -20,7 +20,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 
 from tests import nightly
 from tests.deploy.consortium import HOLDERS, JOB, Consortium, await_quiet, job
-from tests.deploy.same_here import model_of, run_here
+from tests.deploy.same_here import assert_same_here, model_of, run_here
 from tests.errors import refused
 from veilgraph.cli import app
 from veilgraph.core.errors import ConfigError
@@ -65,6 +65,28 @@ def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
     here = predict(run_here(consortium.network, SEALED, HOLDERS, tmp_path).path)
     assert (found.classes == here.classes).double().mean() > 0.97, "but for rounding at the edge of a class"
     assert load_result(runs["A"].path).summary["test_accuracy"] > 0.8
+
+
+COLUMNS: Final = job(
+    "columns",
+    model={
+        "dim": 8,
+        "initial": {"method": "individual"},
+        "local": {"model": "appnp", "hops": 2, "activation": "none"},
+    },
+    train={"epochs": 6, "patience": None},
+    privacy={"noise_multiplier": 0, "unit": "edge", "aggregation": {"hops": 1, "dim": 4, "own_rows": "clear"}},
+)
+
+
+def test_columns_go_to_the_label_holder_and_past_the_dealer(consortium: Consortium, tmp_path: Path) -> None:
+    """Without noise, so that the same run in one process has the same release."""
+    with added(consortium, "limits: {leakage: [embedding-sums, output-embeddings, combined-as-output, own-columns]}"):
+        consortium.submit(COLUMNS)
+    assert_same_here(consortium.network, COLUMNS, HOLDERS, tmp_path)
+    rows = {site: trained(consortium, site, COLUMNS.name).rows for site in (*HOLDERS, DEALER)}
+    told = {(site, row["peer"]) for site, each in rows.items() for row in each if row["kind"] == "columns"}
+    assert told == {("A", "B"), ("A", "C"), ("B", "A"), ("C", "A")}, "sent and received"
 
 
 def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consortium) -> None:
