@@ -605,3 +605,19 @@ def test_other_jobs_send_nothing_perturbed() -> None:
         for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS):
             with refused(ProtocolError, code="undisclosed", value="A", party="B"):
                 one(settings, "B", "A", kind)
+
+
+@pytest.mark.parametrize(
+    ("party", "peer", "name"),
+    [
+        ("B", "C", "once, own rows, masked"),
+        ("A", "B", "once, own rows, masked"),
+        ("B", SERVER, "once, own rows, masked"),
+        ("B", "A", "once, masked"),
+    ],
+)
+def test_columns_go_to_nobody_but_the_label_holder_and_only_where_a_job_says_so(
+    party: str, peer: str, name: str
+) -> None:
+    with refused(ProtocolError, code="undisclosed", value=peer, party=party):
+        one(PRIVATE[name], party, peer, Kind.COLUMNS)
