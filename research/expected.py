@@ -1,7 +1,7 @@
 """The curves that ``veilgraph budget`` shows, of what was measured: ``python -m research.expected``.
 
 It measures nothing. What it takes are the means of ``research.gap_beside``, ``research.label_privacy``,
-``research.sealed_privacy`` and ``research.private_averaging``.
+``research.sealed_privacy``, ``research.private_averaging`` and ``research.node_dp_edges``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
-from research import gap_beside, label_privacy, private_averaging, sealed_privacy
+from research import gap_beside, label_privacy, node_dp_edges, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
 from veilgraph.report.expected import CURVES
@@ -34,7 +34,7 @@ _TRAINED: Final = {
 def made() -> dict[str, Any]:
     """What the file has."""
     hops, labels = Figures(gap_beside.FIGURES), Figures(label_privacy.FIGURES)
-    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes(), *_of_training()]}
+    return {"curves": [*_of_hops(hops), *_of_labels(labels), *_of_votes(), *_of_training(), *_of_learners()]}
 
 
 def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
@@ -77,6 +77,15 @@ def _of_training() -> Iterator[dict[str, Any]]:
             control = of(way, private_averaging.CONTROL) or of(private_averaging.SHARED, private_averaging.CONTROL)
             if alone and without and control and all(points.values()):
                 yield _curve(name_of_way, name, "accuracy", alone, without, control, points)
+
+
+def _of_learners() -> Iterator[dict[str, Any]]:
+    of = partial(Figures(node_dp_edges.FIGURES).of, "cora", "edge")
+    points = {epsilon: of(node_dp_edges.SHOWN, epsilon) for epsilon in node_dp_edges.EPSILONS}
+    alone, without = of(node_dp_edges.ALONE, None), of(node_dp_edges.SHOWN, None)
+    if alone and without and all(points.values()):
+        data = f"cora, features at ε = {node_dp_edges.FEATURES:g}"
+        yield _curve("node-dp, noise on the learner's edges", data, "accuracy", alone, without, alone, points)
 
 
 def _curve(

@@ -30,7 +30,7 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.vertical import released
 from veilgraph.privacy import mechanism
-from veilgraph.privacy.aggregation import NoisySums
+from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
@@ -214,9 +214,9 @@ def noise_after_the_last_hop_alone(patch: Patch) -> None:
 def one_noise_for_all_hops(patch: Patch) -> None:
     release = NoisySums.release
 
-    def same(self: NoisySums, rows: Tensor, source: SecretSource) -> Tensor:
+    def same(self: NoisySums, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
         seed = source(SEED_BYTES)
-        return release(self, rows, lambda _: seed)
+        return release(self, rows, lambda _: seed, then)
 
     patch.setattr(NoisySums, "release", same)
 

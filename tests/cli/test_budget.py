@@ -144,6 +144,36 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert "are about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
 
 
+ON_EDGES = "privacy={epsilon_total: 2, unit: edge, delta: 1.0e-4, aggregation: {hops: 2}}"
+
+
+def test_noise_on_the_learners_edges_has_a_budget_beside_what_nodes_release(local: Path, tmp_path: Path) -> None:
+    shown = veilgraph("budget", local, "--set", ON_EDGES, "--total", "4", "--jobs", "2")
+    assert shown.exit_code == 0, shown.output
+    rows = {row[0]: row[1:] for row in cells(shown.stdout) if row[0]}
+    assert rows["B"][-2:] == ["1.5", "1.5"]
+    assert rows["total ε"] == ["2"]
+    assert rows["noisy matrices"] == ["2"]
+    assert rows["holds against"][0].startswith("whoever is given A's model")
+    text = words(shown.stdout)
+    assert "one edge moves the 2 noisy matrices of a release by at most 2 together" in text
+    assert "what its model tells of these no ε bounds" in text
+    assert "edges are not noised" not in text
+    assert "publishes nothing" not in text
+    assert "4 │ once" in text, "the noise that a total of two such jobs needs"
+    assert "edges are not noised: A, which learns" in words(veilgraph("budget", local).stdout)
+    run = tmp_path / "run"
+    trained = veilgraph("train", local, "--set", ON_EDGES, "--out", run, "--record-views")
+    assert trained.exit_code == 0, trained.output
+    spent = cells(trained.stdout[trained.stdout.index("Differential privacy") :])
+    assert ["A", "sums 1", "2", "2"] in spent
+    assert "A: δ = 0.0001, unit edge, replacement." in words(trained.stdout)
+    assert "what one node releases at one holder" in words(trained.stdout)
+    audited = veilgraph("audit", run, "--attack", "noise-level", "--attack", "paid")
+    assert audited.exit_code == 0, audited.output
+    assert "sends nobody" in words(audited.output)
+
+
 def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_path: Path) -> None:
     checked = veilgraph("check", local)
     assert checked.exit_code == 0, checked.output

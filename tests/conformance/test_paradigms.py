@@ -88,3 +88,10 @@ class TestNodeDp(ParadigmConformance):
 
     def twin(self, run: RunDirectory) -> Tensor | None:
         return None  # what nodes release is random: tests/reference/test_perturbed.py
+
+
+class TestNodeDpEdges(TestNodeDp):
+    job: ClassVar[Mapping[str, Any]] = {
+        **TestNodeDp.job,
+        "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {"hops": 2}},
+    }

@@ -342,6 +342,11 @@ LOCAL = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
 LABELS = {"holder": "B", "epsilon": 2}
 
 
+def on_edges(**privacy):
+    """LOCAL with noise on the learner's edges."""
+    return {**LOCAL, "privacy": {"epsilon_total": 4, "unit": "edge", "aggregation": {}, **privacy}}
+
+
 def local(**changes):
     """LOCAL with more: model={...} for "model"."""
     return merge(LOCAL, *(nested(key.replace("__", "."), value) for key, value in changes.items()))
@@ -362,7 +367,41 @@ def local(**changes):
             local(release__labels=LABELS, train__class_weights="balanced"),
             "train.class_weights=balanced needs the true labels' shares",
         ),
-        (local(privacy__epsilon_total=4), "privacy is for paradigm='vertical', or 'sealed'; leave it out"),
+        (
+            local(privacy__epsilon_total=4),
+            "privacy.unit='row' in a job of paradigm node-dp, where noise is on the lear",
+        ),
+        (on_edges(unit="node", degree_bound=3), "choose edge or node-edges (what others' nodes release has its ε in"),
+        (on_edges(schedule="every-step"), "schedule='every-step' with aggregation"),
+        (
+            on_edges(aggregation=None, degree_bound=3),
+            "privacy.aggregation=null in a job of paradigm node-dp: its noise",
+        ),
+        (
+            on_edges(aggregation={"dim": 8}),
+            "privacy.aggregation.dim=8 in a job of paradigm node-dp: sums have a column",
+        ),
+        (
+            on_edges(aggregation={"own_rows": "clear"}),
+            "own_rows='clear' in a job of paradigm node-dp: no row of a node",
+        ),
+        (
+            on_edges(canaries=3, canaries_in="data"),
+            "privacy.canaries=3 with privacy in a job of paradigm node-dp: noth",
+        ),
+        (on_edges(degree_bound=4), "degree_bound=4 with aggregation and unit='edge'"),
+        (
+            {**on_edges(), "model": {"hops": 3}},
+            "model.hops=3 with privacy in a job of paradigm node-dp: hops over edges",
+        ),
+        (
+            {**on_edges(), "model": {"aggregate": "mean"}},
+            "model.aggregate='mean' with privacy in a job of paradigm nod",
+        ),
+        (
+            merge(on_edges(), {"release": {"labels": LABELS}}),
+            "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged over",
+        ),
         (local(horizontal__dim=3), "horizontal is not the network of paradigm='node-dp'; leave it out"),
         ({**LOCAL, "paradigm": "vertical"}, "release is not a setting"),
         ({"local": LOCAL["release"], "paradigm": "vertical"}, "local is not the network of paradigm='vertical'"),
@@ -419,6 +458,17 @@ def test_who_releases_and_who_learns():
     assert not job.passes_cost
     assert parse_job({}).releasing == parse_job({"paradigm": "horizontal"}).releasing == ()
     assert parse_job({}).feature_release is None
+
+
+def test_who_sums_over_its_edges_with_noise():
+    three = {"holders": 3, "label_holder": "B"}
+    plain, private = parse_job({**LOCAL, "data": three}), parse_job({**on_edges(), "data": three})
+    assert (plain.summing, plain.per_edge, plain.publishing) == ((), (), ())
+    assert (private.summing, private.per_edge, private.publishing) == (("B",), ("B",), ())
+    assert (private.releasing, private.passes_cost) == (("A", "C"), False)
+    assert parse_job({}).summing == ()
+    replaced = parse_job(on_edges(unit="node-edges", degree_bound=5))
+    assert [node_dp(each).uses_own_columns for each in (plain, private, replaced)] == [True, True, False]
 
 
 def test_every_setting_of_a_release_is_in_the_hash():

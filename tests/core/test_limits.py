@@ -354,6 +354,41 @@ def local(holders: int = 3, *, private: str | None = None, **network: Any) -> Jo
     return parse_job({"paradigm": "node-dp", "data": {"holders": holders}, "release": release, "model": network})
 
 
+def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_the_others() -> None:
+    """The learner's ε is of edges at its δ, the others' of their nodes at theirs."""
+    release = {"mechanism": "gaussian", "epsilon": 1.5, "delta": 1e-6}
+    noise = {"epsilon_total": 3, "unit": "edge", "delta": 1e-5, "aggregation": {}}
+    settings = parse_job({"paradigm": "node-dp", "release": {"features": release}, "privacy": noise})
+    paradigm = paradigm_of(settings)
+    assert [paradigm.largest_epsilon(settings, party) for party in "AB"] == pytest.approx([3.0, 1.5])
+    plain = parse_job({"paradigm": "node-dp", "release": {"features": release}})
+    assert [paradigm.largest_epsilon(plain, party) for party in "AB"] == [0.0, 1.5]
+    everything = tuple(all_revelations())
+
+    def refuses(party: str, **limits: Any) -> str:
+        epsilon = paradigm.largest_epsilon(settings, party)
+        return refusal(LimitSettings(leakage=everything, **limits), settings, party, epsilon=epsilon) or ""
+
+    assert refuses("A", max_epsilon=3, epsilon_unit="edge", epsilon_neighbours="replacement", max_delta=1e-5) == ""
+    assert refuses("B", max_epsilon=3, epsilon_unit="node", max_delta=1e-6) == ""
+    assert "the job's ε is about edge" in refuses("A", max_epsilon=3, epsilon_unit="node")
+    assert "the job's ε is about node" in refuses("B", max_epsilon=3, epsilon_unit="edge")
+    assert "a total ε of 3" in refuses("A", max_epsilon=2.9)
+    assert refuses("A", max_epsilon=3, max_delta=1e-6).startswith("limits.max_delta=1e-06 and privacy.delta=1e-05")
+    assert refuses("B", max_epsilon=3, max_delta=1e-7).startswith("limits.max_delta=1e-07 and release.features.delta")
+    assert delta_too_large(settings, 200_000).startswith("privacy.delta=1e-05 with 200000 common nodes")
+    assert delta_in_doubt(settings).startswith("privacy.delta=1e-05 is refused from 100,000 common nodes on")
+    quiet = parse_job(
+        {
+            "paradigm": "node-dp",
+            "release": {"features": release},
+            "privacy": {"noise_multiplier": 0, "unit": "edge", "aggregation": {}},
+        }
+    )
+    said = refusal(LimitSettings(max_epsilon=9), quiet, "A", epsilon=paradigm.largest_epsilon(quiet, "A")) or ""
+    assert "total ε is infinite, for its noise bounds nothing: raise privacy.noise_multiplier" in said
+
+
 def test_a_local_job_reveals_what_nodes_perturbed_of_who_releases() -> None:
     assert set(revelations(local())) == {"perturbed-features"}
     assert set(revelations(local(private="C"))) == PERTURBED

@@ -19,6 +19,7 @@ from veilgraph.run.jobs import TrainResult
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 LEARNER, OTHER = "A", "B"
+DELTA = 1e-4
 
 
 def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) -> JobSettings:
@@ -30,6 +31,16 @@ def saved(folder: Path, *changes: Settings, own: bool = False, **features: Any) 
         paths[one.party] = str(folder / f"{one.party}.safetensors")
         save_party(one, Path(paths[one.party]))
     return local_job(3, *changes, {"data": {"dataset": None, "graphs": paths}}, **features)
+
+
+def edges(unit: str = "edge", **privacy: Any) -> Settings:
+    """Noise on the learner's edges."""
+    noise = privacy or {"epsilon_total": 3.0}
+    bound = {"degree_bound": 59} if unit == "node-edges" else {}
+    return {
+        "model": {"hops": 8},
+        "privacy": {"unit": unit, "delta": DELTA, "aggregation": {"hops": 2}, **bound, **noise},
+    }
 
 
 def kept(run: Path) -> dict[str, Tensor]:

@@ -212,6 +212,86 @@ def test_all_hops_together_cost_what_the_accountant_says():
     assert float(found.std()) == pytest.approx(mu, rel=0.3)
 
 
+# Rows that are made of what was released, and of nothing private (paradigm node-dp)
+
+
+def taken(sums: Tensor) -> Tensor:
+    """Rows of the next hop: of all sums until then, as a network's opinion is."""
+    return sums.reshape(len(sums), -1, WIDTH).sum(dim=1).tanh().softmax(dim=1)
+
+
+def moved_by_edges(one: NoisySums, other: NoisySums, x: Tensor) -> Tensor:
+    released = one.release(x, system_secrets, taken)
+    return one.clean(x, released, taken) - other.clean(x, released, taken)
+
+
+def of_hops(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES) -> NoisySums:
+    return NoisySums(pair_matrix(edges, None, nodes), hops, Gaussian(1.0, 0.3), clip, own_rows=False)
+
+
+def test_later_rows_are_made_of_earlier_sums_and_of_nothing_else():
+    x, edges = rows_of(5), both([(0, 1), (1, 2), (3, 4)])
+    quiet = NoisySums(pair_matrix(edges, None, NODES), 3, None, None, own_rows=False)
+    dense = torch.zeros(NODES, NODES, dtype=torch.float64)
+    dense[edges[1], edges[0]] = 1
+    rows, found = torch.nn.functional.normalize(x), []
+    for _ in range(3):
+        found.append(dense @ rows)
+        rows = torch.nn.functional.normalize(taken(torch.cat(found, dim=1)))
+    released = quiet.release(x, system_secrets, taken)
+    assert torch.allclose(released, torch.cat(found, dim=1), atol=1e-10)
+    assert torch.equal(quiet.clean(x, released, taken), released)
+
+
+def test_every_edge_and_node_of_every_graph_of_four_nodes_with_public_rows():
+    pairs, x, clip = list(itertools.combinations(range(4), 2)), rows_of(1, 4), 1.4
+    graphs_of_four = [frozenset(itertools.compress(pairs, chosen)) for chosen in itertools.product((0, 1), repeat=6)]
+    edge = {graph: of_hops(both(graph), 2, None, 4) for graph in graphs_of_four}
+    bound = aggregation_sensitivity("edge", "replacement", 2, public_rows=True)
+    longest = max(length(moved_by_edges(edge[g], edge[g ^ {pair}], x)) for g in edge for pair in pairs)
+    assert 0.999 * bound < longest <= bound
+    node = {graph: of_hops(both(graph), 2, clip, 4) for graph in graphs_of_four}
+    for graph, node_of in itertools.product(graphs_of_four, range(4)):
+        degrees = max(2, most_neighbours(both(graph), 4) if graph else 0)
+        gone = frozenset(pair for pair in graph if node_of not in pair)
+        limit = aggregation_sensitivity(
+            "node-edges", "zero-out", 2, degree_bound=degrees, sum_clip=clip, public_rows=True
+        )
+        assert length(moved_by_edges(node[graph], node[gone], x)) <= limit
+        others = frozenset(pair for pair in pairs if node_of in pair) - graph
+        limit = aggregation_sensitivity("node-edges", "replacement", 2, degree_bound=3, sum_clip=clip, public_rows=True)
+        assert length(moved_by_edges(node[graph], node[gone | others], x)) <= limit
+
+
+def test_the_bounds_of_public_rows_are_reached():
+    leaves, clip, hops = 5, 3.0, 2
+    ones = torch.ones(2 * leaves + 1, 1, dtype=torch.float64)
+
+    def made(edges: Tensor) -> NoisySums:
+        return NoisySums(pair_matrix(edges, None, len(ones)), hops, Gaussian(1.0, 1e-4), clip, own_rows=False)
+
+    def limit(neighbours: Neighbours) -> float:
+        return aggregation_sensitivity(
+            "node-edges", neighbours, hops, degree_bound=leaves, sum_clip=clip, public_rows=True
+        )
+
+    star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
+    released = made(star).release(ones, system_secrets, lambda _: ones)
+    difference = [each.clean(ones, released, lambda _: ones) for each in (made(star), made(none))]
+    assert length(difference[0] - difference[1]) == pytest.approx(limit("zero-out"), rel=1e-4)
+    signs = ones.clone()
+    signs[leaves + 1 :] = -1
+    other = both((0, leaf) for leaf in range(leaves + 1, 2 * leaves + 1))
+    released = made(star).release(signs, system_secrets, lambda _: signs)
+    difference = [each.clean(signs, released, lambda _: signs) for each in (made(star), made(other))]
+    assert length(difference[0] - difference[1]) == pytest.approx(limit("replacement"), rel=1e-4)
+
+
+def test_public_rows_have_no_bound_for_a_nodes_features():
+    with refused(ConfigError, key="unit"):
+        aggregation_sensitivity("node", "replacement", 2, degree_bound=3, public_rows=True)
+
+
 # Why the degree bound is a rule, and edges are not left out
 
 

@@ -56,6 +56,8 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
         ),
     }
     votes = {"unit": "edge", "epsilon_total": 4, "aggregation": {}}
+    nodes = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
+    kinds["node-dp, noise on the learner's edges"] = parse_job({**nodes, "privacy": votes})
     kinds["sealed, noise on votes"] = parse_job(
         {"paradigm": "sealed", "data": {"dataset": "cora"}, "model": {"network": "linear"}, "privacy": votes}
     )
@@ -70,7 +72,8 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
             }
         )
     assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}
-    for job in (once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
+    of_nodes = parse_job({**nodes, "privacy": {**votes, "unit": "node-edges", "degree_bound": 5}})
+    for job in (of_nodes, once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
         assert way_of(job) == ""
         assert expected_table(job, {4.0: 4.0}) is None
         assert "was not measured" in not_measured(job)

@@ -114,7 +114,11 @@ def _shown(
             key="paradigm",
             value=settings.paradigm,
         )
-    if settings.feature_release is not None:
+    released: dict[str, object] = {}
+    if settings.feature_release is not None and settings.privacy is not None:
+        found = _show_releases(settings, settings.feature_release, nodes)
+        released = {"released": found["holders"], "release_notes": found["notes"]}
+    elif settings.feature_release is not None:
         if asked or lasting != (1, 0):
             raise ConfigError(
                 "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed features is in "
@@ -156,6 +160,7 @@ def _shown(
         typer.echo(note)
     expected = _show_expected(settings, job_epsilons(settings, totals, nodes, horizon))
     return {
+        **released,
         "holders": None if settings.privacy is None else budget_facts(settings, nodes),
         "noise": noise_facts(settings, totals, nodes, horizon),
         "notes": [*notes, *more],

@@ -11,10 +11,10 @@ from veilgraph.graph.party import PartyGraph
 
 
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
-    """The features and edges of a graph with node ``order[n]`` as its n-th, and its edges by target, source and weight.
+    """A graph with node ``order[n]`` as its n-th, and its edges by target, source and weight.
 
     Args:
-        graph: of one holder; labels and splits, and which nodes are common, are left out.
+        graph: of one holder; which nodes are common, and relations, are left out.
         order: Tensor[N] int64, every node once.
     """
     places = torch.empty_like(order)
@@ -22,9 +22,18 @@ def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
     edges, weight = places[graph.edge_index], graph.edge_weight
     keys = (() if weight is None else (weight.numpy(),)) + (edges[0].numpy(), edges[1].numpy())
     sorting = torch.from_numpy(np.lexsort(keys))
+
+    def moved(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[order]
+
     return PartyGraph(
         graph.party,
         choose_rows(graph.features, order),
         edges[:, sorting],
         None if weight is None else weight[sorting],
+        moved(graph.labels),
+        moved(graph.train_mask),
+        moved(graph.val_mask),
+        moved(graph.test_mask),
+        graph.num_classes,
     )

@@ -15,6 +15,7 @@ is so much noise that s ≥ 1, rows are zero: nothing but noise is released.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,10 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy.mechanism import Mechanism, clip_to_grid
+
+Then = Callable[[Tensor], Tensor]
+"""Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
+is private."""
 
 _LARGEST_WHOLE: Final = 2.0**52
 _FREE_CELL: Final = 2.0**-40
@@ -100,12 +105,13 @@ class NoisySums:
                 f"to be exact; take at least {2 * pairs.shape[0] / _LARGEST_WHOLE * 2**20:.3g}, or a smaller ε"
             )
 
-    def release(self, rows: Tensor, source: SecretSource) -> Tensor:
+    def release(self, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
         """Y_0, …, Y_K side by side; without ``own_rows`` from Y_1 on.
 
         Args:
             rows: Tensor[N, d], each made of one node's features.
             source: of the noise.
+            then: makes X_k of Y_1, …, Y_k; None: it is Y_k itself.
 
         Returns:
             Tensor[N, (K + 1)·d] or [N, K·d] float64, multiples of the noise's grid.
@@ -114,18 +120,19 @@ class NoisySums:
             RangeOverflow: an entry is not finite.
         """
         released = [self._noised(self._of_length_1(rows), source)] if self._own_rows else []
-        before = rows
-        for _ in range(self._hops):
-            before = self._noised(self._summed(self._of_length_1(before)), source)
-            released.append(before)
+        own = len(released)
+        for hop in range(self._hops):
+            before = rows if hop == 0 else self._next(released[own:], then)
+            released.append(self._noised(self._summed(self._of_length_1(before)), source))
         return torch.cat(released, dim=1)
 
-    def clean(self, rows: Tensor, released: Tensor) -> Tensor:
+    def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
         """What the noise was added to, of the nodes whose neighbours' rows were all released.
 
         Args:
             rows: Tensor[N, d], as released.
             released: Tensor[C, w], of the first C nodes, as ``release`` gave them.
+            then: as it was released with; of all nodes, C = N.
 
         Returns:
             Tensor[C, w] float64; only right at nodes without neighbours beyond the first C.
@@ -133,11 +140,16 @@ class NoisySums:
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)
         found, before = [first[:count]] if self._own_rows else [], first
-        for noisy in torch.split(released, width, dim=1)[len(found) :]:
+        blocks, own = torch.split(released, width, dim=1), len(found)
+        for hop in range(own, len(blocks)):
             found.append(self._summed(before)[:count])
             before = torch.zeros_like(first)
-            before[:count] = self._of_length_1(noisy)
+            before[:count] = self._of_length_1(self._next(blocks[own : hop + 1], then))
         return torch.cat(found, dim=1)
+
+    @staticmethod
+    def _next(released: Sequence[Tensor], then: Then | None) -> Tensor:
+        return released[-1] if then is None else then(torch.cat(list(released), dim=1))
 
     def _noised(self, values: Tensor, source: SecretSource) -> Tensor:
         return values if self._mechanism is None else values + self._mechanism.draw(tuple(values.shape), source)

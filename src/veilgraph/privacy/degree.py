@@ -28,6 +28,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.privacy.settings import PrivacySettings
 
 MOST_NODES: Final = 1 << 31
 """Two node numbers must fit one int64."""
@@ -87,3 +90,21 @@ def _ranks(nodes: Tensor, num_nodes: int) -> Tensor:
     ranks = torch.empty_like(nodes)
     ranks[by_node] = torch.arange(len(nodes)) - (counts.cumsum(0) - counts)[nodes[by_node]]
     return ranks
+
+
+def too_many_neighbours(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
+    """Why a holder's graph breaks the rule that unit ``node-edges`` rests on; empty where it keeps it.
+
+    Args:
+        privacy: of the job.
+        graph: of a holder that releases.
+    """
+    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
+        return ""
+    if most_neighbours(graph.edge_index, graph.num_nodes) <= privacy.degree_bound:
+        return ""
+    return (
+        f"a node of its graph has more than privacy.degree_bound={privacy.degree_bound} neighbours, and with unit "
+        "node-edges no edge can be left out without touching other nodes: raise degree_bound, or have the edges "
+        "exported with fewer at a node, a choice that no ε covers"
+    )

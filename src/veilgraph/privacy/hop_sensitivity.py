@@ -28,6 +28,10 @@ X_1, …, X_(k−1) the same in both**: X_0 is all that is private among the row
   by 2B. In later hops x = x' is what was released, a row moves by |A(u, v) − A'(u, v)| ≤ 1, and 2D rows may.
   Together **4 + 4·(D + B²) + (K − 1)·(2D + 4B²)**.
 
+*One node's edges*, all of them, where rows are public: made of nothing that the holder's ε is about, as a learner's of
+paradigm node-dp are. X_0 is then the same in both worlds as later rows are, and is not released. Of the above is left,
+absent, **K·(D + B²)** and, replaced, **K·(2D + 4B²)**.
+
 D is no bound that edges are left out for here: it is a rule that data keep, and neighbouring data keep it both. A rule
 that leaves edges out would have to be stable, and none of the kind that keeps or drops whole edges by what is near
 them is. Let u keep its first D neighbours: taking v away frees a place at every u that listed v, of which there is no
@@ -46,9 +50,15 @@ from veilgraph.privacy.settings import Neighbours, PrivacySettings, Unit
 
 
 def aggregation_sensitivity(
-    unit: Unit, neighbours: Neighbours, hops: int, *, degree_bound: int | None = None, sum_clip: float | None = None
+    unit: Unit,
+    neighbours: Neighbours,
+    hops: int,
+    *,
+    degree_bound: int | None = None,
+    sum_clip: float | None = None,
+    public_rows: bool = False,
 ) -> float:
-    """How far all K + 1 noisy matrices move together: the root of the sums of this file's head.
+    """How far all noisy matrices move together: the root of the sums of this file's head.
 
     Args:
         unit: edge, node or node-edges.
@@ -56,6 +66,7 @@ def aggregation_sensitivity(
         hops: K ≥ 1.
         degree_bound: D, for node and node-edges.
         sum_clip: B, for node-edges.
+        public_rows: whether X_0 is made of nothing that ε is about.
 
     Returns:
         √Σ Δ_k², where rows have length 1.
@@ -67,7 +78,7 @@ def aggregation_sensitivity(
         raise ConfigError(f"hops={hops!r} must be a whole number >= 1: without a hop there is no sum to noise")
     if unit == "edge" and neighbours == "replacement":
         return math.sqrt(2 * hops)
-    if unit == "node" and neighbours == "replacement":
+    if unit == "node" and neighbours == "replacement" and not public_rows:
         return math.sqrt(4 + 4 * _bound(degree_bound))
     if unit != "node-edges":
         raise ConfigError(
@@ -78,12 +89,14 @@ def aggregation_sensitivity(
     if sum_clip is None or not 0 < sum_clip <= bound:
         raise ConfigError(f"sum_clip={sum_clip!r} must be above 0 and at most the degree bound, {bound}")
     own = sum_clip**2
+    if public_rows:
+        return math.sqrt(hops * (bound + own if neighbours == "zero-out" else 2 * bound + 4 * own))
     if neighbours == "zero-out":
         return math.sqrt(1 + hops * (bound + own))
     return math.sqrt(4 + 4 * (bound + own) + (hops - 1) * (2 * bound + 4 * own))
 
 
-def sensitivity_of(privacy: PrivacySettings) -> float | None:
+def sensitivity_of(privacy: PrivacySettings, *, public_rows: bool = False) -> float | None:
     """That of a job; None where its noise is not in every hop."""
     if privacy.aggregation is None:
         return None
@@ -93,6 +106,7 @@ def sensitivity_of(privacy: PrivacySettings) -> float | None:
         privacy.aggregation.hops,
         degree_bound=privacy.degree_bound,
         sum_clip=privacy.sum_clip,
+        public_rows=public_rows,
     )
 
 

@@ -18,9 +18,10 @@ from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
 if TYPE_CHECKING:
     from veilgraph.privacy.mechanism import Mechanism
 
-Channel = Literal["embeddings", "gradients", "others", "predictions"]
+Channel = Literal["embeddings", "gradients", "others", "predictions", "sums"]
 """What is published to the server; ``others``: by the other holders, whose h^0 has this holder's features in it;
-``predictions``: to the label holder, by all holders of a sealed job together.
+``predictions``: to the label holder, by all holders of a sealed job together; ``sums``: over a learner's own edges, by
+itself to itself, for all that it tells of its model.
 """
 
 
@@ -41,6 +42,7 @@ class Plan:
         own_rows: with noise in every hop, whether nodes' own rows may be released beside their neighbours' sums.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
         joint: who makes the noise of embeddings together; None where the holder adds all of it.
+        single: what ledgers call a release with noise in every hop.
     """
 
     party: PartyId
@@ -55,6 +57,7 @@ class Plan:
     moved: float | None = None
     own_rows: bool = True
     joint: Joint | None = None
+    single: Channel = "embeddings"
 
     @property
     def delta(self) -> float:

@@ -21,7 +21,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
-from veilgraph.privacy.aggregation import NoisySums
+from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.sent import SentRows
@@ -122,21 +122,22 @@ class NoisedPublisher(Publisher):
         return rows
 
     @override
-    def aggregated(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
+    def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
         privacy = self.plan.settings
         if privacy.aggregation is None:
             raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
         mechanism = None if self._event is None else self.plan.mechanism("embeddings")
         hops = privacy.aggregation
-        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, own_rows=hops.releases_own_rows)
+        own_rows = self.plan.own_rows and hops.releases_own_rows
+        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, own_rows=own_rows)
 
         def noised() -> Tensor:
-            return sums.release(rows, self._source)[:common].clone()
+            return sums.release(rows, self._source, then)[:common].clone()
 
         if self._event is None:
             released = noised()
         else:
-            released = release_once(self._kept, self._ledger, self._event, "embeddings", noised)
+            released = release_once(self._kept, self._ledger, self._event, self.plan.single, noised)
         if self.watched is not None:
             self.clean = sums.clean(rows, released)[self.watched]
         return released
@@ -190,7 +191,7 @@ class NoisedPublisher(Publisher):
 
     @override
     def affordable_releases(self) -> int | None:
-        if is_paid(self._kept, self._ledger, "embeddings") or self._holds("embeddings"):
+        if is_paid(self._kept, self._ledger, self.plan.single) or self._holds("embeddings"):
             return None
         room = self._room()
         return None if room is None else room // max(1, self.plan.inference)

@@ -14,6 +14,7 @@ from veilgraph.privacy.plan import Channel
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from veilgraph.privacy.aggregation import Then
     from veilgraph.privacy.local.publish import LocalPublisher
     from veilgraph.privacy.local.publish_labels import LabelPublisher
 
@@ -61,16 +62,17 @@ class Publisher:
         """
         return rows
 
-    def aggregated(self, rows: Tensor, pairs: csr_array, common: int) -> Tensor:
+    def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
         """Releases sums over neighbours with noise in every hop, once.
 
         Args:
             rows: Tensor[N, d], each made of one node's features.
             pairs: of ``aggregation.pair_matrix``, [N, N].
             common: C, how many of the nodes, the first, the others know.
+            then: makes rows of later hops, as of ``aggregation.NoisySums.release``.
 
         Returns:
-            Tensor[C, (K + 1)·d] float64.
+            Tensor[C, (K + 1)·d] float64; Tensor[C, K·d] where the plan releases no rows of nodes themselves.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.

@@ -78,7 +78,8 @@ def exchange_releases(
         kept: at a holder that learns, what came of that release.
 
     Raises:
-        BudgetSpent: a new release is needed, and a holder's budget has no room for it.
+        BudgetSpent: a new release is needed, here or of sums that the learner makes for itself, and a holder's budget
+            has no room for it.
         ConfigError: a party refuses the job: it does not accept it, a feature lies outside the declared range, or
             holders with labels are not those that the job names.
         ProtocolError: what came is no release of this job.
@@ -94,12 +95,21 @@ def exchange_releases(
         alignment=session.alignment,
         refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
         release=held,
-        steps=None if publisher is None else publisher.room(),
+        steps=_room(session, publisher),
         restarts=session.restarts,
     )
     hellos = agree_within(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.releasing}
     classes = 0 if job.label_release is None else hellos[job.label_release.holder].classes
+    if without := [holder for holder in job.summing if hellos[holder].steps == 0]:
+        raise BudgetSpent(
+            f"a new release of sums over its edges is needed and the budget of {', '.join(without)} has no room for "
+            "one; allow a larger privacy.epsilon_total in a new run, or leave room for predictions with "
+            "privacy.predictions; or, where it is what was ever released (veilgraph budget --party), a larger "
+            "limits.max_epsilon there",
+            code="no-room",
+            party=", ".join(without),
+        )
     stated = {hellos[holder].release for holder in session.holders}
     number = stated.pop() if len(stated) == 1 else 0
     if number > 0:
@@ -141,6 +151,12 @@ def released_features(session: Session, releases: Releases, nodes: int, own: int
         rows = own if holder == session.link.party else nodes
         found.append(AffineFeatures(unpacked(values, rows, mechanism), mechanism.scale, mechanism.offset))
     return found
+
+
+def _room(session: Session, publisher: LocalPublisher | None) -> int | None:
+    if publisher is not None:
+        return publisher.room()
+    return session.publisher.affordable_releases() if session.link.party in session.settings.summing else None
 
 
 def _mechanism(session: Session, columns: int) -> FeatureMechanism:

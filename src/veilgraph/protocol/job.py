@@ -107,7 +107,8 @@ class JobSettings(Settings):
         None, description="what people are to know of the job; every party agrees to it with the job"
     )
     privacy: PrivacySettings | None = Field(
-        None, description="null: no differential privacy; paradigms vertical and sealed"
+        None,
+        description="null: no differential privacy; paradigms vertical, sealed, and node-dp for its learner's edges",
     )
 
     label_privacy: LabelPrivacySettings | None = Field(
@@ -182,10 +183,11 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        """Refuses differential privacy, which paradigms vertical and sealed take."""
+        """Refuses differential privacy, which paradigms vertical, sealed and node-dp take."""
         if self.privacy is not None:
             raise ValueError(
-                "privacy is for paradigm='vertical', or 'sealed'; leave it out (averaging has averaging.privacy)"
+                "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
+                "averaging.privacy)"
             )
 
     def _check_parts(self) -> None:
@@ -242,6 +244,11 @@ class JobSettings(Settings):
     def learning(self) -> tuple[PartyId, ...]:
         """The holders that are given what others release."""
         return self.releasing
+
+    @property
+    def summing(self) -> tuple[PartyId, ...]:
+        """The holders that learn of their own edges nothing but sums with noise, which they are given once."""
+        return ()
 
     @property
     def per_node(self) -> tuple[PartyId, ...]:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.settings import Neighbours, PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements, wider
@@ -208,13 +208,13 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
         job: the job.
         nodes: N, common to all holders.
     """
-    name, delta = _delta(job, nodes)
-    if delta is None or delta * nodes < 1:
-        return ""
-    return (
-        f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is within "
-        f"any ε; set {name} well below {1 / nodes:.3g}"
-    )
+    for name, delta in _deltas(job, nodes):
+        if delta is not None and delta * nodes >= 1:
+            return (
+                f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is "
+                f"within any ε; set {name} well below {1 / nodes:.3g}"
+            )
+    return ""
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
@@ -224,31 +224,43 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
         job: the job; a δ that follows from their number always fits.
         most: nodes that all holders may have in common; None: any number.
     """
-    name, delta = _delta(job)
+    name, delta = max(_deltas(job), key=lambda each: each[1] or 0.0)
     if delta is None or (most is not None and delta * most < 1):
         return ""
     there = "" if most is None else f", and there may be {most:,}"
-    way_out = f"; lower {name}, or leave it out and it follows from their number" if job.privacy is not None else ""
+    follows = name == "privacy.delta"
+    way_out = f"; lower {name}, or leave it out and it follows from their number" if follows else ""
     return f"{name}={delta:g} is refused from {math.ceil(1 / delta):,} common nodes on (δ ≥ 1/N){there}{way_out}"
 
 
-def _delta(job: JobSettings, nodes: int | None = None) -> tuple[str, float | None]:
-    """The setting of a job's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
-    if job.privacy is not None:
-        return "privacy.delta", job.privacy.delta if nodes is None else job.privacy.delta_of(nodes)
+def _deltas(job: JobSettings, nodes: int | None = None) -> list[tuple[str, float | None]]:
+    """Of all holders of a job, as ``_delta``."""
+    return list(dict.fromkeys(_delta(job, party, nodes) for party in job.data.names))
+
+
+def _delta(job: JobSettings, party: PartyId, nodes: int | None = None) -> tuple[str, float | None]:
+    """The setting of a holder's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
+    privacy = _noised_by(job, party)
+    if privacy is not None:
+        return "privacy.delta", privacy.delta if nodes is None else privacy.delta_of(nodes)
     if job.training_plan is not None:
         return "averaging.privacy.delta", job.training_plan.settings.delta
     release = job.feature_release
     return f"{job.release_setting}.delta", None if release is None else release.delta
 
 
-def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | None:
-    """Why a job's ε, whatever it is, is not what a party's limit on ε is about; None where it is."""
-    name, delta = _delta(job, nodes)
+def _noised_by(job: JobSettings, party: PartyId) -> PrivacySettings | None:
+    """What noise a holder adds itself; None where its nodes perturb what they have, or there is none."""
+    return None if party in job.releasing else job.privacy
+
+
+def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
+    """Why a holder's ε, whatever it is, is not what its limit on ε is about; None where it is."""
+    name, delta = _delta(job, party, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
-    unit: str = _unit(job)
-    relation = _relation(job)
+    unit: str = _unit(job, party)
+    relation = _relation(job, party)
     for limit, wanted, found in (
         ("epsilon_unit", limits.epsilon_unit, unit),
         ("epsilon_neighbours", limits.epsilon_neighbours, relation),
@@ -258,15 +270,15 @@ def _about(limits: LimitSettings, job: JobSettings, nodes: int | None) -> str | 
     return None
 
 
-def _relation(job: JobSettings) -> str:
-    if job.privacy is not None:
-        return job.privacy.relation
+def _relation(job: JobSettings, party: PartyId) -> str:
+    if (privacy := _noised_by(job, party)) is not None:
+        return privacy.relation
     return "replacement" if job.training_plan is None else job.training_plan.settings.neighbours
 
 
-def _unit(job: JobSettings) -> str:
-    if job.privacy is not None:
-        return job.privacy.unit
+def _unit(job: JobSettings, party: PartyId) -> str:
+    if (privacy := _noised_by(job, party)) is not None:
+        return privacy.unit
     if job.training_plan is not None:
         return job.training_plan.settings.unit
     return "node" if job.feature_release is not None else "label"
@@ -278,7 +290,7 @@ def _too_costly(
     if limits.max_epsilon is None:
         return None
     if epsilon <= limits.max_epsilon:
-        return _about(limits, job, nodes) if epsilon > 0 else None
+        return _about(limits, job, party, nodes) if epsilon > 0 else None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
@@ -330,6 +342,6 @@ def _unaccepted(
     if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
         told += (
             f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon: the job costs {party} a total ε of "
-            f"{epsilon:.3g} (unit {_unit(job)}, {_relation(job)})"
+            f"{epsilon:.3g} (unit {_unit(job, party)}, {_relation(job, party)})"
         )
     return told

@@ -115,9 +115,26 @@ def depends_on(settings: JobSettings, identity: str, graph: PartyGraph) -> str:
     return digest_of(f"{identity}/{graph.common}", released_data(settings, graph))
 
 
+def summed_data(graph: PartyGraph, *, own_columns: bool) -> Sequence[Tensor | None]:
+    """All of a learner's data that its noisy sums depend on (``JobSettings.summing``): those of the common nodes.
+
+    Of labels those alone that something is learnt from.
+
+    Args:
+        graph: of the learner.
+        own_columns: whether it learns of its own columns.
+    """
+    common = graph.common_part()
+    labels, train, val = common.labels, common.train_mask, common.val_mask
+    if labels is not None and train is not None and val is not None:
+        labels = torch.where(train | val, labels, -1)
+    features = common.features if own_columns else None
+    return features, common.edge_index, common.edge_weight, labels, train, val
+
+
 def released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor | None]:
     """All of a holder's data that its part of a single release depends on."""
-    if settings.privacy is not None and settings.privacy.once:
+    if settings.privacy is not None and settings.privacy.once and graph.party not in settings.releasing:
         released = graph.party in settings.publishing
         return (graph.features, graph.edge_index, graph.edge_weight) if released else ()
     if settings.label_privacy is not None and graph.party == settings.data.label_party:

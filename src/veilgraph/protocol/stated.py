@@ -72,7 +72,7 @@ def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
 def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
     """Whether the party pays for what it sends, and so knows how often it can."""
     if releases:
-        return party in job.releasing
+        return party in (*job.releasing, *job.summing)
     return (job.privacy is not None or job.training_plan is not None) and party in job.publishing
 
 

@@ -20,6 +20,7 @@ from veilgraph.core.settings import first_problem
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import releases_within
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
@@ -292,7 +293,7 @@ def noise_notes(job: JobSettings) -> list[str]:
     variants, notes = _variants(job)
     if "every-step" in variants and job.train.select_by != "last":
         notes.append("schedule every-step needs train.select_by=last and train.patience=null as well")
-    if "once" in variants:
+    if "once" in variants and not job.summing:
         notes.append(f"with schedule once {job.data.label_party}, the label holder, publishes nothing: {_TOTAL} is 0")
     return notes
 
@@ -315,10 +316,10 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
         deltas = [record["delta"] for record in spent.values() if record.get("delta") is not None]
         delta = max(deltas, default=job.privacy.delta)
         table.caption = f"{_about(job.privacy, delta)}. Holds against {holds_against(job)}."
+        if job.feature_release is not None:
+            table.caption = f"{', '.join(job.summing)}: {table.caption}\nThe others: {_of_nodes(job.feature_release)}"
     elif job.feature_release is not None:
-        delta = job.feature_release.delta
-        about = "" if delta is None else f"δ = {delta:g}, "
-        table.caption = f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
+        table.caption = _of_nodes(job.feature_release)
     elif job.training_plan is not None:
         given = job.training_plan.settings
         table.caption = (
@@ -357,6 +358,11 @@ def worth(summary: Record, job: JobSettings) -> str:
         return ""
     if alone["changed"]:
         return f"The releases changed {alone['changed']:,} of {summary['nodes']:,} predictions of {holder}."
+    if job.summing:
+        return (
+            f"The release changed nothing: {holder} predicts of every node what it would without an edge; noise has "
+            "left nothing in the sums over them. Allow a larger ε, or fewer hops"
+        )
     return (
         f"The release changed nothing: {holder} is alone, and predicts of every node what it would without the others; "
         "noise has left no evidence in their rows. Allow a larger ε, or a unit that changes fewer rows"
@@ -497,6 +503,11 @@ def _about(privacy: PrivacySettings, delta: float | None) -> str:
     at = OF_NODES if delta is None else f"δ = {delta:g}"
     what = NO_PERSON if privacy.unit == "row" else ""
     return f"{at}, unit {privacy.unit}{what}, {privacy.relation}"
+
+
+def _of_nodes(release: FeatureReleaseSettings) -> str:
+    about = "" if release.delta is None else f"δ = {release.delta:g}, "
+    return f"{about}unit: what one node releases at one holder, replacement. Holds against everybody."
 
 
 def _counts(releases: Mapping[Any, int]) -> str:

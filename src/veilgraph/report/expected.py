@@ -72,8 +72,10 @@ def way_of(job: JobSettings) -> str:
     hops = None if job.privacy is None else job.privacy.aggregation
     if job.privacy is None or hops is None or job.privacy.unit == "node":
         return ""
+    if way := paradigm_of(job).way:
+        return way if job.privacy.unit == "edge" else ""
     clear = ", own rows in the clear" if hops.own_rows == "clear" else ""
-    return paradigm_of(job).way or f"{job.privacy.unit}, noise in every hop{clear}"
+    return f"{job.privacy.unit}, noise in every hop{clear}"
 
 
 @cache

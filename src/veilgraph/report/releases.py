@@ -31,7 +31,7 @@ def release_table(job: JobSettings, release: FeatureReleaseSettings) -> Table:
         for number, (what, mechanism, epsilon) in enumerate(costs):
             total = f"{sum(cost for *_, cost in costs):g}" if number == 0 else ""
             table.add_row(Text(holder if number == 0 else ""), what, mechanism, f"{epsilon:g}", total)
-        if not costs:
+        if not costs and not job.summing:
             table.add_row(Text(f"{holder} (learns)"), "nothing", "–", "0", "0")
     return table
 
@@ -64,7 +64,7 @@ def release_notes(job: JobSettings, release: FeatureReleaseSettings, nodes: int 
         notes.append(f"every holder refuses the job: {refused}")
     if not job.learns_alone:
         notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
-    else:
+    elif not job.summing:
         notes.append(f"edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them")
     return [*notes, "changed data are released anew, which costs the same again; training and predicting cost nothing"]
 

@@ -29,7 +29,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
 from veilgraph.protocol.trained_canaries import TrainedCanaries
 from veilgraph.run import names
-from veilgraph.run.lifetimes import Lasting, order_of, own_release, sent_labels, sent_rows, sent_sums
+from veilgraph.run.lifetimes import Lasting, order_of, own_release, own_sums, sent_labels, sent_rows, sent_sums
 from veilgraph.run.run_directory import PartyStore
 from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
@@ -89,6 +89,8 @@ def publisher_of(
             account = lasting.account(settings, delta)
         if not plan_.releases or plan_.joint is not None:
             pass  # with once, the label holder; or what is in one sum, and in no other
+        elif graph.party in settings.summing:
+            kept = own_sums(account, plan_, graph, lasting, store.keeper)
         elif plan_.settings.aggregation is not None and account is not None and lasting is not None:
             kept = sent_sums(account, settings, plan_, graph, lasting)
         elif plan_.settings.once and account is not None and lasting is not None:
@@ -123,7 +125,7 @@ def _other_publisher_of(
     begun: bool,
 ) -> AbstractContextManager[Publisher] | None:
     """Of a job that releases something else than rows; None where it does not."""
-    if settings.feature_release is not None:
+    if settings.feature_release is not None and (graph is None or graph.party not in settings.summing):
         return _local_publisher_of(store, settings, graph, limit, alignment, lasting)
     if settings.label_privacy is not None:
         return _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)

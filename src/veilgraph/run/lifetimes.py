@@ -20,7 +20,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import private_folder
-from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.keeper import FolderKeeper, Keeper
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.graph.ordered import in_order
 from veilgraph.graph.party import PartyGraph
@@ -35,7 +35,7 @@ from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.releases import OwnRelease, released_data
+from veilgraph.protocol.releases import OwnRelease, released_data, summed_data
 from veilgraph.run.ledger_places import LIMITS_FILE, limits_in
 
 _MARKS: Final = Path("veilgraph") / "ledgers"
@@ -154,8 +154,35 @@ def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
 
     The arguments are those of ``sent_rows``.
     """
-    how = f"{plan.mechanism('embeddings')!r} {plan.event!r} {plan.settings.aggregation!r} {plan.settings.sum_clip!r}"
-    return OwnRelease(keeper_of(account, how), _of(lasting.each_key(graph.num_nodes), settings, graph))
+    return OwnRelease(keeper_of(account, _how(plan)), _of(lasting.each_key(graph.num_nodes), settings, graph))
+
+
+def own_sums(
+    account: Account | None, plan: Plan, graph: PartyGraph, lasting: Lasting | None, keeper: Keeper
+) -> OwnRelease:
+    """What a learner was ever given of its own edges with noise in every hop: again only where all of it is the same.
+
+    Args:
+        account: what the job pays from; None without a ledger beyond the run.
+        plan: of the learner.
+        graph: of the learner.
+        lasting: what it has beyond the run.
+        keeper: of the run, for what is kept where there is nothing beyond it.
+    """
+    common, own_columns = graph.common_part(), plan.settings.unit == "edge"
+    if account is None or lasting is None:
+        return OwnRelease(keeper, digest_of(f"{graph.num_classes}", summed_data(common, own_columns=own_columns)))
+    each = lasting.each_key(graph.num_nodes)[: graph.common]
+    order = order_of(each)
+    whose = f"{graph.num_classes}/{each[order.numpy()].tobytes().hex()}"
+    depends = digest_of(whose, summed_data(in_order(common, order), own_columns=own_columns))
+    return OwnRelease(keeper_of(account, f"{plan.single} {_how(plan)}"), depends)  # apart from what it may publish
+
+
+def _how(plan: Plan) -> str:
+    """All that a release with noise in every hop depends on beside the data."""
+    settings = plan.settings
+    return f"{plan.mechanism('embeddings')!r} {plan.event!r} {settings.aggregation!r} {settings.sum_clip!r}"
 
 
 def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lasting, rows: int) -> SentRows:

@@ -70,6 +70,10 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
         yield Skipped(SERVER, "noise-level", "noise is on wires that nobody sees: predictions follow from it",
                       "noise-level")  # fmt: skip
         return
+    if settings.summing:
+        yield Skipped(SERVER, "noise-level", "noise is on sums that their learner makes for itself, and sends nobody",
+                      "noise-level")  # fmt: skip
+        return
     mechanism = MECHANISMS[privacy.mechanism]
     if not (mechanism.is_gaussian and mechanism.is_plain) or vertical(settings).divisor is None:
         what = f"mechanism {privacy.mechanism}, combine {vertical(settings).model.combine.strategy}"
@@ -150,7 +154,7 @@ def _paid(case: Case, view: View) -> Iterator[Finding | Skipped]:
     seen = {name: _released(case, view, name) for name in settings.data.names}
     for name in settings.data.names:
         of = paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes)
-        if of is None or of.event is None:
+        if of is None or of.event is None or name in settings.summing:
             continue
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
         if of.others:

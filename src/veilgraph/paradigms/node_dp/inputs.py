@@ -9,6 +9,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.datasets import load_for_learner
 from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.paradigms.node_dp.settings import NodeDpJob
+from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.protocol.feature_release import misplaced_labels
 
@@ -56,6 +57,13 @@ def check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
     for graph in graphs:
         if reason := misplaced_labels(settings, graph):
             raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
+        if graph.party in settings.summing and (reason := too_many_neighbours(settings.privacy, graph.common_part())):
+            raise ConfigError(
+                f"{graph.party} refuses the job: {reason}",
+                code="refused",
+                key="privacy.degree_bound",
+                party=graph.party,
+            )
         if settings.feature_release is None or graph.party not in settings.releasing:
             continue
         try:

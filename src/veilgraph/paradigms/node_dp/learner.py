@@ -13,7 +13,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.denoise import LabelDenoising
 from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.settings import KPropSettings, node_dp
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.judge import Judge
@@ -41,6 +41,7 @@ class LocalLearner(Judge):
         graph: its own data, validated.
         features: of the C common nodes, block by block: its own, and what the other holders released.
         labels: what was released of another holder's labels; None where it has labels itself.
+        model: of its network; None: the job's.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class LocalLearner(Judge):
         graph: PartyGraph,
         features: Sequence[AffineFeatures],
         labels: ReleasedLabels | None,
+        model: KPropSettings | None = None,
     ) -> None:
         super().__init__(session)
         graph.validate()
@@ -65,7 +67,7 @@ class LocalLearner(Judge):
         self.graph = replace(common, party=graph.party)
         self._objective = Objective(common, settings.train, dtype)
         self._network = KPropNetwork(
-            settings.model,
+            model or settings.model,
             AffineFeatures.joined(features, dtype),
             common,
             self._objective.classes,

@@ -10,11 +10,15 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp import words
+from veilgraph.paradigms.node_dp.edge_learner import EdgePrivateLearner
 from veilgraph.paradigms.node_dp.inputs import check_values, learner_of, local_graphs
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.private import release_plan
 from veilgraph.paradigms.node_dp.rows import ROWS
-from veilgraph.paradigms.node_dp.settings import NodeDpJob
+from veilgraph.paradigms.node_dp.settings import NodeDpJob, node_dp
 from veilgraph.paradigms.vertical.network import ModelSettings
+from veilgraph.privacy.degree import too_many_neighbours
+from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
 from veilgraph.protocol.feature_release import released_features
@@ -35,10 +39,18 @@ class NodeDp(Paradigm[NodeDpJob]):
     """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""
 
     title: ClassVar[str] = "local: nodes perturb their own values"
+    way: ClassVar[str] = "node-dp, noise on the learner's edges"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
+    def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+        return release_plan(job, party, nodes)
+
     def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
-        """Of one release, of a node's features and label: changed tables are released anew."""
+        """Of one release, of a node's features and label: changed tables are released anew. The learner's is of edges,
+        and 0 where its sums over them have no noise, for it sends nothing.
+        """
+        if (own := release_plan(job, party, nodes)) is not None:
+            return own.epsilon_bound
         if job.release.features is None or party not in job.releasing:
             return 0.0
         labels = job.release.labels
@@ -46,7 +58,21 @@ class NodeDp(Paradigm[NodeDpJob]):
         return job.release.features.epsilon + of_labels
 
     def unbounded(self, job: NodeDpJob) -> str:
+        if job.privacy is not None:
+            return "its noise bounds nothing: raise privacy.noise_multiplier"
         return "its noise bounds nothing: lower release.features.epsilon"
+
+    def holds_against(self, job: NodeDpJob) -> str:
+        return words.against(job) if job.privacy is not None else "everybody"
+
+    def whose_noise(self, job: NodeDpJob) -> str:
+        return f"this ε is about {listed(job.summing)}'s own edges, and counts its own noise alone"
+
+    def privacy_notes(self, job: NodeDpJob) -> list[str]:
+        return [] if job.privacy is None else [words.once(job), *words.not_bounded(job)]
+
+    def privacy_limits(self, job: NodeDpJob) -> list[str]:
+        return words.not_bounded(job)
 
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -89,7 +115,11 @@ class NodeDp(Paradigm[NodeDpJob]):
         return align(own)
 
     def release(self, session: Session, aligned: Aligned) -> Aligned:
-        return replace(aligned, releases=agreed(session, aligned.graph))
+        graph = aligned.graph
+        if graph is not None and graph.party in session.settings.summing:
+            refuses = session.refuses or too_many_neighbours(session.settings.privacy, graph.common_part())
+            session = replace(session, refuses=refuses)
+        return replace(aligned, releases=agreed(session, graph))
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         graph, releases = aligned.graph, aligned.releases
@@ -98,15 +128,21 @@ class NodeDp(Paradigm[NodeDpJob]):
         with checked(session):
             features = released_features(session, releases, graph.common)
             labels = releases.labels(graph.common)
-        return LocalLearner(session, graph, [own_features(graph), *features], labels)
+        job = node_dp(session.settings)
+        if job.privacy is None:
+            return LocalLearner(session, graph, [own_features(graph), *features], labels)
+        return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
 
     def space(self, job: NodeDpJob) -> Space:
-        return {**LEARNING, "model.hops": Options((0, 2, 4, 8, 16)), "model.dropout": Span(0, 0.8)}
+        hops = {"model.hops": Options((0, 2, 4, 8, 16))} if job.privacy is None else {}  # others would cost ε
+        return {**LEARNING, **hops, "model.dropout": Span(0, 0.8)}
 
     def describe(self, job: NodeDpJob) -> list[str]:
         return words.describe(job)
 
     def part_of(self, job: NodeDpJob, holder: PartyId) -> str:
+        if holder in job.summing:
+            return "learns; knows the graph, and computes over it with noise"
         return "learns; knows the graph" if holder in job.learning else "its nodes perturb their values"
 
     def collusion(self, job: NodeDpJob) -> str:

@@ -14,6 +14,7 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
+from veilgraph.paradigms.node_dp.private import check_private
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import JobSettings, job_of
 
@@ -79,6 +80,10 @@ class NodeDpJob(JobSettings):
         super()._check_unused()
         self._check_local()
 
+    def _check_privacy(self) -> None:
+        if self.privacy is not None:
+            check_private(self, self.privacy)
+
     def _check_local(self) -> None:
         labels = self.release.labels
         if self.release.features is None:
@@ -117,6 +122,24 @@ class NodeDpJob(JobSettings):
     def learning(self) -> tuple[PartyId, ...]:
         """The label holder alone."""
         return (self.data.label_party,)
+
+    @property
+    def publishing(self) -> tuple[PartyId, ...]:
+        """Nobody: of what the learner sums up nothing is sent."""
+        return ()
+
+    @property
+    def summing(self) -> tuple[PartyId, ...]:
+        return () if self.privacy is None else self.learning
+
+    @property
+    def per_edge(self) -> tuple[PartyId, ...]:
+        return self.summing
+
+    @property
+    def uses_own_columns(self) -> bool:
+        """Whether the learner learns from its own columns; not where its ε is about them as well."""
+        return self.privacy is None or self.privacy.unit == "edge"
 
     @property
     def feature_release(self) -> FeatureReleaseSettings | None:

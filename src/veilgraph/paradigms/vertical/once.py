@@ -38,9 +38,9 @@ from veilgraph.paradigms.vertical.released import (
     noise_variance,
     off_the_ring,
     sums_to_release,
-    too_many_neighbours,
 )
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.single import parts
 from veilgraph.protocol.agreement import Hello, check_new_release
 from veilgraph.protocol.columns import beside, receive_columns, send_columns
@@ -142,7 +142,7 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
-        refuses = too_many_neighbours(job, self.graph) or off_the_ring(job, self.graph)
+        refuses = too_many_neighbours(job.privacy, self.graph) or off_the_ring(job, self.graph)
         self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
         if not self.is_new:
             return alone([], session.nonce())

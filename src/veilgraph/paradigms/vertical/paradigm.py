@@ -25,10 +25,11 @@ from veilgraph.paradigms.vertical.initial.ranges import IN_THE_RING, check_toget
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
 from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.released import off_the_ring, too_many_neighbours
+from veilgraph.paradigms.vertical.released import off_the_ring
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align, encoded_tables
@@ -198,7 +199,7 @@ class Vertical(Paradigm[VerticalJob]):
         for graph in graphs:
             if graph.party not in job.publishing:
                 continue
-            if why := too_many_neighbours(job, graph):
+            if why := too_many_neighbours(job.privacy, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
             if why := off_the_ring(job, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="model.combine.bits")

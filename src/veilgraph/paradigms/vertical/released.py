@@ -16,7 +16,7 @@ from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.fixed import fixed_embedding, project, random_projection
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.aggregation import most_neighbours, pair_matrix
+from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
@@ -39,7 +39,7 @@ def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
 def released_edges(graph: PartyGraph, job: JobSettings) -> tuple[Tensor, Tensor | None]:
     """The edges that are propagated, and their weights: all, or those that the degree bound keeps.
 
-    With unit ``node-edges`` none is left out, for which no proof holds; ``too_many_neighbours`` refuses.
+    With unit ``node-edges`` none is left out, for which no proof holds; ``privacy.degree.too_many_neighbours`` refuses.
     """
     edges, weight, privacy = graph.edge_index, graph.edge_weight, job.privacy
     if privacy is None or privacy.degree_bound is None or privacy.unit == "node-edges":
@@ -59,25 +59,6 @@ def sums_to_release(graph: PartyGraph, session: Session) -> tuple[Tensor, csr_ar
         raise ConfigError("privacy.aggregation: the job has none; give it, or release what came of all hops")
     projection = random_projection(graph.num_features, job.privacy.aggregation.dim, session.streams, session.dtype)
     return project(graph.features, projection), pair_matrix(*released_edges(graph, job), graph.num_nodes)
-
-
-def too_many_neighbours(job: JobSettings, graph: PartyGraph) -> str:
-    """Why a holder's graph breaks the rule that unit ``node-edges`` rests on; empty where it keeps it.
-
-    Args:
-        job: the job.
-        graph: of a holder that releases.
-    """
-    privacy = job.privacy
-    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
-        return ""
-    if most_neighbours(graph.edge_index, graph.num_nodes) <= privacy.degree_bound:
-        return ""
-    return (
-        f"a node of its graph has more than privacy.degree_bound={privacy.degree_bound} neighbours, and with unit "
-        "node-edges no edge can be left out without touching other nodes: raise degree_bound, or have the edges "
-        "exported with fewer at a node, a choice that no ε covers"
-    )
 
 
 def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:

@@ -67,6 +67,8 @@ class Guarantee:
 
 def guarantee(job: JobSettings, delta: float | None = None) -> Guarantee:
     """The guarantee of a job, in words; a δ that the job leaves open is the ledgers', where they say one."""
+    if job.privacy is not None and job.feature_release is not None:
+        return _of_both(_published(job, job.privacy, delta), _perturbed(job, job.feature_release), job)
     if job.privacy is not None:
         return _published(job, job.privacy, delta)
     if job.feature_release is not None:
@@ -90,15 +92,17 @@ def _published(job: JobSettings, settings: PrivacySettings, delta: float | None)
     )
     limits = [_NOT[settings.unit]]
     limits += paradigm_of(job).privacy_limits(job)
-    if settings.once:
+    if settings.once and not job.summing:
         limits.append(f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions.")
+    handed = "" if job.summing else ", and predictions and scores that the label holder hands on"
     limits += [
         "Each holder's ε is about its own data; where a person is in the data of several, their ε add up.",
         "Not counted: how many nodes and columns there are, which nodes are common, sizes and times of messages, "
-        "choices made by looking at data, and predictions and scores that the label holder hands on.",
+        f"choices made by looking at data{handed}.",
     ]
     what = NO_PERSON if settings.unit == "row" else ""
-    scope = f"of every holder's {settings.unit}s{what}, at {at}, against {against}"
+    whose = listed(job.summing) if job.summing else "every holder"
+    scope = f"of {whose}'s {settings.unit}s{what}, at {at}, against {against}"
     return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else _BOUND, about, tuple(limits))
 
 
@@ -160,7 +164,9 @@ def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
     if labels is not None:
         about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
     about.append(("holds against", "everybody, all parties together"))
-    if not job.learns_alone:
+    if job.summing:
+        edges = f"Edges are {listed(job.summing)}'s, with an ε of their own."
+    elif not job.learns_alone:
         edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
     else:
         edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
@@ -171,3 +177,12 @@ def _perturbed(job: JobSettings, release: FeatureReleaseSettings) -> Guarantee:
         "Changed data are released anew, which costs as much again.",
     )
     return Guarantee("of what one node releases at one holder, against everybody", _BOUND, tuple(about), limits)
+
+
+def _of_both(of_edges: Guarantee, of_nodes: Guarantee, job: JobSettings) -> Guarantee:
+    """Where nodes perturb what they have, and a learner's sums over its edges have noise: two ε about two things."""
+    learner, others = listed(job.summing), listed(job.releasing)
+    about = [(f"{learner}: {name}", what) for name, what in of_edges.about]
+    about += [(f"{others}: {name}", what) for name, what in of_nodes.about]
+    limits = dict.fromkeys((*of_edges.limits, *of_nodes.limits))
+    return Guarantee(f"{of_edges.scope}; and {of_nodes.scope}", of_edges.statement, tuple(about), tuple(limits))
