@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from research import gap_beside
 from research.figures import Figures
-from research.gap import Gap, _noisy_gradients, gap_logits
+from research.gap import Gap, _Classifier, _Encoder, _noisy_gradients, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -38,25 +39,50 @@ def test_all_noise_together_costs_what_was_asked(level: str) -> None:
     assert gaussian_epsilon(math.sqrt(mu), DELTA) == pytest.approx(4, rel=1e-6)
 
 
-def test_noise_is_added_to_clipped_gradients_of_single_nodes() -> None:
+def clipped(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor) -> tuple[list[Tensor], list[float]]:
+    """The sum of the nodes' gradients, each formed by itself and clipped to length 1, and how long they were."""
+    parameters = list(network.parameters())
+    total, lengths = [torch.zeros_like(each) for each in parameters], []
+    for node in range(len(labels)):
+        loss = functional.cross_entropy(network(*(x[node : node + 1] for x in inputs)), labels[node : node + 1])
+        found = torch.autograd.grad(loss, parameters)
+        lengths.append(float(torch.cat([each.flatten() for each in found]).norm()))
+        total = [one + each / max(1.0, lengths[-1]) for one, each in zip(total, found, strict=True)]
+    return total, lengths
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
+@pytest.mark.parametrize(
+    "network",
+    [lambda: nn.Linear(4, 3), lambda: _Encoder(4, 5, 3), lambda: _Classifier(4, 2, 3)],
+    ids=["layer", "encoder", "classifier"],
+)
+def test_noise_is_added_to_clipped_gradients_of_single_nodes(
+    network: Callable[[], nn.Module], layout: torch.layout
+) -> None:
     torch.manual_seed(0)
-    network, x, labels = nn.Linear(4, 3), 5 * torch.randn(7, 4), torch.randint(0, 3, (7,))
-    total = [torch.zeros_like(each) for each in network.parameters()]
-    for node in range(7):
-        loss = functional.cross_entropy(network(x[node : node + 1]), labels[node : node + 1])
-        found = torch.autograd.grad(loss, list(network.parameters()))
-        length = float(torch.cat([each.flatten() for each in found]).norm())
-        assert length > 1
-        total = [one + each / length for one, each in zip(total, found, strict=True)]
-    _noisy_gradients(network, [x], labels, 1e-6)
-    for parameter, expected in zip(network.parameters(), total, strict=True):
-        assert parameter.grad is not None
-        assert float((parameter.grad - expected / 7).abs().max()) < 1e-5
-    _noisy_gradients(network, [x], labels, 70.0)
-    noise = [
-        each.grad - one / 7 for each, one in zip(network.parameters(), total, strict=True) if each.grad is not None
-    ]
-    assert 3 < float(torch.cat([each.flatten() for each in noise]).std()) < 20
+    learner, labels = network(), torch.randint(0, 3, (40,))
+    inputs = [2 * torch.randn(40, 4).relu() for _ in range(3 if isinstance(learner, _Classifier) else 1)]
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.mul_(3)
+        labels[:20] = learner(*inputs)[:20].argmax(dim=1)  # whose gradients are short
+    expected, lengths = clipped(learner, inputs, labels)
+    assert min(lengths) < 1 < max(lengths)
+    given = [each.to_sparse_csr() if layout == torch.sparse_csr else each for each in inputs]
+    for deviation in (1e-6, 70.0):
+        _noisy_gradients(learner, given, labels, deviation)
+        noise = [
+            40 * (parameter.grad - one / 40)
+            for parameter, one in zip(learner.parameters(), expected, strict=True)
+            if parameter.grad is not None
+        ]
+        assert len(noise) == len(expected)
+        found = torch.cat([each.flatten() for each in noise])
+        if deviation < 1:
+            assert float(found.abs().max()) < 1e-5
+        else:
+            assert 0.5 < float(found.std()) / deviation < 2
 
 
 def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGraph) -> None:
