@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional
 
 from research import gap_beside
 from research.figures import Figures
-from research.gap import Gap, _Classifier, _Encoder, _noisy_gradients, gap_logits
+from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -98,12 +99,33 @@ def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGrap
     assert accuracy(Gap("node", 0.1, DELTA, steps=20)) < free - 0.1
 
 
+def test_sparse_rows_are_learnt_from_as_the_same_rows_are(graph: PartyGraph) -> None:
+    features = graph.features.to_dense() * (graph.features.to_dense() > 0)
+    how = Gap("node", math.inf, DELTA, steps=10)
+    dense, sparse = (gap_logits(replace(graph, features=each), how, 0) for each in (features, features.to_sparse_csr()))
+    torch.testing.assert_close(sparse, dense, rtol=1e-4, atol=1e-4)
+
+
+def test_the_step_is_kept_that_serves_validation_nodes_best() -> None:
+    """These have the training nodes' labels the other way round, as the network has them before it is trained."""
+    learner, rows = nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]).repeat(4, 1)
+    with torch.no_grad():
+        learner.weight.copy_(torch.tensor([[0.5], [-0.5]]))
+        learner.bias.zero_()
+    labels, train = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]), torch.arange(8) < 4
+    found = _fit(learner, [rows], labels, train, ~train, Gap("edge", math.inf, DELTA, learning_rate=0.1))
+    assert found[~train].argmax(dim=1).equal(labels[~train])
+
+
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
 
 
 def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "gap.json"
     monkeypatch.setattr(gap_beside, "EPSILONS", (4.0,))
+    gap_beside.measure(TINY, LEVELS, [0], Figures(path), [GAP])
+    theirs = {f"synthetic/{level}/{GAP}/{epsilon}/0" for level in LEVELS for epsilon in ("4", "inf")}
+    assert set(Figures(path).found) == theirs
     gap_beside.measure(TINY, LEVELS, [0], Figures(path))
     first = Figures(path).found
     ways = {f"{OURS}/4", f"{GAP}/4", f"{OURS}/{CONTROL:g}", f"{ALONE}/0", f"{OURS}/inf", f"{GAP}/inf"}
