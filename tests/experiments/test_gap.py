@@ -102,6 +102,21 @@ def test_sparse_rows_are_learnt_from_as_the_same_rows_are(graph: PartyGraph) -> 
     torch.testing.assert_close(sparse, dense, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_trainings_are_noised_at_level_node_alone(graph: PartyGraph, level: str) -> None:
+    labels, train, val = graph.labels, graph.train_mask, graph.val_mask
+    assert labels is not None
+    assert train is not None
+    assert val is not None
+
+    def logits() -> Tensor:
+        torch.manual_seed(0)
+        learner = nn.Linear(graph.features.shape[1], 3)
+        return _fit(learner, [graph.features.to_dense().float()], labels, train, val, Gap(level, 4.0, DELTA, steps=3))
+
+    assert logits().equal(logits()) is (level == "edge")
+
+
 def test_the_step_is_kept_that_serves_validation_nodes_best() -> None:
     """These have the training nodes' labels the other way round, as the network has them before it is trained."""
     learner, rows = nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]).repeat(4, 1)
