@@ -1,8 +1,9 @@
 """Releases with noise in every hop, beside GAP with all data in one place: docs/gap.md.
 
 ``python -m research.gap_beside --seeds 10`` measures what ``docs/gap.json`` lacks, and goes on where it was cut off;
-``--sets cora`` that alone; ``--write`` puts the tables into the page. With level ``node`` no node has more than D
-neighbours at a holder that releases, and in GAP's graph: edges beyond are left out before all else.
+``--sets cora`` that alone, ``--ways GAP`` without ours; ``--write`` puts the tables into the page. With level ``node``
+no node has more than D neighbours at a holder that releases, and in GAP's graph: edges beyond are left out before all
+else.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ END: Final = "\n## How"
 LEVELS: Final = ("edge", "node")
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 1e-4
-OURS, CLEAR, GAP = "ours", "own rows in the clear", "GAP"
+OURS, CLEAR, GAP = WAYS = ("ours", "own rows in the clear", "GAP")
 ALONE: Final = "A alone"
 
 
@@ -167,8 +168,10 @@ class OwnNetwork:
             yield
 
 
-def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Figures, *, gap: bool = True) -> None:
-    """All ways of a set; without ``gap`` all but GAP."""
+def measure(
+    each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Figures, ways: Sequence[str] = WAYS
+) -> None:
+    """These ways of a set."""
     for seed in seeds:
         loaded = job_of(each, "edge", math.inf, seed)
         graphs = paradigm_of(loaded).load(loaded).graphs
@@ -177,11 +180,12 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
             for epsilon in (*EPSILONS, CONTROL, math.inf):
                 key = f"{each.name}/{level}/{{}}/{epsilon:g}/{seed}"
                 job = job_of(each, level, epsilon, seed)
-                if level == "edge":
+                if CLEAR in ways and level == "edge":
                     clear = job_of(each, level, epsilon, seed, "clear")
                     figures.measure(key.format(CLEAR), partial(_ours, each, clear, graphs, figures, level, given))
-                figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level, own))
-                if gap and epsilon != CONTROL:
+                if OURS in ways:
+                    figures.measure(key.format(OURS), partial(_ours, each, job, graphs, figures, level, own))
+                if GAP in ways and epsilon != CONTROL:
                     figures.measure(key.format(GAP), partial(_gap, each, job, whole, level, epsilon))
 
 
@@ -250,11 +254,7 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(each.name for each in SETS))
     parser.add_argument("--levels", default=",".join(LEVELS))
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument(
-        "--ours",
-        action="store_true",
-        help="without GAP, whose trainings at level node take minutes where rows are wide",
-    )
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="measure these alone")
     parser.add_argument("--write", action="store_true", help="measure nothing, and put the tables into the page")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -265,7 +265,7 @@ def main() -> None:
     wanted = arguments.sets.split(",")
     for each in SETS:
         if each.name in wanted:
-            measure(each, arguments.levels.split(","), range(arguments.seeds), figures, gap=not arguments.ours)
+            measure(each, arguments.levels.split(","), range(arguments.seeds), figures, arguments.ways)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from research import gap_beside
 from research.figures import Figures
-from research.gap import Gap, _noisy_gradients, gap_logits
+from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -38,25 +40,46 @@ def test_all_noise_together_costs_what_was_asked(level: str) -> None:
     assert gaussian_epsilon(math.sqrt(mu), DELTA) == pytest.approx(4, rel=1e-6)
 
 
-def test_noise_is_added_to_clipped_gradients_of_single_nodes() -> None:
+def clipped(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor) -> tuple[list[Tensor], list[float]]:
+    """The sum of the nodes' gradients, each formed by itself and clipped to length 1, and how long they were."""
+    parameters = list(network.parameters())
+    total, lengths = [torch.zeros_like(each) for each in parameters], []
+    for node in range(len(labels)):
+        loss = functional.cross_entropy(network(*(x[node : node + 1] for x in inputs)), labels[node : node + 1])
+        found = torch.autograd.grad(loss, parameters)
+        lengths.append(float(torch.cat([each.flatten() for each in found]).norm()))
+        total = [one + each / max(1.0, lengths[-1]) for one, each in zip(total, found, strict=True)]
+    return total, lengths
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
+@pytest.mark.parametrize(
+    "network",
+    [lambda: nn.Linear(4, 3), lambda: _Encoder(4, 5, 3), lambda: _Classifier(4, 2, 3)],
+    ids=["layer", "encoder", "classifier"],
+)
+def test_noise_is_added_to_clipped_gradients_of_single_nodes(
+    network: Callable[[], nn.Module], layout: torch.layout
+) -> None:
     torch.manual_seed(0)
-    network, x, labels = nn.Linear(4, 3), 5 * torch.randn(7, 4), torch.randint(0, 3, (7,))
-    total = [torch.zeros_like(each) for each in network.parameters()]
-    for node in range(7):
-        loss = functional.cross_entropy(network(x[node : node + 1]), labels[node : node + 1])
-        found = torch.autograd.grad(loss, list(network.parameters()))
-        length = float(torch.cat([each.flatten() for each in found]).norm())
-        assert length > 1
-        total = [one + each / length for one, each in zip(total, found, strict=True)]
-    _noisy_gradients(network, [x], labels, 1e-6)
-    for parameter, expected in zip(network.parameters(), total, strict=True):
-        assert parameter.grad is not None
-        assert float((parameter.grad - expected / 7).abs().max()) < 1e-5
-    _noisy_gradients(network, [x], labels, 70.0)
-    noise = [
-        each.grad - one / 7 for each, one in zip(network.parameters(), total, strict=True) if each.grad is not None
-    ]
-    assert 3 < float(torch.cat([each.flatten() for each in noise]).std()) < 20
+    learner, labels = network(), torch.randint(0, 3, (40,))
+    inputs = [2 * torch.randn(40, 4).relu() for _ in range(3 if isinstance(learner, _Classifier) else 1)]
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.mul_(3)
+        labels[:20] = learner(*inputs)[:20].argmax(dim=1)  # whose gradients are short
+    expected, lengths = clipped(learner, inputs, labels)
+    assert min(lengths) < 1 < max(lengths)
+    given = [each.to_sparse_csr() if layout == torch.sparse_csr else each for each in inputs]
+
+    def noise(deviation: float) -> Tensor:
+        _noisy_gradients(learner, given, labels, deviation)
+        found = [each.grad for each in learner.parameters() if each.grad is not None]
+        return torch.cat([(40 * each - one).flatten() for each, one in zip(found, expected, strict=True)])
+
+    assert float(noise(1e-7).abs().max()) < 1e-5
+    assert 0.7 < float(torch.cat([noise(70.0) for _ in range(30)]).std()) / 70 < 1.4
+    assert not any(each._forward_hooks for each in learner.modules())
 
 
 def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGraph) -> None:
@@ -72,16 +95,54 @@ def test_it_learns_without_noise_and_nothing_where_all_is_noise(graph: PartyGrap
     assert accuracy(Gap("node", 0.1, DELTA, steps=20)) < free - 0.1
 
 
+def test_sparse_rows_are_learnt_from_as_the_same_rows_are(graph: PartyGraph) -> None:
+    features = graph.features.to_dense() * (graph.features.to_dense() > 0)
+    how = Gap("node", math.inf, DELTA, steps=10)
+    dense, sparse = (gap_logits(replace(graph, features=each), how, 0) for each in (features, features.to_sparse_csr()))
+    torch.testing.assert_close(sparse, dense, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_trainings_are_noised_at_level_node_alone(graph: PartyGraph, level: str) -> None:
+    labels, train, val = graph.labels, graph.train_mask, graph.val_mask
+    assert labels is not None
+    assert train is not None
+    assert val is not None
+
+    def logits() -> Tensor:
+        torch.manual_seed(0)
+        learner = nn.Linear(graph.features.shape[1], 3)
+        return _fit(learner, [graph.features.to_dense().float()], labels, train, val, Gap(level, 4.0, DELTA, steps=3))
+
+    assert logits().equal(logits()) is (level == "edge")
+
+
+def test_the_step_is_kept_that_serves_validation_nodes_best() -> None:
+    """These have the training nodes' labels the other way round, as the network has them before it is trained."""
+    learner, rows = nn.Linear(1, 2), torch.tensor([[1.0], [-1.0]]).repeat(4, 1)
+    with torch.no_grad():
+        learner.weight.copy_(torch.tensor([[0.5], [-0.5]]))
+        learner.bias.zero_()
+    labels, train = torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]), torch.arange(8) < 4
+    found = _fit(learner, [rows], labels, train, ~train, Gap("edge", math.inf, DELTA, learning_rate=0.1))
+    assert found[~train].argmax(dim=1).equal(labels[~train])
+
+
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
 
 
 def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "gap.json"
     monkeypatch.setattr(gap_beside, "EPSILONS", (4.0,))
+    clear = {f"synthetic/edge/{CLEAR}/{epsilon}/0" for epsilon in ("4", f"{CONTROL:g}", "inf")}
+    gap_beside.measure(TINY, LEVELS, [0], Figures(path), [CLEAR])
+    assert set(Figures(path).found) == clear
+    gap_beside.measure(TINY, LEVELS, [0], Figures(path), [GAP])
+    theirs = {f"synthetic/{level}/{GAP}/{epsilon}/0" for level in LEVELS for epsilon in ("4", "inf")}
+    assert set(Figures(path).found) == clear | theirs
     gap_beside.measure(TINY, LEVELS, [0], Figures(path))
     first = Figures(path).found
     ways = {f"{OURS}/4", f"{GAP}/4", f"{OURS}/{CONTROL:g}", f"{ALONE}/0", f"{OURS}/inf", f"{GAP}/inf"}
-    clear = {f"synthetic/edge/{CLEAR}/{epsilon}/0" for epsilon in ("4", f"{CONTROL:g}")}
     assert set(first) == clear | {f"synthetic/{level}/{way}/0" for level in LEVELS for way in ways}
     monkeypatch.setattr(gap_beside, "train", None)  # nothing is trained anew
     gap_beside.measure(TINY, LEVELS, [0], Figures(path))
