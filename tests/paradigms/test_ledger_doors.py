@@ -18,6 +18,7 @@ import veilgraph as vg
 from tests.cli.commands import usage_error
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
+from tests.faults.runs import table_job
 from tests.paradigms.graph_ledgers import (
     IDS,
     JOB,
@@ -37,6 +38,7 @@ from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import save_party
 from veilgraph.run import jobs
+from veilgraph.run.inputs import gather_inputs, lasting_of
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tuning.tune import Tuning
 
@@ -129,6 +131,21 @@ def test_a_tuning_is_within_a_ledger_s_limits_and_names_as_a_training_does(tmp_p
     with refused(ConfigError, key="ledgers", value=["A"]):
         vg.tune({**QUICK, "data": {"dataset": "synthetic"}}, tmp_path / "out", ledgers={"A": "a"}, vary=rate)
     assert not (tmp_path / "out").exists()
+
+
+def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
+    """And is tuned as one whose is named."""
+    changes: dict[str, Any] = {"model": JOB["model"], "privacy": JOB["privacy"], **BY_ACCURACY}
+    settings = table_job(tmp_path / "data", changes)
+    for path in (settings.data.parties or {}).values():
+        said = yaml.safe_load(path.read_text())
+        path.write_text(yaml.safe_dump({**said, "limits": {**said["limits"], "max_epsilon": 2.0}}))
+    found = gather_inputs(settings, None, None, tmp_path / "x")
+    assert lasting_of(found, None) == list(settings.data.names)
+    assert not found.passing
+    given = gather_inputs(vg.Job(**{**JOB, "data": {"holders": ["bank", "shop"]}}), frames(), None, tmp_path / "x")
+    assert lasting_of(given, None) == []
+    assert lasting_of(given, {"shop": "s"}) == ["shop"]
 
 
 # The estimator

@@ -284,7 +284,7 @@ class _Trainings:
             shutil.rmtree(unfinished := self._out / _ALIGNING, ignore_errors=True)
             align(self.job, unfinished, parties=own.parties, ledgers=own.ledgers)
             unfinished.rename(aligned)
-        settings = gather_inputs(settings, own.parties, None, run, own.ledgers).settings  # tables are in the run's copy
+        settings = gather_inputs(settings, own.parties, None, run).settings  # tables in memory are in the run's copy
         shutil.copytree(aligned, run)
         write_job(settings, run / "job.yaml")
         directory = RunDirectory.open(run)
