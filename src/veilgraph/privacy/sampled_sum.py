@@ -84,23 +84,6 @@ class SampledSum:
             return list(range(count))
         return torch.nonzero(words < below - (1 << 63)).flatten().tolist()
 
-    def release(self, count: int, terms: Terms, size: int, source: SecretSource) -> Tensor:
-        """One step.
-
-        Args:
-            count: of terms that may be drawn.
-            terms: gradient of each; it is asked for those that are drawn alone.
-            size: W, entries of a gradient.
-            source: of the draws and of the noise.
-
-        Returns:
-            Tensor[W] float64, multiples of the noise's grid.
-
-        Raises:
-            ConfigError: there is so little noise that sums on its grid are not exact.
-        """
-        return self.added(count, terms, size, source).sums.sum(dim=0) + self.noise(size, source)
-
     def noise(self, size: int, source: SecretSource) -> Tensor:
         """That of one step: Tensor[W] float64."""
         return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
@@ -109,15 +92,14 @@ class SampledSum:
         """What one step adds up before the noise.
 
         Args:
-            count: as in ``release``.
-            terms: likewise.
-            size: likewise.
+            count: of terms that may be drawn.
+            terms: gradient of each, Tensor[W]; it is asked for those that are drawn alone.
+            size: W, entries of a gradient.
             source: of the draws.
             watched: numbers of terms that are added up apart.
 
         Raises:
-            RangeOverflow: as ``release``.
-            ConfigError: likewise.
+            ConfigError: there is so little noise that sums on its grid are not exact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
