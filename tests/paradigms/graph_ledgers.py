@@ -89,12 +89,16 @@ def _moved(graph: PartyGraph, places: Tensor) -> PartyGraph:
     return replace(graph, features=graph.features.to_dense()[places], edge_index=inverse[graph.edge_index], **masks)
 
 
-def frames() -> dict[str, vg.Tables]:
+def customers() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Of a bank, with a label, and of a shop; and who paid whom."""
     rng = np.random.default_rng(3)
     ends = {"source": rng.choice(IDS, 120), "target": rng.choice(IDS, 120)}
     bank = pd.DataFrame({"id": IDS, "income": rng.normal(size=NODES), "fraud": rng.integers(0, 2, NODES)})
     shop = pd.DataFrame({"id": IDS, "spent": rng.normal(size=NODES), "age": rng.normal(size=NODES)})
-    return {
-        "bank": vg.Tables(bank, pd.DataFrame(ends), label="fraud"),
-        "shop": vg.Tables(shop, pd.DataFrame(ends), limits={"max_epsilon": 1.0}),
-    }
+    return bank, shop, pd.DataFrame(ends)
+
+
+def frames() -> dict[str, vg.Tables]:
+    """The same as holders bring them from Python."""
+    bank, shop, paid = customers()
+    return {"bank": vg.Tables(bank, paid, label="fraud"), "shop": vg.Tables(shop, paid, limits={"max_epsilon": 1.0})}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.paradigms.graph_ledgers import (
     NODES,
     ONE,
     QUICK,
+    customers,
     folder_of,
     frames,
     given,
@@ -45,6 +47,7 @@ from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.protocol.limits import LimitSettings
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.report.page.assemble import page_html
 from veilgraph.run import ledger_places
 from veilgraph.run.jobs import predict, train
@@ -492,3 +495,37 @@ def test_nothing_of_a_graph_s_ids_is_in_its_ledger(tmp_path: Path) -> None:
     assert found
     assert not any(b"customer-" in each.read_bytes() for each in found)
     assert not any(each.stat().st_mode & 0o077 for each in found)
+
+
+# Who is whom
+
+
+def shop_file(folder: Path, spelled: Callable[[str], str], **settings: Any) -> Path:
+    """The shop's table with ids in some spelling, and its party file."""
+    folder.mkdir(parents=True)
+    _, shop, _ = customers()
+    shop.assign(id=[spelled(each) for each in IDS]).to_csv(folder / "shop.csv", index=False)
+    nodes = {"file": "shop.csv", "id": "id", "features": [{"columns": ["spent", "age"]}]}
+    limits = {"max_epsilon": 4.0, "leakage": list(all_revelations())}
+    said = {"party": "shop", "nodes": nodes, "ledger": str(folder.parent / "ledger"), "limits": limits, **settings}
+    (folder / "shop.yaml").write_text(yaml.safe_dump(said))
+    return folder / "shop.yaml"
+
+
+def test_ids_that_the_tables_write_alike_are_one_customer_and_other_spellings_are_others(tmp_path: Path) -> None:
+    """The ledger knows nodes by the ids that they are aligned by."""
+    row = {**JOB, "privacy": {"unit": "row", **JOB["privacy"]}}
+
+    def shout(text: str) -> str:
+        return f" {text.upper()}  "
+
+    def run(name: str, spelled: Callable[[str], str], bank: Callable[[str], str], **settings: Any) -> Lifetime:
+        of = vg.Tables(customers()[0].assign(id=[bank(each) for each in IDS]), label="fraud")
+        brought = {"bank": of, "shop": shop_file(tmp_path / name, spelled, **settings)}
+        vg.fit(row, brought, tmp_path / f"run of {name}")
+        return ledger(tmp_path / "ledger", "shop")
+
+    assert run("first", str, str).nodes == NODES
+    assert run("alike", shout, str, ids={"strip": True, "lower": True}).nodes == NODES
+    assert run("again", str, str, ids={"strip": True, "lower": True}).total() == pytest.approx(1.0, rel=1e-6)
+    assert run("others", shout, shout).nodes == 2 * NODES
