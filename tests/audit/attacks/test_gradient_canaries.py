@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, multivariate_normal
 
@@ -15,6 +16,7 @@ from veilgraph.audit.attacks.gradient_canaries import Part, Round, gradient_scor
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
 
+Coins = NDArray[np.bool_]
 RATE, NOISE, WIDTH = 0.3, 0.8, 9
 WORLDS = {
     "absent": [(1, True), (2, True), (2, False)],
@@ -33,10 +35,10 @@ def parts_of(world: str, canaries: int, random: np.random.Generator, width: int 
     return found
 
 
-def a_sum(parts: Sequence[Part], coins: Floats, random: np.random.Generator, noise: float = NOISE) -> Floats:
+def a_sum(parts: Sequence[Part], coins: Coins, random: np.random.Generator, noise: float = NOISE) -> Floats:
     """Of an honest training."""
     width = parts[0].rows.shape[1]
-    total = noise * random.normal(size=width)
+    total: Floats = noise * random.normal(size=width)
     for part in parts:
         drawn = random.binomial(part.count, RATE, size=len(coins)) * (coins == part.inside)
         total = total + drawn @ part.rows
@@ -92,18 +94,18 @@ def test_at_rate_one_all_terms_are_there() -> None:
         assert found == pytest.approx([sign / (2 * NOISE**2)], abs=1e-9)
 
 
-def right(scores: Floats, coins: Floats) -> float:
+def right(scores: Floats, coins: Coins) -> float:
     """Share of pairs, one in and one out, of which the one that is in has the higher score."""
     return float((scores[coins][:, None] > scores[~coins][None, :]).mean())
 
 
-def played(noise: float, claimed: float, longer: float = 1.0, rounds: int = 12) -> tuple[Floats, Floats]:
-    """Scores and coins of forty canaries in sums with room beside them."""
+def played(noise: float, claimed: float, longer: float = 1.0, rounds: int = 14) -> tuple[Floats, Coins]:
+    """Scores and coins of two dozen canaries in sums with room beside them."""
     random = np.random.default_rng(11)
-    coins = random.random(40) < 0.5
+    coins = random.random(24) < 0.5
     found = []
     for _ in range(rounds):
-        parts = parts_of("replaced", 40, random, width=200)
+        parts = parts_of("replaced", 24, random, width=110)
         terms = [Part(longer * part.rows, part.count, part.inside) for part in parts]
         found.append(Round(a_sum(terms, coins, random, noise), claimed, parts))
     return gradient_scores(found, RATE), coins
@@ -119,7 +121,7 @@ def test_more_noise_tells_less_and_scores_know_it() -> None:
 def test_noise_that_is_not_there_is_seen_beside_the_canaries() -> None:
     """What is claimed would drown them."""
     scores, coins = played(0.0, 5.0)
-    assert right(scores, coins) > 0.99
+    assert right(scores, coins) > 0.98
     assert float(np.abs(scores).mean()) > 10
     assert float(np.abs(played(5.0, 5.0)[0]).max()) < 5
 
@@ -130,9 +132,32 @@ def test_more_noise_than_is_claimed_is_not_taken_for_less() -> None:
     assert float(np.abs(wide).max()) > float(np.abs(exact).max())
 
 
+@pytest.mark.parametrize("along", [2.0, 6.0])
+def test_terms_are_as_long_as_a_sum_says_where_noise_does_not_explain_it(along: float) -> None:
+    """Of one canary with one term: twice the clip may be noise, six times is not."""
+    row = np.eye(WIDTH)[:1]
+    spread, mean = RATE * (1 - RATE) / 2 + RATE**2 / 4, RATE / 2
+    length = 1.0 if along < 5 else float(np.sqrt(((along - mean) ** 2 - NOISE**2) / spread))
+    found = gradient_scores([Round(along * row[0], NOISE, [Part(row, 1, True)])], RATE)
+    known = brute(Round(along * row[0], NOISE, [Part(length * row, 1, True)]), 0)
+    assert found == pytest.approx([known], abs=1e-9)
+
+
+@pytest.mark.parametrize("canaries", [2, 3])
+def test_longer_terms_of_several_are_longer_for_each(canaries: int) -> None:
+    """Along axes of their own, so that none hides another."""
+    rows = np.eye(WIDTH)[:canaries]
+    rest = 6.0 * rows.sum(axis=0)
+    spread, mean = RATE * (1 - RATE) / 2 + RATE**2 / 4, RATE / 2
+    length = float(np.sqrt(((6.0 - mean) ** 2 - NOISE**2) / spread))
+    found = gradient_scores([Round(rest, NOISE, [Part(rows, 1, True)])], RATE)
+    scaled = Round(rest, NOISE, [Part(length * rows, 1, True)])
+    assert found == pytest.approx([brute(scaled, canary) for canary in range(canaries)], abs=1e-9)
+
+
 def test_terms_that_are_longer_than_the_clip_are_told_apart_all_the_better() -> None:
     scores, coins = played(1.0, 1.0, longer=8.0)
-    assert right(scores, coins) > 0.99
+    assert right(scores, coins) > 0.98
     assert right(played(1.0, 1.0)[0], coins) < right(scores, coins)
 
 
