@@ -38,7 +38,7 @@ def parts_of(world: str, canaries: int, random: np.random.Generator, width: int 
 def a_sum(parts: Sequence[Part], coins: Coins, random: np.random.Generator, noise: float = NOISE) -> Floats:
     """Of an honest training."""
     width = parts[0].rows.shape[1]
-    total: Floats = noise * random.normal(size=width)
+    total: Floats = np.asarray(noise * random.normal(size=width))
     for part in parts:
         drawn = random.binomial(part.count, RATE, size=len(coins)) * (coins == part.inside)
         total = total + drawn @ part.rows
