@@ -77,6 +77,12 @@ def one_always(random: Generator) -> Drawn:
     return found
 
 
+def one_twice(random: Generator) -> Drawn:
+    found = honest(random)
+    found[3, int(found[3].argmax())] = 2
+    return found
+
+
 def again(random: Generator) -> Drawn:
     """One sample twice, far apart; all else is as it should be."""
     found = honest(random)
@@ -107,6 +113,7 @@ FAULTS: Mapping[str, Callable[[Generator], Drawn]] = {
     "by tens": by_tens,
     "with replacement": with_replacement,
     "one term always": one_always,
+    "one term twice in one sum": one_twice,
 }
 
 
