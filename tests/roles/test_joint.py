@@ -256,7 +256,7 @@ class _Asked:
 @pytest.mark.parametrize("place", range(4))
 def test_own_and_joint_network_are_chosen_among_the_simplest_first(place: int) -> None:
     """The own one with as much evidence as serves; the joint one; both, without that evidence and with it."""
-    rows = released(party(), True)
+    rows = released(party())
     alone = drawn(NODES, CLASSES, seed=21).log_softmax(dim=1)
     joint = drawn(NODES, CLASSES, seed=22)
     variance = torch.full((2 * WIDTH,), NOISE, dtype=torch.float64)
@@ -283,3 +283,22 @@ def test_it_stops_when_no_step_serves_the_validation_nodes_better() -> None:
     assert len(judged) >= 20
     assert sum(steps) < 300
     assert sum(steps) == 2 * len(judged), "every second step is judged"
+
+
+def test_no_epoch_is_chosen_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once it is learnt, and by no evaluation before: what is released has no say in the own network."""
+    asked, learn, logits = list[str](), JointLearner.learn, JointLearner.logits
+
+    def learning(self: JointLearner, rows: Tensor) -> None:
+        asked.append("learn")
+        learn(self, rows)
+
+    def saying(self: JointLearner, rows: Tensor) -> Tensor:
+        asked.append("logits")
+        return logits(self, rows)
+
+    monkeypatch.setattr(JointLearner, "learn", learning)
+    monkeypatch.setattr(JointLearner, "logits", saying)
+    settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 4}}, epsilon_total=4.0)
+    train(settings, tmp_path / "run")
+    assert asked == ["learn", "logits"]
