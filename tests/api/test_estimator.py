@@ -39,6 +39,8 @@ def test_parameters_are_got_set_and_cloned(tmp_path: Path) -> None:
         "split": (0.6, 0.2, 0.2),
         "seed": 4,
         "out": None,
+        "ids": None,
+        "ledgers": None,
     }
     copied = clone(made.set_params(seed=5, out=str(tmp_path)))
     assert copied is not made

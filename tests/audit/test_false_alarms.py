@@ -44,6 +44,18 @@ _LOCAL: Content = {
 }
 
 
+_TRAINED: Content = {
+    "model": {"local": {"model": "gin", "hops": 0, "normalize": False}, "dropout": 0.0},
+    "averaging": {
+        "rule": {"name": "fedsgd"},
+        "local_epochs": 1,
+        "privacy": {"epsilon_total": 4.0, "sampling_rate": 0.25, "batch": 15, "canaries": 10},
+    },
+    "data": {"split": [0.5, 0.2, 0.3], "stratify": False},
+    "train": {"select_by": "last", "epochs": 8},
+}
+
+
 def private(schedule: str, canaries: int, within: str, **changes: Any) -> Content:
     found = {"schedule": schedule, "epsilon_total": 4.0, "delta": 1e-5, "canaries": canaries, "canaries_in": within}
     return {"privacy": {**found, **changes}, "train": {"select_by": "last"}}
@@ -64,6 +76,7 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),
     "sealed": (3, {"paradigm": "sealed", "model": {"network": "gcn"}, "train": {"epochs": 3, "checkpoint_every": 1}}),
     "averaging": (3, {"paradigm": "averaging", "averaging": {"local_epochs": 2}, "model": {"dim": 8}}),
+    "averaging, private": (2, {"paradigm": "averaging", **_TRAINED}),
     "tables": (2, {}),
 }
 """Kinds of jobs, with how many holders."""
@@ -74,7 +87,7 @@ def honest_job(kind: str, folder: Path, seed: int) -> JobSettings:
     holders, changes = MIX[kind]
     names = list("ABCD"[:holders])
     base: Content = {"seed": seed, "train": {"epochs": 2, "patience": None}}
-    if kind in ("horizontal", "local", "averaging"):
+    if kind in ("horizontal", "local", "averaging", "averaging, private"):
         data = {"dataset": "synthetic", "holders": holders}
         return parse_job(merge({**base, "data": data}, cast(Any, changes)))
     if kind == "tables":

@@ -9,8 +9,8 @@ from tests.faults.runs import OTHER, table_job
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
-from veilgraph.report.budget import worth
 from veilgraph.report.page.assemble import page_html
+from veilgraph.report.spent import worth
 from veilgraph.run.jobs import load_result, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides

@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 from subprocess import run
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError, model_validator
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
@@ -19,7 +19,7 @@ from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import JOBS, parse_chosen, parse_job, read_job
 from veilgraph.protocol.limits import revelations
-from veilgraph.protocol.preset import AUTO, PAPER
+from veilgraph.protocol.preset import AUTO, PAPER, Choice, resolved
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 NOISED = {"schedule": "once", "epsilon_total": 4}
@@ -247,6 +247,33 @@ def test_a_job_that_breaks_a_rule_says_its_own() -> None:
         parse_job({"preset": AUTO, "train": {"epochs": 0}})
     with refused(ConfigError, key="preset", value="best"):
         parse_job({"preset": "best"})
+
+
+class Toy(BaseModel):
+    """A job that is valid with what its preset chooses, or says something that nothing mends."""
+
+    own: int = 0
+    group: dict[str, int] = {}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        has = "chosen" in self.group
+        if self.own == 1:
+            raise ValueError("group.chosen does not fit" if has else "own=1 is no value")
+        if self.own == 2:
+            raise ValueError("own=2 is too small" if has else "group.chosen is needed")
+        return self
+
+
+@pytest.mark.parametrize(("own", "said"), [(1, "own=1 is no value"), (2, "own=2 is too small")])
+def test_what_is_wrong_is_said_of_the_job_and_not_of_a_choice(own: int, said: str) -> None:
+    """Of the two errors, with what was chosen and without, the one that names no setting that the job leaves out."""
+    choice = Choice("group.chosen", 3, "it fits")
+    assert resolved({"own": 0}, [choice], Toy.model_validate).group == {"chosen": 3}
+    with pytest.raises(ValidationError) as caught:
+        resolved({"own": own}, [choice], Toy.model_validate)
+    assert said in str(caught.value)
+    assert caught.value.__suppress_context__
 
 
 def test_settings_made_in_python_are_resolved_too_and_groups_of_them_say_all() -> None:

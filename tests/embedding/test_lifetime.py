@@ -6,6 +6,7 @@ end at the first release beyond the total.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -407,3 +408,33 @@ def test_a_ledger_is_not_named_beside_a_party_file_or_a_data_set(party: Path, tm
         data = {"data": {"dataset": "synthetic"}, "hide": 3, "method": {"name": "noise", "epsilon": 4.0}}
         veilgraph.embed(data, out=tmp_path / "x", ledger=tmp_path / "ledger")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("kind", ["path", "limits"])
+def test_another_ledger_than_a_saved_graph_s_own_is_refused(party: Path, tmp_path: Path, kind: str) -> None:
+    path = graph_of(party, tmp_path / "graphs")
+    own, of = tmp_path / "graphs" / "ledger" / "shop", graph_job({"graph": str(path)})
+    if kind == "limits":
+        own.mkdir(parents=True)
+        (own / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+    else:
+        veilgraph.embed(of, out=tmp_path / "first")
+    with refused(ConfigError, code="another-ledger", key="ledger"):
+        veilgraph.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
+    assert veilgraph.embed(of, out=tmp_path / "its own", ledger=own).path.is_dir()
+
+
+def test_ten_embeddings_from_the_command_line_pay_from_the_ledger_that_is_named(party: Path, tmp_path: Path) -> None:
+    path, folder = tmp_path / "job.yaml", tmp_path / "ledger of the shop"
+    settings = graph_job({"graph": str(graph_of(party, tmp_path / "graphs"))}).model_dump(mode="json")
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    folder.mkdir()
+    (folder / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+
+    def asked(number: int) -> bool:
+        rows = ("--set", f"method.dim={number + 2}", "--out", tmp_path / str(number), "--ledger", folder)
+        return command("embed", path, *rows).exit_code == 0
+
+    assert [asked(number) for number in range(10)] == [True] + [False] * 9
+    assert lifetime_at(LedgerPlace(folder, "shop")).total() == pytest.approx(4.0, rel=1e-6)
+    assert not (tmp_path / "graphs" / "ledger").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,75 +15,46 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from torch import Tensor
 
 import veilgraph as vg
 from tests import nightly
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
 from tests.faults.runs import table_job
+from tests.paradigms.graph_ledgers import (
+    IDS,
+    JOB,
+    NODES,
+    ONE,
+    QUICK,
+    customers,
+    folder_of,
+    frames,
+    given,
+    graphs,
+    job,
+    ledger,
+    limited,
+    other,
+    saved,
+)
 from tests.paradigms.once import change_features, once_job
 from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
-from tests.roles.federation import small_parties
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
-from veilgraph.core.tensor_file import load_tensors
-from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
-from veilgraph.protocol.inputs import LedgerPlace
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.report.page.assemble import page_html
 from veilgraph.run import ledger_places
 from veilgraph.run.jobs import predict, train
-from veilgraph.run.ledger_places import LIMITS_FILE, beside
-from veilgraph.run.lifetimes import both, lifetime_at
+from veilgraph.run.ledger_places import beside
+from veilgraph.run.lifetimes import both
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
-
-ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}
-QUICK: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "last"}}
-JOB: dict[str, Any] = {
-    "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
-    "privacy": {"schedule": "once", **ONE},
-    **QUICK,
-}
-"""Of what holders bring from Python."""
-NODES = 60
-IDS = [f"c{number}" for number in range(NODES)]
-
-
-def job(folder: Path, **privacy: Any) -> JobSettings:
-    return once_job(folder, QUICK, **(ONE | privacy))
-
-
-def other(settings: JobSettings, number: int = 1) -> JobSettings:
-    """Of other rows: what was released is of no use for it."""
-    return with_overrides(settings, {"name": f"other{number}", "privacy.clip": 0.5 + number / 100})
-
-
-def folder_of(data: Path, party: str = OTHER) -> Path:
-    return data / "ledger" / party
-
-
-def ledger(folder: Path, party: str = OTHER) -> Lifetime:
-    return lifetime_at(LedgerPlace(folder, party))
-
-
-def limited(folder: Path, **limits: Any) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / LIMITS_FILE).write_text(yaml.safe_dump(limits))
-
-
-def given(run: Path) -> Tensor:
-    return load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0]["released"]
-
-
-def graphs() -> dict[str, PartyGraph]:
-    return {graph.party: graph for graph in small_parties(2)}
-
 
 # Saved graphs
 
@@ -190,27 +161,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_sent(tmp_
 
 
 # Who pays
-
-
-def saved(folder: Path, ids: Sequence[str] | None, order: Sequence[int] | None = None) -> dict[str, Path]:
-    """The graphs of two holders, B's nodes in another order and under these ids."""
-    folder.mkdir(parents=True, exist_ok=True)
-    places = torch.arange(NODES) if order is None else torch.tensor(order)
-    for graph in graphs().values():
-        moved = _moved(graph, places)
-        save_party(moved, folder / f"{graph.party}.safetensors", ids)
-    return {name: folder / f"{name}.safetensors" for name in "AB"}
-
-
-def _moved(graph: PartyGraph, places: Tensor) -> PartyGraph:
-    """Row n is what was row ``places[n]``."""
-    inverse = torch.empty_like(places)
-    inverse[places] = torch.arange(len(places))
-    masks: dict[str, Any] = {
-        name: None if getattr(graph, name) is None else getattr(graph, name)[places]
-        for name in ("labels", "train_mask", "val_mask", "test_mask")
-    }
-    return replace(graph, features=graph.features.to_dense()[places], edge_index=inverse[graph.edge_index], **masks)
 
 
 def test_nodes_with_ids_pay_for_themselves_and_are_the_same_in_any_order(tmp_path: Path) -> None:
@@ -425,17 +375,6 @@ def test_a_place_in_data_s_n_id_is_no_name_in_a_vertical_job(tmp_path: Path) -> 
     assert ledger(tmp_path / "b").total() == pytest.approx(1.0, rel=1e-8)
 
 
-def frames() -> dict[str, vg.Tables]:
-    rng = np.random.default_rng(3)
-    ends = {"source": rng.choice(IDS, 120), "target": rng.choice(IDS, 120)}
-    bank = pd.DataFrame({"id": IDS, "income": rng.normal(size=NODES), "fraud": rng.integers(0, 2, NODES)})
-    shop = pd.DataFrame({"id": IDS, "spent": rng.normal(size=NODES), "age": rng.normal(size=NODES)})
-    return {
-        "bank": vg.Tables(bank, pd.DataFrame(ends), label="fraud"),
-        "shop": vg.Tables(shop, pd.DataFrame(ends), limits={"max_epsilon": 1.0}),
-    }
-
-
 def test_data_frames_pay_for_life_where_a_ledger_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}
     alone = vg.fit(JOB, frames(), tmp_path / "alone")
@@ -556,3 +495,37 @@ def test_nothing_of_a_graph_s_ids_is_in_its_ledger(tmp_path: Path) -> None:
     assert found
     assert not any(b"customer-" in each.read_bytes() for each in found)
     assert not any(each.stat().st_mode & 0o077 for each in found)
+
+
+# Who is whom
+
+
+def shop_file(folder: Path, spelled: Callable[[str], str], **settings: Any) -> Path:
+    """The shop's table with ids in some spelling, and its party file."""
+    folder.mkdir(parents=True)
+    _, shop, _ = customers()
+    shop.assign(id=[spelled(each) for each in IDS]).to_csv(folder / "shop.csv", index=False)
+    nodes = {"file": "shop.csv", "id": "id", "features": [{"columns": ["spent", "age"]}]}
+    limits = {"max_epsilon": 4.0, "leakage": list(all_revelations())}
+    said = {"party": "shop", "nodes": nodes, "ledger": str(folder.parent / "ledger"), "limits": limits, **settings}
+    (folder / "shop.yaml").write_text(yaml.safe_dump(said))
+    return folder / "shop.yaml"
+
+
+def test_ids_that_the_tables_write_alike_are_one_customer_and_other_spellings_are_others(tmp_path: Path) -> None:
+    """The ledger knows nodes by the ids that they are aligned by."""
+    row = {**JOB, "privacy": {"unit": "row", **JOB["privacy"]}}
+
+    def shout(text: str) -> str:
+        return f" {text.upper()}  "
+
+    def run(name: str, spelled: Callable[[str], str], bank: Callable[[str], str], **settings: Any) -> Lifetime:
+        of = vg.Tables(customers()[0].assign(id=[bank(each) for each in IDS]), label="fraud")
+        brought = {"bank": of, "shop": shop_file(tmp_path / name, spelled, **settings)}
+        vg.fit(row, brought, tmp_path / f"run of {name}")
+        return ledger(tmp_path / "ledger", "shop")
+
+    assert run("first", str, str).nodes == NODES
+    assert run("alike", shout, str, ids={"strip": True, "lower": True}).nodes == NODES
+    assert run("again", str, str, ids={"strip": True, "lower": True}).total() == pytest.approx(1.0, rel=1e-6)
+    assert run("others", shout, shout).nodes == 2 * NODES

@@ -43,7 +43,7 @@ from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, OwnRelease, depends_on
-from veilgraph.report.budget import worth
+from veilgraph.report.spent import worth
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors

@@ -17,18 +17,10 @@ from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import (
-    Horizon,
-    budget_facts,
-    budget_notes,
-    budget_table,
-    noise_facts,
-    noise_notes,
-    noise_table,
-    read_spent,
-    spent_table,
-)
+from veilgraph.report.budget import budget_facts, budget_notes, budget_table
+from veilgraph.report.noise import Horizon, noise_facts, noise_notes, noise_table
 from veilgraph.report.page.guarantee import guarantee
+from veilgraph.report.spent import read_spent, spent_table
 from veilgraph.run.run_directory import RunDirectory
 
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}

@@ -11,8 +11,8 @@ import research.expected
 from tests.roles.once import job as once_job
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.budget import Horizon, horizon_note, job_epsilons, noise_facts
 from veilgraph.report.expected import CURVES, Curve, curves, expected_facts, expected_table, not_measured, way_of
+from veilgraph.report.noise import Horizon, horizon_note, job_epsilons, noise_facts
 
 HOPS: dict[str, Any] = {"unit": "edge", "epsilon_total": 4, "delta": 1e-5, "aggregation": {"hops": 2, "dim": 8}}
 CURVE = Curve("edge, noise in every hop", "x", "accuracy", 3, 0.7, 0.9, 0.69, {1.0: 0.7, 4.0: 0.8, 16.0: 0.84})

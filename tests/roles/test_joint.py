@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ from tests.roles.federation import with_own_nodes
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.joint import shrunk
 from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
+from veilgraph.paradigms.vertical.once import LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import predict, resume, train
@@ -231,3 +234,71 @@ def test_the_own_network_is_the_same_whatever_was_released(tmp_path: Path) -> No
     assert found[0][1:] == found[1][1:]
     assert found[0][0].keys() == found[1][0].keys()
     assert all(torch.equal(found[0][0][name], value) for name, value in found[1][0].items())
+
+
+class _Asked:
+    """An objective that says what it is asked to choose among, and takes one of them."""
+
+    def __init__(self, place: int) -> None:
+        self.place, self.candidates = place, list[Tensor]()
+
+    def weighed(self, alone: Tensor, evidence: Tensor) -> Tensor:
+        return alone + 0.5 * evidence
+
+    def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        return logits.log_softmax(dim=1), logits.softmax(dim=1)
+
+    def simplest(self, candidates: list[Tensor]) -> int:
+        self.candidates = candidates
+        return self.place
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_own_and_joint_network_are_chosen_among_the_simplest_first(place: int) -> None:
+    """The own one with as much evidence as serves; the joint one; both, without that evidence and with it."""
+    rows = released(party())
+    alone = drawn(NODES, CLASSES, seed=21).log_softmax(dim=1)
+    joint = drawn(NODES, CLASSES, seed=22)
+    variance = torch.full((2 * WIDTH,), NOISE, dtype=torch.float64)
+    evidence = class_evidence(rows, alone.exp(), variance)
+    assert float(evidence.abs().max()) > 0.01
+    asked = _Asked(place)
+    role: Any = SimpleNamespace(_objective=asked, _noise_variance=variance)
+    learnt: Any = SimpleNamespace(logits=lambda given: joint if given is rows else None)
+    found = LearningHolder._chosen(role, learnt, rows, alone, alone.exp())
+    second = joint.log_softmax(dim=1)
+    expected = [alone + 0.5 * evidence, second, alone + second, alone + 0.5 * evidence + second]
+    assert len(asked.candidates) == 4
+    assert all(map(torch.equal, asked.candidates, expected))
+    assert torch.equal(found, expected[place])
+
+
+def test_it_stops_when_no_step_serves_the_validation_nodes_better() -> None:
+    """On labels that nothing tells, long before its last step."""
+    graph, steps = party(), []
+    trained = learner(graph, [1e4, 1e4])
+    trained.network.register_forward_pre_hook(lambda module, inputs: steps.append(inputs[2] is not None))
+    trained.learn(100 * drawn(NODES, 2 * WIDTH, seed=30))
+    judged = [place for place, training in enumerate(steps) if not training]
+    assert len(judged) >= 20
+    assert sum(steps) < 300
+    assert sum(steps) == 2 * len(judged), "every second step is judged"
+
+
+def test_no_epoch_is_chosen_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked once it is learnt, and by no evaluation before: what is released has no say in the own network."""
+    asked, learn, logits = list[str](), JointLearner.learn, JointLearner.logits
+
+    def learning(self: JointLearner, rows: Tensor) -> None:
+        asked.append("learn")
+        learn(self, rows)
+
+    def saying(self: JointLearner, rows: Tensor) -> Tensor:
+        asked.append("logits")
+        return logits(self, rows)
+
+    monkeypatch.setattr(JointLearner, "learn", learning)
+    monkeypatch.setattr(JointLearner, "logits", saying)
+    settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 4}}, epsilon_total=4.0)
+    train(settings, tmp_path / "run")
+    assert asked == ["learn", "logits"]

@@ -23,6 +23,7 @@ from veilgraph.run.jobs import train
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tuning import tune as tuning
+from veilgraph.tuning.allowed import check_space
 from veilgraph.tuning.proposing import propose
 from veilgraph.tuning.trials import Trial
 from veilgraph.tuning.tune import Tuning, tune
@@ -75,7 +76,7 @@ def test_what_is_no_choice_is_refused(text: str) -> None:
 def test_every_paradigms_own_space_is_of_settings_that_its_jobs_have() -> None:
     for name, paradigm in PARADIGMS.items():
         job = parse_job({"paradigm": name, "data": {"dataset": "digits"}} | NEEDS.get(name, {}))
-        tuning.check_space(job, paradigm.space(job))
+        check_space(job, paradigm.space(job))
 
 
 NEEDS: dict[str, dict[str, Any]] = {"node-dp": {"release": {"features": {"mechanism": "multi-bit", "epsilon": 1}}}}
@@ -251,4 +252,4 @@ def test_nor_anything_else_that_has_noise(settings: dict[str, Any]) -> None:
     """Of each trial's new noise the mean of all trials has the less."""
     own = {"data": {"parties": {name: f"{name}.yaml" for name in "ABC"}, "label_holder": "A"}}
     with refused(ConfigError, key="tune"):
-        tuning.check_space(parse_job(settings | own), {"train.learning_rate": Span(0.01, 0.1)})
+        check_space(parse_job(settings | own), {"train.learning_rate": Span(0.01, 0.1)})

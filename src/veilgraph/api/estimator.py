@@ -19,7 +19,8 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.given import check_several, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.graph.pyg import check_one_graph
-from veilgraph.run.given import GivenParties
+from veilgraph.run.given import GivenIds, GivenParties
+from veilgraph.run.ledger_places import GivenLedgers
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -39,6 +40,8 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         split: shares of the labelled nodes to train, validate and test on, where one graph has no masks.
         seed: of that division and split.
         out: the run's directory, new in each ``fit``; default: one under ``runs``, by name and time, which is kept.
+        ids: as for ``vg.fit``.
+        ledgers: as for ``vg.fit``: every ``fit``, ``predict`` and ``score`` pays from them.
 
     Attributes:
         run_: the ``Run``: history, audit, report.
@@ -52,8 +55,11 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         split: tuple[float, float, float] = (0.6, 0.2, 0.2),
         seed: int = 0,
         out: str | os.PathLike[str] | None = None,
+        ids: GivenIds | None = None,
+        ledgers: GivenLedgers | None = None,
     ) -> None:
         self.job, self.holders, self.split, self.seed, self.out = job, holders, split, seed, out
+        self.ids, self.ledgers = ids, ledgers
 
     def fit(self, X: Data | GivenParties, y: Any = None) -> Self:  # noqa: ANN401 - as scikit-learn has it
         """Trains with all holders.
@@ -69,7 +75,8 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         parties, classes = (X, None) if isinstance(X, Mapping | list | tuple) else self._divided(X, y)
         if isinstance(X, Mapping | list | tuple) and y is not None:
             raise wrong_type("y", y, "None where holders bring labels with their graphs", "give them as Data.y")
-        run = fit({} if self.job is None else self.job, parties, None if self.out is None else os.fspath(self.out))
+        job, out = {} if self.job is None else self.job, None if self.out is None else os.fspath(self.out)
+        run = fit(job, parties, out, ids=self.ids, ledgers=self.ledgers)
         self.run_, self.graphs_ = run, X
         count = run.predictions.probabilities.shape[1]
         self.classes_ = np.arange(count) if classes is None else classes

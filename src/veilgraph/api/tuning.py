@@ -11,6 +11,7 @@ from veilgraph.core.files import fresh_path
 from veilgraph.core.given import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.protocol.space import Choice, Value, choice_of
 from veilgraph.run.given import GivenIds, GivenParties
+from veilgraph.run.ledger_places import GivenLedgers
 from veilgraph.tuning import tune as tuning
 from veilgraph.tuning.tune import Tuning
 
@@ -24,6 +25,7 @@ def tune(
     *,
     parties: GivenParties | None = None,
     ids: GivenIds | None = None,
+    ledgers: GivenLedgers | None = None,
     trials: int = 20,
     seeds: int = 1,
     vary: Choices | None = None,
@@ -36,6 +38,8 @@ def tune(
         parties: what each holder brings, as for ``fit``; default: what the job names. Tables are aligned once. A
             tuning goes on with the same data alone.
         ids: as for ``fit``.
+        ledgers: as for ``fit``. A job that publishes holders' own data with noise is tuned only where each of them has
+            a ledger for life, and validation nodes may choose its epochs; every trial pays, but for what is sent again.
         trials: in all; the first is the job as it is.
         seeds: that settings are judged by the mean of; the job's and those after it.
         vary: what to choose from; default: what the job's paradigm says is worth it.
@@ -56,4 +60,6 @@ def tune(
     space = None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}
     settings = settings_beside(job, parties)
     path = fresh_path(f"{settings.name}-tuning") if path is None else path
-    return tuning.tune(settings, path, trials=trials, seeds=seeds, space=space, parties=parties, ids=ids)
+    return tuning.tune(
+        settings, path, trials=trials, seeds=seeds, space=space, parties=parties, ids=ids, ledgers=ledgers
+    )

@@ -102,6 +102,29 @@ LinkName = Annotated[
     ),
 ]
 
+Ledgers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ledger",
+        metavar="PARTY=FOLDER",
+        help="Where this holder's ledger for life is, of a saved graph whose is not beside it; may be given several "
+        "times.",
+    ),
+]
+
+
+def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
+    """What ``--ledger`` says: holder → folder; None where it says nothing."""
+    found: dict[str, Path] = {}
+    for text in texts or ():
+        name, _, folder = text.partition("=")
+        if not name or not folder:
+            raise typer.BadParameter(f"{text!r} is not PARTY=FOLDER, as in shop=ledgers/shop", param_hint="--ledger")
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is given twice; a holder has one ledger", param_hint="--ledger")
+        found[name] = Path(folder)
+    return found or None
+
 
 def command(
     name: str, example: str, group: typer.Typer | None = None, *, json: bool = False, further: bool = False

@@ -24,6 +24,12 @@ def embed_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The embedding job.")],
     out: Out = None,
     overrides: Overrides = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Where the ledger for life of data.graph is, where it is not beside that file."
+        ),
+    ] = None,
 ) -> None:
     """Embed a graph for publication: keep one attribute, hide another, and attack the result.
 
@@ -41,7 +47,7 @@ def embed_command(
             _put(said, key.split("."), value)
     settings = parse_embed_job({} if said is None else said, str(job))
     with _progress() as progress:
-        found = embed(settings, out=out, progress=progress)
+        found = embed(settings, out=out, ledger=ledger, progress=progress)
     results().print(_table(found))
     typer.echo(found.report["proof"])
     if said := found.report["ledger_note"]:

@@ -132,11 +132,9 @@ def _shown(
                 "job itself, and the same labels are paid for once; leave them out"
             )
         return _show_labels(settings, settings.label_privacy)
-    from veilgraph.report.budget import (  # noqa: PLC0415
+    from veilgraph.report.budget import budget_facts, budget_notes, budget_table  # noqa: PLC0415
+    from veilgraph.report.noise import (  # noqa: PLC0415
         Horizon,
-        budget_facts,
-        budget_notes,
-        budget_table,
         horizon_note,
         job_epsilons,
         noise_facts,

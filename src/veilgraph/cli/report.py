@@ -67,11 +67,11 @@ def report_command(
     if others:
         _several(runs, out)
         return
-    from veilgraph.report.budget import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.report.disclosures import disclosure_table, read_disclosures, reasons_table  # noqa: PLC0415
     from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
     from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.page.comparison_file import is_comparison  # noqa: PLC0415
+    from veilgraph.report.spent import read_spent, spent_table  # noqa: PLC0415
     from veilgraph.run.evidence import who_deals  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 

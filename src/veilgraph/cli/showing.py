@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def show_result(result: TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
-    from veilgraph.report.budget import passing_note, spent_table, worth  # noqa: PLC0415
+    from veilgraph.report.spent import passing_note, spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 

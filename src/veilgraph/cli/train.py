@@ -11,11 +11,13 @@ import typer
 
 from veilgraph.cli.app import (
     INTERRUPTED,
+    Ledgers,
     LinkName,
     Out,
     Overrides,
     Processes,
     command,
+    ledgers_of,
     messages,
     read_settings,
     say,
@@ -77,6 +79,7 @@ def train_command(
         ),
     ] = False,
     machines: MachinesOption = None,
+    ledgers: Ledgers = None,
     begin_with: Annotated[
         Path | None,
         typer.Option(metavar="RUN", help="Averaging: begin with that run's weights, whoever its holders were."),
@@ -85,7 +88,7 @@ def train_command(
     """Train a job with all parties on this machine."""
     if view_passes is not None and not record_views:
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
-    counts, settings = _machine_counts(machines), read_settings(job, overrides)
+    counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
     from veilgraph.run.jobs import train  # noqa: PLC0415
 
@@ -93,6 +96,7 @@ def train_command(
         result = train(
             settings,
             path,
+            ledgers=named,
             processes=processes or bool(counts),
             link=link,
             private_seeds=private_seeds,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, results, say
+from veilgraph.cli.app import (
+    INTERRUPTED,
+    Ledgers,
+    Overrides,
+    command,
+    ledgers_of,
+    messages,
+    read_settings,
+    results,
+    say,
+)
 from veilgraph.cli.telling import tell
 from veilgraph.core.files import fresh_path
 
@@ -36,13 +46,14 @@ def tune_command(
             "what the paradigm says is worth it.",
         ),
     ] = None,
+    ledgers: Ledgers = None,
     overrides: Overrides = None,
 ) -> None:
     """Choose settings of a job by what they reach on its validation nodes, with all parties on this machine.
 
     Test nodes are not looked at. A tuning that was cut off goes on in its directory, and more --trials add to it.
     """
-    settings = read_settings(job, overrides)
+    settings, named = read_settings(job, overrides), ledgers_of(ledgers)
     from veilgraph.protocol.space import read_choice  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
     from veilgraph.report.tuning import draw_trials, trials_table  # noqa: PLC0415
@@ -52,7 +63,7 @@ def tune_command(
     path = out or fresh_path(f"{settings.name}-tuning")
     try:
         with TrainingBars(messages()) as bars:
-            found = tune(settings, path, trials=trials, seeds=seeds, space=space, stage=bars.stage)
+            found = tune(settings, path, trials=trials, seeds=seeds, space=space, ledgers=named, stage=bars.stage)
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt

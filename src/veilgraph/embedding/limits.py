@@ -37,7 +37,7 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
 
     Raises:
         ConfigError: the party file breaks a rule, limits do not allow the job's method, or a ledger is named though a
-            party file does, or of a public data set.
+            party file does, or of a public data set, or of a saved graph that has one.
         DataError: there is no such saved graph.
         RunError: as ``lifetime_of``.
     """
@@ -60,6 +60,8 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
     party = _PARTY if beside is None else beside.party
     found = beside if ledger is None else ledger_places.place("ledger", ledger, party)
     assert found is not None
+    if beside is not None:
+        ledger_places.check_own("ledger", found, beside)
     limits = ledger_places.limits_in(found.folder) or found.limits
     if limits is not None:
         check_method(job, limits.model_copy(update={"leakage": (_PUBLISHED,)}))

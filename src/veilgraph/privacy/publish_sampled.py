@@ -36,6 +36,8 @@ class SampledPublisher(Publisher):
     """
 
     is_open = False
+    drawn: Tensor
+    """Tensor[N] uint8, which of the terms that could be drawn are in the newest sum: for an audit, and nobody else."""
 
     def __init__(
         self,
@@ -70,8 +72,9 @@ class SampledPublisher(Publisher):
         if self._ledger is not None:
             self._reserve(1, step)
             self._ledger.spend(self.plan.event, CHANNEL, step)
-        others, canaries = self._sum.added(count, terms, size, self._source, watched)
-        self.clean = torch.stack([others, others + canaries])
+        added = self._sum.added(count, terms, size, self._source, watched)
+        others, canaries = added.sums
+        self.clean, self.drawn = torch.stack([others, others + canaries]), added.drawn
         return self.clean[1] + self._sum.noise(size, self._source)
 
     @override

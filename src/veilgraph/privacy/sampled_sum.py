@@ -37,6 +37,20 @@ class Places:
     values: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What one step added up before the noise.
+
+    Attributes:
+        sums: Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on
+            which their sum is exact.
+        drawn: Tensor[N] uint8, how often each term that could be drawn is in them: 0 or 1.
+    """
+
+    sums: Tensor
+    drawn: Tensor
+
+
 Terms = Callable[[int], Tensor | Places]
 """Number of a term → its gradient, Tensor[W]."""
 
@@ -70,44 +84,22 @@ class SampledSum:
             return list(range(count))
         return torch.nonzero(words < below - (1 << 63)).flatten().tolist()
 
-    def release(self, count: int, terms: Terms, size: int, source: SecretSource) -> Tensor:
-        """One step.
-
-        Args:
-            count: of terms that may be drawn.
-            terms: gradient of each; it is asked for those that are drawn alone.
-            size: W, entries of a gradient.
-            source: of the draws and of the noise.
-
-        Returns:
-            Tensor[W] float64, multiples of the noise's grid.
-
-        Raises:
-            ConfigError: there is so little noise that sums on its grid are not exact.
-        """
-        return self.added(count, terms, size, source).sum(dim=0) + self.noise(size, source)
-
     def noise(self, size: int, source: SecretSource) -> Tensor:
         """That of one step: Tensor[W] float64."""
         return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
 
-    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Tensor:
+    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Added:
         """What one step adds up before the noise.
 
         Args:
-            count: as in ``release``.
-            terms: likewise.
-            size: likewise.
+            count: of terms that may be drawn.
+            terms: gradient of each, Tensor[W]; it is asked for those that are drawn alone.
+            size: W, entries of a gradient.
             source: of the draws.
             watched: numbers of terms that are added up apart.
 
-        Returns:
-            Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on which
-            their sum is exact.
-
         Raises:
-            RangeOverflow: as ``release``.
-            ConfigError: likewise.
+            ConfigError: there is so little noise that sums on its grid are not exact.
         """
         cell = Gaussian(self.clip, self.noise_multiplier).cell
         if count * self.clip / cell > _LARGEST_WHOLE:
@@ -118,7 +110,9 @@ class SampledSum:
                 value=self.noise_multiplier,
             )
         total, alike = torch.zeros(2, size, dtype=torch.float64), dict[tuple[int, bool], list[Places]]()
+        drawn = torch.zeros(count, dtype=torch.uint8)
         for number in self.drawn(count, source):
+            drawn[number] += 1
             term, apart = terms(number), number in watched
             values = term.values if isinstance(term, Places) else term
             if not bool((values.abs() <= _LARGEST_ENTRY).all()):
@@ -130,4 +124,4 @@ class SampledSum:
         for (_, apart), group in alike.items():  # as many at a time as have as many entries
             clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, cell)
             total[int(apart)].index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
-        return total
+        return Added(total, drawn)

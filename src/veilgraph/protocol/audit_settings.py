@@ -45,7 +45,7 @@ line use. ``uniformity`` is of what must say nothing, ``epsilon`` of canaries, a
 
 AttackName = Annotated[str, named_in(ATTACKS)]
 
-Check = Literal["noise-level", "paid", "reach", "low-bits", "split", "row-order", "orders", "one-byte"]
+Check = Literal["noise-level", "sampling-rate", "paid", "reach", "low-bits", "split", "row-order", "orders", "one-byte"]
 """Tests of what a run claims, which fail without a limit."""
 
 CHECKS: Final[tuple[Check, ...]] = get_args(Check)

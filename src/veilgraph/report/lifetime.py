@@ -19,7 +19,7 @@ from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, largest_epsilon
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import epsilon_text
+from veilgraph.report.epsilon import epsilon_text
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 from veilgraph.run.run_directory import Record
 

@@ -12,7 +12,7 @@ from veilgraph.privacy.calibrate import least_multiplier
 from veilgraph.privacy.sampled_event import SampledEvent
 from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.protocol.job import JobSettings
-from veilgraph.report.budget import epsilon_text
+from veilgraph.report.epsilon import epsilon_text
 from veilgraph.run.run_directory import Record
 
 UNIT = "a node's features, label and all its edges, and whether it is trained on"

@@ -32,7 +32,15 @@ from veilgraph.run.ledger_places import GivenLedgers
 from veilgraph.run.run_directory import TABLES, RunDirectory
 from veilgraph.tables.frames import Tables
 
-__all__ = ["GivenIds", "GivenParties", "accepted_by_parties", "fingerprint", "gather_inputs", "save_inputs"]
+__all__ = [
+    "GivenIds",
+    "GivenParties",
+    "accepted_by_parties",
+    "fingerprint",
+    "gather_inputs",
+    "lasting_of",
+    "save_inputs",
+]
 
 _PARTY_FILE: Final = "party.yaml"
 _NO_IDS: Final = (
@@ -146,6 +154,13 @@ def gather_inputs(
     return inputs
 
 
+def lasting_of(inputs: Inputs, ledgers: Mapping[PartyId, object] | None) -> list[PartyId]:
+    """The holders that have a ledger for life: what they bring is described by a party file, saved, or it is named."""
+    data = inputs.settings.data
+    described = [name for name in data.names if data.from_tables and name not in inputs.tables]
+    return [name for name in data.names if name in described or name in inputs.ledgers or name in (ledgers or ())]
+
+
 def _paying(
     inputs: Inputs,
     saved: Mapping[PartyId, Path],
@@ -161,12 +176,14 @@ def _paying(
         ids: of rows, where they are known already.
 
     Raises:
-        ConfigError: two holders have one ledger, or a ledger's limits refuse the job.
+        ConfigError: two holders have one ledger, a graph that has one is to pay from another, or a ledger's limits
+            refuse the job.
         DataError: a saved graph's ids are damaged.
     """
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
+    beside = {name: ledger_places.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
-        place = named.get(name) or (ledger_places.beside(saved[name]) if name in saved else None)
+        place = named.get(name) or beside.get(name)
         if place is not None and name in ids:
             place = replace(place, ids=ids[name])
         elif place is not None and name in saved and settings.adds_noise:
@@ -175,6 +192,10 @@ def _paying(
             found[name] = place
     if settings.adds_noise:
         ledger_places.check_apart(found)
+    for name in named:
+        others = {each.folder for other, each in found.items() if other != name}
+        if name in beside and beside[name].folder not in others:  # of two saved under one name, one names another
+            ledger_places.check_own(f"ledgers.{name}", found[name], beside[name])
     nodes = inputs.graphs[0].common if settings.is_aligned and inputs.graphs else None
     ledger_places.check_limits(found, settings, nodes)
     return replace(inputs, ledgers=found, passing=ledger_places.without(settings, list(found)))
@@ -247,8 +268,8 @@ def _of_tables(
     written = {name: folder / _PARTY_FILE for name, folder in folders.items()}
     paths = {name: written.get(name, path) for name, path in given.tables.items()}
     brought = _accepted(_brought(settings, "parties", paths, label_party), found)
-    lasting = [name for name in found if name in named or name not in given.in_memory]
-    return Inputs(brought, tables=given.in_memory, passing=ledger_places.without(brought, lasting))
+    inputs = Inputs(brought, tables=given.in_memory)
+    return replace(inputs, passing=ledger_places.without(brought, lasting_of(inputs, named)))
 
 
 def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:

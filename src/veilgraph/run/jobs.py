@@ -125,13 +125,8 @@ def train(
     earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
-    if inputs.passing and parties is not None:
-        log.warning(
-            "%s: releases are in the ledger of this run alone, and nothing counts those of other runs; name a folder: "
-            "ledgers={%r: ...}",
-            ", ".join(inputs.passing),
-            inputs.passing[0],
-        )
+    if parties is not None:
+        _warn_of(inputs.passing)
     if earlier is not None:
         begin(run, earlier)
     for party in (*settings.data.names, SERVER):
@@ -250,7 +245,12 @@ def load_result(path: str | Path) -> TrainResult:
 
 
 def align(
-    settings: JobSettings, out: str | Path, *, parties: GivenParties | None = None, processes: bool = False
+    settings: JobSettings,
+    out: str | Path,
+    *,
+    parties: GivenParties | None = None,
+    ledgers: GivenLedgers | None = None,
+    processes: bool = False,
 ) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
@@ -260,6 +260,7 @@ def align(
         settings: a job whose ``data.parties`` names party files.
         out: the run directory, made here.
         parties: each holder's tables, in place of these.
+        ledgers: of tables in memory, as for ``train``.
         processes: run every party in a process of its own.
 
     Returns:
@@ -271,18 +272,32 @@ def align(
     out = path_of("out", out)
     check_job(settings)
     check_options({"processes": processes})
-    inputs = gather_inputs(settings, parties, None, out) if parties is not None or settings.data.from_tables else None
+    tables = parties is not None or settings.data.from_tables
+    inputs = gather_inputs(settings, parties, None, out, ledgers) if tables else None
     if inputs is None or not inputs.settings.data.from_tables:
         raise ConfigError("data.parties: only tables are aligned; name each holder's party file (.yaml)")
     settings = inputs.settings
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
+    if parties is not None:
+        _warn_of(inputs.passing)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
     _run(run, settings, "align", None, _wire(None, processes=processes), processes=processes, tick=lambda: None)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
+
+
+def _warn_of(passing: Sequence[PartyId]) -> None:
+    """Says who has no ledger for life."""
+    if passing:
+        log.warning(
+            "%s: releases are in the ledger of this run alone, and nothing counts those of other runs; name a folder: "
+            "ledgers={%r: ...}",
+            ", ".join(passing),
+            passing[0],
+        )
 
 
 def _train(

@@ -27,6 +27,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph.graph.party import load_party_ids, saved_name
+from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, parse_limits
@@ -148,6 +149,28 @@ def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
                 key="ledgers",
                 value=str(each.folder),
             )
+
+
+def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
+    """Refuses to pay for a saved graph from elsewhere, where its own ledger has begun or says a limit.
+
+    Args:
+        name: of the argument that says where.
+        said: that place.
+        own: beside the graph.
+
+    Raises:
+        ConfigError: it is another folder.
+    """
+    begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
+    if begun and own.folder.resolve() != said.folder.resolve():
+        raise ConfigError(
+            f"{name}: the graph has a ledger beside it, {own.folder}, which counts what was released of it; leave "
+            f"{name} out, or move that folder to {said.folder}",
+            code="another-ledger",
+            key=name,
+            value=str(said.folder),
+        )
 
 
 def refusal(found: LedgerPlace, settings: JobSettings, holder: PartyId, nodes: int | None = None) -> str | None:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,18 +16,20 @@ import yaml
 
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.files import locked, private_folder, write_whole
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult
-from veilgraph.protocol.space import Options, Space, Span, Value
-from veilgraph.run.inputs import GivenIds, GivenParties, accepted_by_parties, fingerprint, gather_inputs
+from veilgraph.protocol.space import Space
+from veilgraph.run.inputs import GivenIds, GivenParties, fingerprint, gather_inputs, lasting_of
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
+from veilgraph.run.ledger_places import GivenLedgers
 from veilgraph.run.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
+from veilgraph.tuning.allowed import check_paid, check_space
 from veilgraph.tuning.trials import Ending, Trial, TrialFile, described
 
 BEST: Final = "best.yaml"
@@ -80,6 +82,7 @@ def tune(
     space: Space | None = None,
     parties: GivenParties | None = None,
     ids: GivenIds | None = None,
+    ledgers: GivenLedgers | None = None,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
 ) -> Tuning:
     """Chooses settings of a job by what they reach on its validation nodes; test nodes are not looked at.
@@ -96,11 +99,12 @@ def tune(
         space: what to vary; default: what the paradigm says is worth it.
         parties: what each holder brings, as for ``train``; a tuning goes on with the same alone.
         ids: as for ``train``.
+        ledgers: as for ``train``: every trial that publishes with noise pays from them.
         stage: shows the progress of one training.
 
     Raises:
         ConfigError: Optuna is not installed, the space has a key or value that the job cannot have, trials would
-            spend a budget, or the job cannot take what holders bring.
+            publish what no ledger for life counts, or the job cannot take what holders bring.
         DataError: what holders bring breaks a rule.
         RunError: ``out`` is something else; or no trial was complete.
     """
@@ -108,14 +112,14 @@ def tune(
     for name, count in (("trials", trials), ("seeds", seeds)):
         if count < 1:
             raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
-    brought = None
-    if parties is not None or ids is not None:
-        brought = gather_inputs(job, parties, ids, out / _RUN)
-        job = _naming(job, brought.settings)
-    elif job.data.from_tables:
-        accepted_by_parties(job)
+    brought, own = None, _Own(parties, ids, ledgers)
+    if parties is not None or job.data.dataset is None or own.are_said:
+        found = gather_inputs(job, parties, ids, out / _RUN, ledgers)
+        own = own.after(found)
+        if parties is not None:
+            brought, job = found, _naming(job, found.settings)
     chosen = dict(paradigm_of(job).space(job) if space is None else space)
-    check_space(job, chosen)
+    check_space(job, chosen, own.lasting)
     figure = chosen_by(job)
     try:
         private_folder(out)
@@ -124,7 +128,7 @@ def tune(
     with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
         about = {"job": job.model_dump(mode="json", exclude=job.unsaid), "space": described(chosen), "seeds": seeds}
         file = _opened(out, about if brought is None else {**about, "data": fingerprint(brought)})
-        trainings = _Trainings(job, out, figure, seeds, stage, parties, brought)
+        trainings = _Trainings(job, out, figure, seeds, stage, own)
         while len(file.trials) < trials:
             file.add(tried(trainings, chosen, file.trials))
         best = file.best()
@@ -159,32 +163,6 @@ def _opened(out: Path, about: Mapping[str, Any]) -> TrialFile:
     if not file.trials and (others := set(strangers) - {_ALIGNED, _ALIGNING, _RUN}):
         raise RunError(f"{out} has other files ({min(others)}); choose a new directory, or one of a tuning")
     return file
-
-
-def check_space(job: JobSettings, space: Space) -> None:
-    """Whether all ends of all choices are settings of the job; before the first training."""
-    if not space:
-        raise ConfigError("vary: there is nothing to vary; give KEY=CHOICE", key="vary")
-    for key, choice in space.items():
-        if key.partition(".")[0] in ("data", "seed", "paradigm", "name"):
-            raise ConfigError(
-                f"vary={key}: what is trained on, and who with, stays as it is; vary settings of model and train",
-                key="vary",
-                value=key,
-            )
-        ends: tuple[Value, ...] = choice.values if isinstance(choice, Options) else _ends(choice)
-        for value in ends:
-            with_overrides(job, {key: value})
-    if job.data.dataset is None and job.adds_noise:
-        raise ConfigError(
-            "tune: every trial would publish the holders' own data with noise once more, and nobody pays for the "
-            "choice among them; tune on a public data set (data.dataset), and train on your own data once",
-            key="tune",
-        )
-
-
-def _ends(span: Span) -> tuple[Value, ...]:
-    return (int(span.low), int(span.high)) if span.whole else (span.low, span.high)
 
 
 def chosen_by(job: JobSettings) -> str:
@@ -247,25 +225,46 @@ def tried(trainings: Trainings, space: Space, trials: Sequence[Trial]) -> Trial:
     return Trial(number, settings, ending, tuple(values), curve, time.perf_counter() - started, why)
 
 
+@dataclass(frozen=True)
+class _Own:
+    """What holders have of their own: as for ``train``, which every trial is given.
+
+    Attributes:
+        parties: what they bring.
+        ids: of rows.
+        ledgers: for life, as the caller names them.
+        lasting: holders that have one, named or not.
+        aligns: whether they are tables.
+    """
+
+    parties: GivenParties | None
+    ids: GivenIds | None
+    ledgers: GivenLedgers | None
+    lasting: Sequence[PartyId] = ()
+    aligns: bool = False
+
+    @property
+    def are_said(self) -> bool:
+        """Whether the caller names ids or ledgers."""
+        return self.ids is not None or self.ledgers is not None
+
+    def after(self, found: Inputs) -> _Own:
+        """As it was read: ids may have been an iterator, which every trial needs again."""
+        kept = {name: found.ledgers[name].ids for name in self.ids or () if name in found.ledgers}
+        again = {**{name: each for name, each in kept.items() if each is not None}, **found.ids}
+        ids = again if self.parties is not None and again else None
+        return replace(self, ids=ids, lasting=lasting_of(found, self.ledgers), aligns=found.settings.data.from_tables)
+
+
 class _Trainings:
-    def __init__(
-        self,
-        job: JobSettings,
-        out: Path,
-        figure: str,
-        seeds: int,
-        stage: Stage,
-        parties: GivenParties | None,
-        brought: Inputs | None,
-    ) -> None:
+    def __init__(self, job: JobSettings, out: Path, figure: str, seeds: int, stage: Stage, own: _Own) -> None:
         self.job, self.seeds = job, seeds
-        self._out, self._figure, self._stage = out, figure, stage
-        self._parties, self._ids = parties, None if brought is None else brought.ids or None
-        self._aligns = (job if brought is None else brought.settings).data.from_tables
+        self._out, self._figure, self._stage, self._own = out, figure, stage, own
 
     def value(self, number: int, job: JobSettings, place: int, watch: Callable[[int, float], None]) -> float:
         """What a job reaches with one of the seeds, higher is better."""
         settings = with_overrides(job, {"seed": job.seed + place})
+        check_paid(settings, self._own.lasting)
         name = f"trial {number}" + (f", seed {settings.seed}" if self.seeds > 1 else "")
         run = self._out / _RUN
         shutil.rmtree(run, ignore_errors=True)  # of a session that was cut off
@@ -277,14 +276,15 @@ class _Trainings:
             shutil.rmtree(run, ignore_errors=True)
 
     def _trained(self, settings: JobSettings, run: Path, progress: Progress) -> TrainResult:
-        if not self._aligns:
-            return train(settings, run, parties=self._parties, ids=self._ids, progress=progress)
+        own = self._own
+        if not own.aligns:
+            return train(settings, run, parties=own.parties, ids=own.ids, ledgers=own.ledgers, progress=progress)
         aligned = self._out / _ALIGNED
         if not aligned.exists():
             shutil.rmtree(unfinished := self._out / _ALIGNING, ignore_errors=True)
-            align(self.job, unfinished, parties=self._parties)
+            align(self.job, unfinished, parties=own.parties, ledgers=own.ledgers)
             unfinished.rename(aligned)
-        settings = gather_inputs(settings, self._parties, None, run).settings  # tables in memory are in the run's copy
+        settings = gather_inputs(settings, own.parties, None, run).settings  # tables in memory are in the run's copy
         shutil.copytree(aligned, run)
         write_job(settings, run / "job.yaml")
         directory = RunDirectory.open(run)

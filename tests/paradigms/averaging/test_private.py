@@ -38,10 +38,10 @@ from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import spent_table
 from veilgraph.report.lifetime import outlook_facts
 from veilgraph.report.page.guarantee import guarantee
 from veilgraph.report.sampled import sampled_facts, sampled_noise, sampled_notes
+from veilgraph.report.spent import spent_table
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions

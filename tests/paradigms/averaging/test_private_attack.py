@@ -11,8 +11,8 @@ from tests.paradigms.averaging.private_jobs import graph, job, network, without
 from veilgraph.core.secrets import system_secrets
 from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.privacy import accountant
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.sampled_event import SampledEvent, reach
-from veilgraph.privacy.sampled_sum import SampledSum
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 ROUNDS, RATE, NOISE, CLIP, DELTA, TRIALS = 3, 0.5, 10.0, 0.01, 1e-5, 200
@@ -46,13 +46,16 @@ def _clipped(rows: Tensor) -> Tensor:
 def proven(noise: float) -> float:
     """What an attacker who adds up all rounds along that direction proves of ε, with a confidence of 95 %."""
     with_it, without_it, direction = worlds()
-    summed = SampledSum(CLIP, noise, RATE)
+    given = {"clip": CLIP, "noise_multiplier": noise, "sampling_rate": RATE}
+    plan = job({"averaging": {"privacy": given}}).training_plan
+    assert plan is not None
+    publisher = SampledPublisher(plan, None, system_secrets)
 
     def scores(rows: Tensor) -> Tensor:
         found = [
             sum(
-                summed.release(len(rows), rows.__getitem__, rows.shape[1], system_secrets) @ direction
-                for _ in range(ROUNDS)
+                publisher.sampled_sum(len(rows), rows.__getitem__, rows.shape[1], step) @ direction
+                for step in range(ROUNDS)
             )
             for _ in range(TRIALS)
         ]

@@ -21,6 +21,7 @@ from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.averaging.terms import Terms, check_rule
 from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.sampled_event import reach
 from veilgraph.privacy.sampled_sum import SampledSum
 
@@ -137,10 +138,9 @@ def test_a_sum_moves_by_no_more_than_its_drawn_terms_may_and_others_keep_every_b
 
 
 def summed_terms(summed: SampledSum, gradient: torch.Tensor) -> torch.Tensor:
-    """What one term adds to a sum, by a sum of it alone less its noise."""
+    """What one term adds to a sum, by a sum of it alone."""
     alone = SampledSum(summed.clip, summed.noise_multiplier, 1.0)
-    one, none = (alone.release(count, lambda _: gradient, len(gradient), source(0)) for count in (1, 0))
-    return one - none
+    return alone.added(1, lambda _: gradient, len(gradient), source(0)).sums.sum(dim=0)
 
 
 def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_that_is_counted() -> None:
@@ -149,20 +149,27 @@ def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_tha
     assert float(shares.mean()) == pytest.approx(0.25, abs=0.01)
     assert summed.drawn(3, source(1)) == summed.drawn(3, source(1))
     assert SampledSum(2.0, 3.0, 1.0).drawn(5, source(1)) == [0, 1, 2, 3, 4]
-    noise = summed.release(0, lambda _: torch.zeros(20_000), 20_000, source(2))
-    assert float(noise.std()) == pytest.approx(6.0, rel=0.03)
     long = torch.full((20_000,), 100.0, dtype=torch.float64)
-    one = SampledSum(2.0, 3.0, 1.0).release(1, lambda _: long, 20_000, source(2))
-    assert 1.999 < float((one - noise).norm()) <= 2.0
+    one = SampledSum(2.0, 3.0, 1.0).added(1, lambda _: long, 20_000, source(2)).sums
+    assert 1.999 < float(one.norm()) <= 2.0
+    plan = job({"averaging": {"privacy": {"clip": 2.0, "noise_multiplier": 3.0, "sampling_rate": 0.25}}}).training_plan
+    assert plan is not None
+    noise = SampledPublisher(plan, None, source(2)).sampled_sum(0, lambda _: long, 20_000, 1)
+    assert float(noise.std()) == pytest.approx(6.0, rel=0.03)
+    of = SampledPublisher(plan, None, source(3))
+    found = of.sampled_sum(1000, lambda _: long, 20_000, 1)
+    assert bool(of.drawn.sum())
+    assert torch.equal(of.clean[1], of.clean[0])
+    assert float((found - of.clean[1]).std()) == pytest.approx(6.0, rel=0.03)
+    assert float(of.clean[1].norm()) == pytest.approx(2.0 * int(of.drawn.sum()), rel=1e-3)
 
 
 def test_each_term_is_clipped_by_itself_and_they_are_added_up() -> None:
     every = SampledSum(1.0, 1.0, 1.0)
     vectors = torch.eye(4, dtype=torch.float64) * torch.tensor([9.0, 0.5, 7.0, 0.25], dtype=torch.float64)
-    found = every.release(4, lambda at: vectors[at], 4, source(3)) - every.release(
-        0, lambda at: vectors[at], 4, source(3)
-    )
-    assert torch.allclose(found, torch.tensor([1.0, 0.5, 1.0, 0.25], dtype=torch.float64), atol=1e-5)
+    found = every.added(4, lambda at: vectors[at], 4, source(3))
+    assert found.drawn.tolist() == [1, 1, 1, 1]
+    assert torch.allclose(found.sums.sum(dim=0), torch.tensor([1.0, 0.5, 1.0, 0.25], dtype=torch.float64), atol=1e-5)
 
 
 @pytest.mark.parametrize("entry", [torch.nan, torch.inf, -torch.inf, 1e200])
@@ -170,8 +177,9 @@ def test_a_gradient_that_is_not_finite_counts_as_nothing(entry: float) -> None:
     """An error in its place would say that one node was drawn whose gradient overflows."""
     terms = [torch.tensor([0.5, 0.25], dtype=torch.float64), torch.tensor([0.5, entry], dtype=torch.float64)]
     every = SampledSum(1.0, 1.0, 1.0)
-    one, both = (every.release(count, terms.__getitem__, 2, source(1)) for count in (1, 2))
-    assert torch.equal(one, both)
+    one, both = (every.added(count, terms.__getitem__, 2, source(1)) for count in (1, 2))
+    assert torch.equal(one.sums, both.sums)
+    assert both.drawn.tolist() == [1, 1], "it was drawn all the same"
 
 
 def test_weights_that_the_server_chose_make_no_error_of_one_node_alone() -> None:
@@ -183,15 +191,15 @@ def test_weights_that_the_server_chose_make_no_error_of_one_node_alone() -> None
     summed, size = SampledSum(1.0, 1.0, 1.0), len(net.vector())
     for given in (ordinary, large):
         terms = Terms(given, 1, torch.float64)
-        found = summed.release(len(terms), partial(terms.gradient, net), size, source(1))
-        assert bool(found.isfinite().all())
+        found = summed.added(len(terms), partial(terms.gradient, net), size, source(1))
+        assert bool(found.sums.isfinite().all())
     overflowing = [terms.gradient(net, each) for each in range(4)]
     assert not all(bool(each.isfinite().all()) for each in overflowing)
 
 
 def test_noise_too_fine_for_exact_sums_is_refused() -> None:
     with refused(ConfigError, key="noise_multiplier"):
-        SampledSum(1.0, 1e-8, 1.0).release(10**4, lambda _: torch.zeros(1), 1, source(1))
+        SampledSum(1.0, 1e-8, 1.0).added(10**4, lambda _: torch.zeros(1), 1, source(1))
 
 
 def test_a_node_with_more_neighbours_is_refused_and_edges_to_itself_are_none() -> None:

@@ -29,9 +29,10 @@ from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.report.budget import budget_facts, budget_notes, read_spent
+from veilgraph.report.budget import budget_facts, budget_notes
 from veilgraph.report.lifetime import ledger_at
 from veilgraph.report.page.guarantee import guarantee
+from veilgraph.report.spent import read_spent
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
-from scipy.stats import binom
+from scipy.stats import binom, chi2
 
 from veilgraph.audit.roc import Floats
 from veilgraph.core.errors import DataError
@@ -37,7 +37,9 @@ _BESIDE: Final = 50
 _LEAST_NOISE: Final = 0.1
 """Of a clip: parts are no more alike than that."""
 _LONGER: Final = 4.0
-"""Of squares: what chance does not make of an honest sum."""
+"""Of squares: what chance does not make of an honest sum's canaries."""
+_CHANCE: Final = 1e-4
+"""With which noise alone is taken for longer terms."""
 _TINY: Final = 1e-6
 
 
@@ -143,5 +145,6 @@ def _scales(gram: Floats, along: Floats, rest: Floats, claimed: float) -> tuple[
     if beside >= _BESIDE:
         left = max(0.0, float(rest @ rest) - inside)
         deviation = min(claimed, max(_LEAST_NOISE, float(np.sqrt(left / beside))))
-    excess = (inside - deviation**2 * rank) / max(total, _TINY)
-    return deviation, float(np.sqrt(excess)) if excess > _LONGER else 1.0
+    explained = deviation**2 * float(chi2.isf(_CHANCE, rank)) + _LONGER * total
+    longer = (inside - deviation**2 * rank) / max(total, _TINY)
+    return deviation, float(np.sqrt(longer)) if inside > explained else 1.0

@@ -19,6 +19,7 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.finding import Finding, Skipped
 from veilgraph.audit.mounts.claims import claim_finding
 from veilgraph.audit.mounts.gradient_epsilon import gradients_noise
+from veilgraph.audit.mounts.sampling import sampled
 from veilgraph.audit.mounts.told import told_dealer, told_orders
 from veilgraph.audit.passes import numbers, together
 from veilgraph.audit.roc import Floats
@@ -296,6 +297,7 @@ def _row_order(case: Case, view: View) -> Iterator[Finding | Skipped]:
 
 _CHECKS: Final[Mapping[Check, Callable[[Case, View], Iterator[Finding | Skipped]]]] = {
     "noise-level": _noise_level,
+    "sampling-rate": sampled,
     "paid": _paid,
     "reach": _reach,
     "low-bits": _low_bits,

@@ -18,6 +18,8 @@ from veilgraph.paradigms.averaging.training import EXTRA
 
 CLEAN = (Kind.GRADIENT, 0)
 """Kind and round of what holders note of their sums before the noise."""
+DRAWN = (Kind.GRADIENT, 1)
+"""Kind and round of what they note of who is in them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,11 @@ def known_rounds(
         for name in there:
             total = total - clean[name][key][int(name != target)]
         yield KnownRound(start, total, there)
+
+
+def drawn_rounds(view: View) -> list[Tensor]:
+    """Of every sum of a holder's private training, which of its terms are in it: Tensor[N] uint8 each."""
+    return list(_noted(view, DRAWN).values())
 
 
 def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor]:

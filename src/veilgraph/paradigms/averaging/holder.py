@@ -30,6 +30,7 @@ from veilgraph.paradigms.averaging.training import (
     update_bits,
     with_fact,
 )
+from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Judge, Predicted
@@ -38,6 +39,8 @@ from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
 
 _log = logging.getLogger("veilgraph")
+_DRAWN = 1
+"""Round of the note of who is in a sum."""
 _SIGNING = 2
 """Round of the signing keys; those of masks are new in every sum."""
 
@@ -108,7 +111,7 @@ class AveragingHolder(Judge):
         if not self._network.has_facts:
             self._gather()
         mine = self._summand(step, epoch)
-        self._note_canaries()
+        self._note()
         bits = update_bits(self._job)
         self._add(mine, bits, "weights", whole=not bits)
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
@@ -127,11 +130,17 @@ class AveragingHolder(Judge):
             lambda number: streams.generator("dropout", epoch, number),
         )
 
-    def _note_canaries(self) -> None:
-        """In a recorded view of a run with canaries: this holder's sum before the noise, without them and with."""
-        session = self.session
-        if session.publisher.watched is not None and isinstance(session.link, RecordedLink):
-            session.link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: session.publisher.clean)
+    def _note(self) -> None:
+        """In a recorded view of a private training: who is in this holder's sum.
+
+        With canaries also the sum before the noise, without them and with.
+        """
+        link, publisher = self.session.link, self.session.publisher
+        if not isinstance(publisher, SampledPublisher) or not isinstance(link, RecordedLink):
+            return
+        link.note(Tag(Kind.GRADIENT, self._sums + 1, _DRAWN), lambda: publisher.drawn)
+        if publisher.watched is not None:
+            link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
 
     def _gather(self) -> None:
         known = torch.empty(0, dtype=torch.float64)

@@ -12,7 +12,7 @@ from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import NO_PERSON, OF_NODES, holds_against
+from veilgraph.report.epsilon import NO_PERSON, OF_NODES, holds_against
 
 _UNITS: Final = MappingProxyType(
     {

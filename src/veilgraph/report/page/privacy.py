@@ -9,10 +9,11 @@ from pydantic import BaseModel, ValidationError
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
-from veilgraph.report.budget import epsilon_text, passing_note, worth
+from veilgraph.report.epsilon import epsilon_text
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.guarantee import Guarantee, guarantee
+from veilgraph.report.spent import passing_note, worth
 from veilgraph.run.ledgers import LEDGER, LEDGER_SUMMARY
 from veilgraph.run.run_directory import RunDirectory
 

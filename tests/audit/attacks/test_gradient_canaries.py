@@ -1,0 +1,170 @@
+"""Scores of canaries in a private training: log-likelihood ratios, as they are by brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from scipy.stats import binom, multivariate_normal
+
+from tests.errors import refused
+from veilgraph.audit.attacks.gradient_canaries import Part, Round, gradient_scores
+from veilgraph.audit.roc import Floats
+from veilgraph.core.errors import DataError
+
+Coins = NDArray[np.bool_]
+RATE, NOISE, WIDTH = 0.3, 0.8, 9
+WORLDS = {
+    "absent": [(1, True), (2, True), (2, False)],
+    "replaced": [(1, True), (1, False)],
+    "by itself": [(1, True)],
+    "neighbours alone": [(3, True), (3, False)],
+}
+"""Of each part how many terms a canary has in it, and whether they are there where it is in."""
+
+
+def parts_of(world: str, canaries: int, random: np.random.Generator, width: int = WIDTH) -> list[Part]:
+    found = []
+    for count, inside in WORLDS[world]:
+        rows = random.normal(size=(canaries, width))
+        found.append(Part(rows / np.linalg.norm(rows, axis=1, keepdims=True), count, inside))
+    return found
+
+
+def a_sum(parts: Sequence[Part], coins: Coins, random: np.random.Generator, noise: float = NOISE) -> Floats:
+    """Of an honest training."""
+    width = parts[0].rows.shape[1]
+    total: Floats = np.asarray(noise * random.normal(size=width))
+    for part in parts:
+        drawn = random.binomial(part.count, RATE, size=len(coins)) * (coins == part.inside)
+        total = total + drawn @ part.rows
+    return total
+
+
+def brute(each: Round, canary: int) -> float:
+    """In against out, where all other canaries' terms are Gaussian with the mean and spread that they have."""
+    covariance, mean = each.deviation**2 * np.eye(len(each.rest)), np.zeros(len(each.rest))
+    for part in each.parts:
+        spread = part.count * RATE * (1 - RATE) / 2 + (part.count * RATE) ** 2 / 4
+        for other, row in enumerate(part.rows):
+            if other != canary:
+                covariance, mean = covariance + spread * np.outer(row, row), mean + RATE * part.count / 2 * row
+    sides = []
+    for inside in (True, False):
+        there = [part for part in each.parts if part.inside == inside]
+        sides.append(
+            logsumexp(
+                [
+                    sum(binom.logpmf(count, part.count, RATE) for count, part in zip(counts, there, strict=True))
+                    + multivariate_normal.logpdf(
+                        each.rest,
+                        mean + sum(count * part.rows[canary] for count, part in zip(counts, there, strict=True)),
+                        covariance,
+                    )
+                    for counts in product(*(range(part.count + 1) for part in there))
+                ]
+            )
+        )
+    return float(sides[0] - sides[1])
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("canaries", [1, 4])
+def test_a_score_is_the_log_likelihood_ratio(world: str, canaries: int) -> None:
+    random = np.random.default_rng(canaries)
+    rounds = []
+    for _ in range(3):
+        parts = parts_of(world, canaries, random)
+        rounds.append(Round(a_sum(parts, np.arange(canaries) % 2 == 0, random), NOISE, parts))
+    for each in rounds:
+        known = [brute(each, canary) for canary in range(canaries)]
+        assert gradient_scores([each], RATE) == pytest.approx(known, abs=1e-9)
+    together = np.sum([gradient_scores([each], RATE) for each in rounds], axis=0)
+    assert gradient_scores(rounds, RATE) == pytest.approx(together, abs=1e-12)
+
+
+def test_at_rate_one_all_terms_are_there() -> None:
+    row = np.eye(WIDTH)[:1]
+    for coin, sign in ((1.0, 1.0), (0.0, -1.0)):
+        found = gradient_scores([Round(coin * row[0], NOISE, [Part(row, 1, True)])], 1.0)
+        assert found == pytest.approx([sign / (2 * NOISE**2)], abs=1e-9)
+
+
+def right(scores: Floats, coins: Coins) -> float:
+    """Share of pairs, one in and one out, of which the one that is in has the higher score."""
+    return float((scores[coins][:, None] > scores[~coins][None, :]).mean())
+
+
+def played(noise: float, claimed: float, longer: float = 1.0, rounds: int = 14) -> tuple[Floats, Coins]:
+    """Scores and coins of two dozen canaries in sums with room beside them."""
+    random = np.random.default_rng(11)
+    coins = random.random(24) < 0.5
+    found = []
+    for _ in range(rounds):
+        parts = parts_of("replaced", 24, random, width=110)
+        terms = [Part(longer * part.rows, part.count, part.inside) for part in parts]
+        found.append(Round(a_sum(terms, coins, random, noise), claimed, parts))
+    return gradient_scores(found, RATE), coins
+
+
+def test_more_noise_tells_less_and_scores_know_it() -> None:
+    (little, coins), (much, _) = played(0.3, 0.3), played(3.0, 3.0)
+    assert right(little, coins) > 0.95
+    assert right(much, coins) < 0.8
+    assert float(np.abs(much).max()) < float(np.abs(little).max())
+
+
+def test_noise_that_is_not_there_is_seen_beside_the_canaries() -> None:
+    """What is claimed would drown them."""
+    scores, coins = played(0.0, 5.0)
+    assert right(scores, coins) > 0.98
+    assert float(np.abs(scores).mean()) > 10
+    assert float(np.abs(played(5.0, 5.0)[0]).max()) < 5
+
+
+def test_more_noise_than_is_claimed_is_not_taken_for_less() -> None:
+    wide, _ = played(5.0, 0.5)
+    exact, _ = played(5.0, 5.0)
+    assert float(np.abs(wide).max()) > float(np.abs(exact).max())
+
+
+@pytest.mark.parametrize("along", [2.0, 6.0])
+def test_terms_are_as_long_as_a_sum_says_where_noise_does_not_explain_it(along: float) -> None:
+    """Of one canary with one term: twice the clip may be noise, six times is not."""
+    row = np.eye(WIDTH)[:1]
+    spread, mean = RATE * (1 - RATE) / 2 + RATE**2 / 4, RATE / 2
+    length = 1.0 if along < 5 else float(np.sqrt(((along - mean) ** 2 - NOISE**2) / spread))
+    found = gradient_scores([Round(along * row[0], NOISE, [Part(row, 1, True)])], RATE)
+    known = brute(Round(along * row[0], NOISE, [Part(length * row, 1, True)]), 0)
+    assert found == pytest.approx([known], abs=1e-9)
+
+
+@pytest.mark.parametrize("canaries", [2, 3])
+def test_longer_terms_of_several_are_longer_for_each(canaries: int) -> None:
+    """Along axes of their own, so that none hides another."""
+    rows = np.eye(WIDTH)[:canaries]
+    rest = 6.0 * rows.sum(axis=0)
+    spread, mean = RATE * (1 - RATE) / 2 + RATE**2 / 4, RATE / 2
+    length = float(np.sqrt(((6.0 - mean) ** 2 - NOISE**2) / spread))
+    found = gradient_scores([Round(rest, NOISE, [Part(rows, 1, True)])], RATE)
+    scaled = Round(rest, NOISE, [Part(length * rows, 1, True)])
+    assert found == pytest.approx([brute(scaled, canary) for canary in range(canaries)], abs=1e-9)
+
+
+def test_terms_that_are_longer_than_the_clip_are_told_apart_all_the_better() -> None:
+    scores, coins = played(1.0, 1.0, longer=8.0)
+    assert right(scores, coins) > 0.98
+    assert right(played(1.0, 1.0)[0], coins) < right(scores, coins)
+
+
+def test_what_is_no_round_is_refused() -> None:
+    with refused(DataError, key="rounds"):
+        gradient_scores([], RATE)
+    row = np.ones((2, 3))
+    for parts in ([], [Part(row, 1, True), Part(row[:1], 1, False)], [Part(np.ones((2, 4)), 1, True)]):
+        with refused(DataError, key="rounds"):
+            gradient_scores([Round(np.zeros(3), 1.0, parts)], RATE)

@@ -1,0 +1,302 @@
+"""Every door through which data are published with noise pays for life: ten times asked, the total stays."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import veilgraph as vg
+from tests.cli.commands import usage_error
+from tests.cli.commands import veilgraph as command
+from tests.errors import refused
+from tests.faults.runs import table_job
+from tests.paradigms.graph_ledgers import (
+    IDS,
+    JOB,
+    NODES,
+    QUICK,
+    frames,
+    given,
+    graphs,
+    job,
+    ledger,
+    limited,
+    saved,
+)
+from tests.paradigms.once import change_features, lose
+from tests.paradigms.private import OTHER
+from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.tensor_file import load_tensors
+from veilgraph.graph.party import save_party
+from veilgraph.run import jobs
+from veilgraph.run.inputs import gather_inputs, lasting_of
+from veilgraph.samples.shipped import with_overrides
+from veilgraph.tuning.tune import Tuning
+
+TIMES = 10
+BY_ACCURACY: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "accuracy"}}
+CLIPS: dict[str, Any] = {"privacy.clip": [1.0 + number / 100 for number in range(TIMES)]}
+"""Of each other rows: what was released is of no use."""
+
+
+def anew(number: int, of: Mapping[str, Any] = JOB) -> dict[str, Any]:
+    return {**of, "privacy": {**of["privacy"], "clip": 0.5 + number / 100}}
+
+
+def times(ask: Callable[[int], object]) -> int:
+    """How many of ten are not refused."""
+    done = 0
+    for number in range(TIMES):
+        with suppress(VeilgraphError):
+            ask(number)
+            done += 1
+    return done
+
+
+def tuned(out: Path, parties: Any, of: Mapping[str, Any] = JOB, **options: Any) -> Tuning:
+    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
+    return vg.tune({**of, **BY_ACCURACY}, out, parties=parties, **options)
+
+
+# Tuning
+
+
+@pytest.mark.parametrize("kind", ["memory", "saved", "tables"])
+def test_ten_trials_pay_as_ten_jobs(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "shop"
+    holder = "shop" if kind == "tables" else OTHER
+    brought: Any = {"memory": graphs, "saved": lambda: saved(tmp_path / "data", None), "tables": frames}[kind]()
+    if kind == "saved":
+        folder = tmp_path / "data" / "ledger" / OTHER
+    limited(folder, max_epsilon=1.0)
+    named: Any = {} if kind == "saved" else {"ledgers": {holder: folder}}
+    found = tuned(tmp_path / "out", brought, trials=TIMES, vary=CLIPS, **named)
+    endings = {trial.settings.get("privacy.clip", 1.0): trial.ending for trial in found.trials}
+    assert endings.pop(1.0) == "complete"
+    assert endings
+    assert set(endings.values()) == {"failed"}
+    assert ledger(folder, holder).total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_what_was_released_serves_all_trials_and_the_training_after_them(tmp_path: Path) -> None:
+    ledgers: Any = {OTHER: {"folder": tmp_path / "b", "max_epsilon": 1.0}}
+    named: Any = {"ids": {OTHER: iter(IDS)}, "ledgers": ledgers}
+    found = tuned(tmp_path / "out", graphs(), trials=3, vary={"train.learning_rate": [0.01, 0.02, 0.1]}, **named)
+    assert {trial.ending for trial in found.trials} == {"complete"}
+    vg.fit(found.best, graphs(), tmp_path / "run", ids={OTHER: IDS}, ledgers={OTHER: tmp_path / "b"})
+    of = ledger(tmp_path / "b")
+    assert of.nodes == NODES
+    assert of.total() == pytest.approx(1.0, rel=1e-8)
+    assert len(of.lines.entries) == 1
+
+
+def test_without_a_ledger_no_trial_publishes(tmp_path: Path) -> None:
+    with refused(ConfigError, code="not-paid", key="tune", party=OTHER):
+        tuned(tmp_path / "out", graphs(), vary=CLIPS)
+    with refused(ConfigError, code="not-paid", key="tune", party=OTHER):
+        tuned(tmp_path / "out", graphs(), vary=CLIPS, ledgers={"A": tmp_path / "a"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_who_may_choose_no_epoch_may_choose_no_settings(tmp_path: Path) -> None:
+    """The best of several trials tells what ``select_by: last`` is to keep; so of a trial that varies it."""
+    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
+    named = {OTHER: tmp_path / "b"}
+    with refused(ConfigError, code="not-to-be-chosen", key="tune"):
+        vg.tune(JOB, tmp_path / "out", parties=graphs(), ledgers=named, vary=CLIPS)
+    quick = {**JOB, "train": {"epochs": 2, "patience": None}}
+    choice = {"train.select_by": ["accuracy", "last"]}
+    found = vg.tune(quick, tmp_path / "out", parties=graphs(), ledgers=named, vary=choice, trials=5)
+    endings = {trial.settings.get("train.select_by", "accuracy"): trial.ending for trial in found.trials}
+    assert endings == {"accuracy": "complete", "last": "failed"}
+
+
+def test_a_tuning_is_within_a_ledger_s_limits_and_names_as_a_training_does(tmp_path: Path) -> None:
+    limited(tmp_path / "b", max_epsilon=1.0)
+    quiet = {key: each for key, each in JOB.items() if key != "privacy"}
+    rate = {"train.learning_rate": [0.01, 0.1]}
+    with refused(ConfigError, code="refused", party=OTHER):
+        tuned(tmp_path / "out", graphs(), quiet, ledgers={OTHER: tmp_path / "b"}, vary=rate)
+    with refused(ConfigError, key="ledgers", value="C"):
+        tuned(tmp_path / "out", graphs(), ledgers={"C": tmp_path / "b"}, vary=rate)
+    with refused(ConfigError, key="ledgers", value=["A"]):
+        vg.tune({**QUICK, "data": {"dataset": "synthetic"}}, tmp_path / "out", ledgers={"A": "a"}, vary=rate)
+    assert not (tmp_path / "out").exists()
+
+
+def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
+    """And is tuned as one whose is named."""
+    changes: dict[str, Any] = {"model": JOB["model"], "privacy": JOB["privacy"], **BY_ACCURACY}
+    settings = table_job(tmp_path / "data", changes)
+    for path in (settings.data.parties or {}).values():
+        said = yaml.safe_load(path.read_text())
+        path.write_text(yaml.safe_dump({**said, "limits": {"max_epsilon": 2.0}}))
+    found = gather_inputs(settings, None, None, tmp_path / "x")
+    assert lasting_of(found, None) == list(settings.data.names)
+    assert not found.passing
+    given = gather_inputs(vg.Job(**{**JOB, "data": {"holders": ["bank", "shop"]}}), frames(), None, tmp_path / "x")
+    assert lasting_of(given, None) == []
+    assert lasting_of(given, {"shop": "s"}) == ["shop"]
+
+
+# The estimator
+
+
+def test_ten_fits_of_the_estimator_pay_as_ten_jobs(tmp_path: Path) -> None:
+    ledgers: Any = {OTHER: {"folder": tmp_path / "b", "max_epsilon": 1.0}}
+
+    def ask(number: int) -> None:
+        made = vg.FederatedNodeClassifier(
+            anew(number), out=tmp_path / str(number), ids={OTHER: IDS}, ledgers=ledgers
+        ).fit(graphs())
+        made.predict()
+
+    assert times(ask) == 1
+    assert ledger(tmp_path / "b").nodes == NODES
+    assert ledger(tmp_path / "b").total() == pytest.approx(1.0, rel=1e-8)
+
+
+# The command line
+
+
+def test_ten_trainings_from_the_command_line_pay_from_the_ledger_that_is_named(tmp_path: Path) -> None:
+    path, folder = tmp_path / "job.yaml", tmp_path / "b"
+    path.write_text(yaml.safe_dump(job(tmp_path / "data").model_dump(mode="json")))
+    limited(folder, max_epsilon=1.0)
+
+    def asked(number: int) -> bool:
+        rows = ("--set", f"privacy.clip={0.5 + number / 100}", "--set", f"name=n{number}")
+        named = ("--out", tmp_path / str(number), "--ledger", f"{OTHER}={folder}")
+        return command("train", path, *rows, *named).exit_code == 0
+
+    assert [asked(number) for number in range(TIMES)] == [True] + [False] * (TIMES - 1)
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
+    assert not (tmp_path / "data" / "ledger" / OTHER).exists()
+
+
+def test_a_tuning_from_the_command_line_pays_from_the_ledger_that_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
+    path, folder = tmp_path / "job.yaml", tmp_path / "b"
+    settings = with_overrides(job(tmp_path / "data"), {"train.select_by": "accuracy"})
+    path.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
+    limited(folder, max_epsilon=1.0)
+    vary = ("--vary", "privacy.clip=0.5,0.6,0.7", "--trials", "3")
+    found = command("tune", path, *vary, "--out", tmp_path / "out", "--ledger", f"{OTHER}={folder}", "--json")
+    assert [each["ending"] for each in json.loads(found.stdout)["trials"]] == ["complete", "failed", "failed"]
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
+
+
+@pytest.mark.parametrize("said", [["B"], ["=b"], ["B="], ["B=b", "B=c"]])
+def test_what_names_no_ledger_is_a_wrong_call(tmp_path: Path, said: list[str]) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("{}")
+    options = [word for each in said for word in ("--ledger", each)]
+    assert "--ledger" in usage_error(command("train", path, "--out", tmp_path / "run", *options))
+
+
+# What goes on with a run, and what evades a ledger that is there
+
+
+def test_ten_predictions_of_data_that_change_pay_as_ten_jobs(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data")
+    folder = tmp_path / "data" / "ledger" / OTHER
+    limited(folder, max_epsilon=1.0)
+    run = jobs.train(settings, tmp_path / "run").path
+
+    def ask(_: int) -> None:
+        change_features(run, OTHER)
+        jobs.predict(run)
+
+    assert times(ask) == 0
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_ten_beginnings_again_pay_as_ten_jobs(tmp_path: Path) -> None:
+    """A party that loses its part, and lets the others' be replaced, draws no new noise on the same rows."""
+    settings = job(tmp_path / "data")
+    folder = tmp_path / "data" / "ledger" / OTHER
+    limited(folder, max_epsilon=1.0)
+    run = jobs.train(settings, tmp_path / "run").path
+    before = given(run)
+
+    def ask(_: int) -> None:
+        (run / "summary.json").unlink(missing_ok=True)
+        for party in (OTHER, "A"):
+            with suppress(FileNotFoundError):
+                lose(run, party)
+        jobs.resume(run, restart=True)
+        assert (given(run) == before).all()
+
+    assert times(ask) == TIMES
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_ten_folders_named_in_place_of_a_graph_s_own_are_refused(tmp_path: Path) -> None:
+    files = saved(tmp_path / "data", IDS)
+    own = tmp_path / "data" / "ledger" / OTHER
+    limited(own, max_epsilon=1.0)
+    asked: list[Any] = [{OTHER: tmp_path / f"ledger {number}"} for number in range(TIMES)]
+    assert times(lambda number: vg.fit(anew(number), files, tmp_path / str(number), ledgers=asked[number])) == 0
+    quiet = {key: each for key, each in JOB.items() if key != "privacy"}
+    with refused(ConfigError, code="another-ledger", key=f"ledgers.{OTHER}"):
+        vg.fit(quiet, files, tmp_path / "quiet", ledgers=asked[0])
+    vg.fit(JOB, files, tmp_path / "its own", ledgers={OTHER: own})
+    assert ledger(own).total() == pytest.approx(1.0, rel=1e-8)
+    own.rename(tmp_path / "moved")
+    limited(tmp_path / "moved", max_epsilon=1.0)
+    with suppress(VeilgraphError):
+        vg.fit(anew(1), files, tmp_path / "after", ledgers={OTHER: tmp_path / "moved"})
+    assert ledger(tmp_path / "moved").total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_two_graphs_saved_under_one_name_are_told_apart_by_one_ledger_that_is_named(tmp_path: Path) -> None:
+    """One's own, beside it, is the other's there."""
+    for name, graph in graphs().items():
+        save_party(replace(graph, party="same"), tmp_path / f"{name}.safetensors")
+    files = {name: tmp_path / f"{name}.safetensors" for name in "AB"}
+    limited(tmp_path / "ledger" / "same", max_epsilon=3.0)
+    for number in range(2):
+        vg.fit(JOB, files, tmp_path / str(number), ledgers={OTHER: tmp_path / "of B"})
+    assert ledger(tmp_path / "of B").total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_tables_that_are_aligned_first_keep_the_ledger_that_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "veilgraph"):
+        jobs.align(vg.Job(**{**JOB, "data": {"holders": ["bank", "shop"]}}), tmp_path / "x", parties=frames())
+    assert [record for record in caplog.records if record.message.startswith("shop: ")]
+
+    def ask(number: int) -> None:
+        of = vg.Job(**{**anew(number), "data": {"holders": ["bank", "shop"]}})
+        out = tmp_path / str(number)
+        jobs.align(of, out, parties=frames(), ledgers={"shop": tmp_path / "shop"})
+        assert jobs.resume(out).summary["privacy"]["shop"]["lasting"] is True
+
+    assert times(ask) == 1
+    assert ledger(tmp_path / "shop", "shop").total() == pytest.approx(1.0, rel=1e-8)
+
+
+def test_ten_copies_of_a_run_that_is_not_trained_yet_pay_once(tmp_path: Path) -> None:
+    out = tmp_path / "aligned"
+    of = vg.Job(**{**JOB, "data": {"holders": ["bank", "shop"]}})
+    jobs.align(of, out, parties=frames(), ledgers={"shop": tmp_path / "shop"})
+    released = []
+
+    def ask(number: int) -> None:
+        copy = shutil.copytree(out, tmp_path / str(number))
+        jobs.resume(copy)
+        released.append(load_tensors(copy / "parties" / "bank" / "release.safetensors")[0]["released"])
+
+    assert times(ask) == TIMES
+    assert all((each == released[0]).all() for each in released)
+    assert ledger(tmp_path / "shop", "shop").total() == pytest.approx(1.0, rel=1e-8)
