@@ -27,8 +27,8 @@ from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import OWN_RELEASE
-from veilgraph.report.budget import worth
 from veilgraph.report.page.assemble import page_html
+from veilgraph.report.spent import worth
 from veilgraph.run.jobs import load_result, predict, resume, train
 from veilgraph.run.ledger_places import LIMITS_FILE, beside
 from veilgraph.run.lifetimes import Lasting, lifetime_at, own_sums, sent_sums
