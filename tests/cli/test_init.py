@@ -196,6 +196,17 @@ def test_what_is_to_be_protected_makes_a_private_job(
     assert read_job(out).adds_noise
 
 
+def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:
+    """``data init --accept`` is about default jobs: no limit on ε is written by it, nor names of a noised job."""
+    sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
+    assert "refuses such a job (veilgraph data init --accept): limits.leakage" in sealed
+    noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
+    assert "refuses such a job: ε is of one edge" in noised  # weights that are divided by the mean of all
+    noised = init(*files, "--protect", "node", "--degree-bound", "9", "--out", tmp_path / "nodes.yaml")
+    assert "refuses such a job: " in noised
+    assert "--accept" not in noised
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
@@ -204,6 +215,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
         (("--protect", "node", "--paradigm", "sealed"), "--protect node"),
         (("--protect", "edge", "--paradigm", "averaging"), "--protect edge"),
         (("--epsilon", "3"), "--epsilon"),
+        (("--epsilon", "4"), "--epsilon"),
     ],
 )
 def test_what_protects_nothing_is_refused(options: tuple[str, ...], key: str, tmp_path: Path) -> None:

@@ -203,7 +203,10 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
     """What a holder's limits do not accept of the job."""
     holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
     found = {path: holder.refusal(job, named=True) for path, holder in holders.items()}
-    return [f"{path} refuses such a job (veilgraph data init --accept): {said}" for path, said in found.items() if said]
+    refused = [(path, said) for path, said in found.items() if said is not None]
+    by_paradigm = " (veilgraph data init --accept)"  # settles names of default jobs alone
+    hints = ["" if job.adds_noise or "limits.leakage" not in said else by_paradigm for _, said in refused]
+    return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 
 
 def _text(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:
