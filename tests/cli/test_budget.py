@@ -284,6 +284,7 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     assert "party='stranger' is not in the job" in one_error(
         veilgraph("budget", bank / "job.yaml", "--party", stranger)
     )
+    assert "--ledger" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", tmp_path / "nowhere"))
 
 
 LABELS = """

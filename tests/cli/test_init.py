@@ -207,6 +207,18 @@ def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], t
     assert "--accept" not in noised
 
 
+def test_a_split_that_tells_protected_labels_is_told_before_a_run(files: list[Path], tmp_path: Path) -> None:
+    bank = files[0].parent / "by-classes.yaml"
+    by_date = next(line for line in files[0].read_text().splitlines() if line.strip().startswith("split: "))
+    bank.write_text(files[0].read_text().replace(by_date, "  split: {train: 0.6, val: 0.2, test: 0.2}"))
+    out = tmp_path / "job.yaml"
+    said = init(bank, files[1], "--protect", "label", "--out", out)
+    assert f"{bank} refuses such a job: its party file has nodes.split.stratify=true" in said
+    checked = veilgraph("check", out)
+    assert checked.exit_code == 1
+    assert "party 'bank' refuses the job: its party file has nodes.split.stratify=true" in checked.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
