@@ -187,7 +187,7 @@ def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | 
     text = codecs.getincrementaldecoder(form.encoding)().decode(content, final=whole).lstrip("\ufeff")
     lines = text.splitlines(keepends=True)
     names, *rows = [*filter(None, csv.reader(lines if whole else lines[:-1], delimiter=form.delimiter))] or [[]]
-    known = [row for row in rows if len(row) == len(names)]
+    known: list[Sequence[str | None]] = [row for row in rows if len(row) == len(names)]
     if rows and not known:
         raise DataError(
             f"{path}: no row has {len(names)} values (delimiter {form.delimiter!r}), as its first line has; the first "
