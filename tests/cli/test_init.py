@@ -205,6 +205,13 @@ def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], t
     noised = init(*files, "--protect", "node", "--degree-bound", "9", "--out", tmp_path / "nodes.yaml")
     assert "refuses such a job: " in noised
     assert "--accept" not in noised
+    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [0.5, 1.5, 2.5]})
+    write(tmp_path / "links.csv", {"from": ["u"], "to": ["v"]})
+    tables = tmp_path / "nodes.csv", tmp_path / "links.csv"
+    other = tmp_path / "other.yaml"
+    assert veilgraph("data", "init", *tables, "--party", "other", "--ids", "strip,lower", "--out", other).exit_code == 0
+    bare = init(files[0], other, "--protect", "edge", "--out", tmp_path / "bare.yaml")
+    assert f"{other} refuses such a job: limits.leakage" in bare
 
 
 def test_a_split_that_tells_protected_labels_is_told_before_a_run(files: list[Path], tmp_path: Path) -> None:

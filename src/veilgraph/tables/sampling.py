@@ -151,7 +151,7 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
     names, rows = _parquet_rows(path) if is_parquet(path) else _csv_rows(path, form)
     if not rows:
         raise DataError(f"{path}: 0 rows, from which nothing can be guessed; give a table that has some")
-    if twice := next((name for name, count in Counter(filter(None, names)).items() if count > 1), None):
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
         raise DataError(f"{path}: several columns are called {twice!r}, and a party file names one; rename the others")
     found = [[None if value in (None, "") else value for value in column] for column in zip(*rows, strict=True)]
     values = {value for column in found for value in column if value is not None}
