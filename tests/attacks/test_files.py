@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import resource
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -128,6 +130,24 @@ def test_a_write_that_fails_leaves_nothing_beside(tmp_path: Path) -> None:
         file.write(b"%d" % (1 // 0))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert (tmp_path / "model").read_bytes() == b"old"
+
+
+def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path) -> None:
+    """The system names none where a write fails, and of another failure the temporary file."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+        with pytest.raises(OSError) as failed:  # noqa: PT011 - the file it names is the point
+            write_whole(tmp_path / "model", b"x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert failed.value.filename == str(tmp_path / "model")
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(OSError) as failed:  # noqa: PT011
+        write_whole(tmp_path / "missing" / "model", b"x")
+    assert failed.value.filename == str(tmp_path / "missing" / "model")
 
 
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes", "touch", "mkfifo", "symlink_to", "hardlink_to", "savez"}

@@ -71,7 +71,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = DataSettings(dataset="synthetic", holders=3)
     for file in export_dataset(data, folder / "tables", overlap=1.0, seed=1).values():
         change(file, allow_audit=True, max_rounds=2, leakage=list(all_revelations()))
-    apart(folder, files(folder), parse_job(JOB), server=True)
+    apart(folder, files(folder), parse_job(JOB), audited=True)
     return folder
 
 
@@ -141,7 +141,7 @@ def test_what_is_found_is_what_one_place_with_everything_would_find(
 ) -> None:
     monkeypatch.setattr(across, "EVERYBODYS", WHOLE)
     monkeypatch.setattr(across, "MOST_PAIRS", 100_000)
-    apart(sites, files(sites), parse_job(JOB), "audit", server=True, auditor=audit_across)
+    apart(sites, files(sites), parse_job(JOB), "audit", audited=True, auditor=audit_across)
     found = [each for name in NAMES for each in (read_audit(part(sites, name).path) or pytest.fail(name)).findings]
 
     whole = tmp_path / "whole"
@@ -230,7 +230,7 @@ def test_who_does_not_allow_it_is_not_audited_and_audits_nobody(sites: Path, who
         change(files(sites)[who], allow_audit=False)
     before = set(sites.rglob("audit.json"))
     with pytest.raises(ConfigError, match=rf"^{who} refuses the job: .*allow.audit"):
-        apart(sites, files(sites), parse_job(JOB), "audit", server=who != SERVER, auditor=audit_across)
+        apart(sites, files(sites), parse_job(JOB), "audit", audited=who != SERVER, auditor=audit_across)
     assert set(sites.rglob("audit.json")) == before
 
 

@@ -221,6 +221,9 @@ def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) ->
     )
 
 
+OF_EDGES = ("--set", "privacy={epsilon_total: 1, unit: edge, aggregation: {}}")
+
+
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job over tables with a limit on what is ever released, as if it had been written by hand."""
@@ -260,7 +263,15 @@ def test_a_partys_budget_is_one_for_all_of_its_jobs(bank: Path) -> None:
     with refused(BudgetSpent, code="lifetime"):
         train(with_overrides(read_job(job), {"model.dim": 20}), bank / "last")
     assert json.loads(veilgraph("budget", job, "--party", party, "--json").stdout)["lifetime"]["after"]["jobs"] == 0
-    assert "it would be refused" in words(veilgraph("budget", job, "--party", party).stdout)
+    assert "beyond limits.max_epsilon=4: it would be refused, unless" in words(
+        veilgraph("budget", job, "--party", party).stdout
+    )
+    other = words(veilgraph("budget", job, "--party", party, *OF_EDGES).stdout)
+    assert "this job's ε is not about row, zero-out, as this ledger's total is: it would be refused" in other
+    gone = (party.parent / "ledger").rename(bank / "gone")
+    assert "it is gone" in one_error(veilgraph("budget", "--party", party))
+    assert not (party.parent / "ledger").exists()
+    gone.rename(party.parent / "ledger")
 
 
 def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path: Path) -> None:
@@ -273,6 +284,7 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     assert "party='stranger' is not in the job" in one_error(
         veilgraph("budget", bank / "job.yaml", "--party", stranger)
     )
+    assert "--ledger" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", tmp_path / "nowhere"))
 
 
 LABELS = """

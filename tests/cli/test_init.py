@@ -196,6 +196,36 @@ def test_what_is_to_be_protected_makes_a_private_job(
     assert read_job(out).adds_noise
 
 
+def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:
+    """``data init --accept`` is about default jobs: no limit on ε is written by it, nor names of a noised job."""
+    sealed = init(*files, "--paradigm", "sealed", "--out", tmp_path / "sealed.yaml")
+    assert "refuses such a job (veilgraph data init --accept): limits.leakage" in sealed
+    noised = init(*files, "--protect", "edge", "--out", tmp_path / "noised.yaml")
+    assert "refuses such a job: ε is of one edge" in noised  # weights that are divided by the mean of all
+    noised = init(*files, "--protect", "node", "--degree-bound", "9", "--out", tmp_path / "nodes.yaml")
+    assert "refuses such a job: " in noised
+    assert "--accept" not in noised
+    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [0.5, 1.5, 2.5]})
+    write(tmp_path / "links.csv", {"from": ["u"], "to": ["v"]})
+    tables = tmp_path / "nodes.csv", tmp_path / "links.csv"
+    other = tmp_path / "other.yaml"
+    assert veilgraph("data", "init", *tables, "--party", "other", "--ids", "strip,lower", "--out", other).exit_code == 0
+    bare = init(files[0], other, "--protect", "edge", "--out", tmp_path / "bare.yaml")
+    assert f"{other} refuses such a job: limits.leakage" in bare
+
+
+def test_a_split_that_tells_protected_labels_is_told_before_a_run(files: list[Path], tmp_path: Path) -> None:
+    bank = files[0].parent / "by-classes.yaml"
+    by_date = next(line for line in files[0].read_text().splitlines() if line.strip().startswith("split: "))
+    bank.write_text(files[0].read_text().replace(by_date, "  split: {train: 0.6, val: 0.2, test: 0.2}"))
+    out = tmp_path / "job.yaml"
+    said = init(bank, files[1], "--protect", "label", "--out", out)
+    assert f"{bank} refuses such a job: its party file has nodes.split.stratify=true" in said
+    checked = veilgraph("check", out)
+    assert checked.exit_code == 1
+    assert "party 'bank' refuses the job: its party file has nodes.split.stratify=true" in checked.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "key"),
     [
@@ -204,6 +234,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
         (("--protect", "node", "--paradigm", "sealed"), "--protect node"),
         (("--protect", "edge", "--paradigm", "averaging"), "--protect edge"),
         (("--epsilon", "3"), "--epsilon"),
+        (("--epsilon", "4"), "--epsilon"),
     ],
 )
 def test_what_protects_nothing_is_refused(options: tuple[str, ...], key: str, tmp_path: Path) -> None:

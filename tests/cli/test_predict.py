@@ -44,6 +44,13 @@ def test_a_malformed_list_is_a_usage_error(run: Path, nodes: str) -> None:
     assert "give numbers as in 1,5,7" in usage_error(veilgraph("predict", run, f"--nodes={nodes}"))
 
 
+def test_ids_of_nobody_are_a_usage_error(run: Path, tmp_path: Path) -> None:
+    """They would be an empty table, which looks like an answer."""
+    (tmp_path / "ids.txt").write_text("\n\n", encoding="utf-8")
+    for option in ("--ids=", "--ids=,", f"--ids-file={tmp_path / 'ids.txt'}"):
+        assert "there is no id in it" in usage_error(veilgraph("predict", run, option))
+
+
 def test_a_list_and_a_file_exclude_each_other(run: Path) -> None:
     assert "not both" in usage_error(veilgraph("predict", run, "--nodes", "1", "--nodes-file", "nodes.txt"))
 

@@ -16,7 +16,7 @@ from tests.paradigms.cutting import alive, lines_of, wait_for
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.run.launch import GRACE_S
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 10.0
 BUSY_S = 12.0
 """For a machine with other things to do."""
 

@@ -22,6 +22,7 @@ def apart(
     *,
     resume: bool = False,
     server: bool = False,
+    audited: bool = False,
     auditor: Auditor | None = None,
 ) -> dict[PartyId, Path]:
     """Every party does its part; returns where its run is.
@@ -32,7 +33,8 @@ def apart(
         settings: the job.
         work: what is submitted.
         resume: as submitted.
-        server: the server's leave: to begin again, and to audit.
+        server: the server's leave to begin again.
+        audited: its leave to audit, for which it keeps what it sees.
         auditor: as the engine gives it.
     """
     folders = {party: folder / f"site {party}" for party in (*parties, SERVER)}
@@ -50,7 +52,7 @@ def apart(
                 party_file=parties.get(party),
                 resume=resume,
                 restarts=server,
-                allows_audit=server,
+                allows_audit=audited,
                 auditor=auditor,
                 job_id=uuid4().hex,
                 consent=folder / f"consent of {party}",

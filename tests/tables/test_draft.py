@@ -112,6 +112,40 @@ def test_one_file_and_nothing_else(tmp_path):
     assert describe_party(settings, tmp_path).nodes == 3
 
 
+def test_a_column_without_a_name_is_no_feature(tmp_path):
+    """As pandas writes row numbers, and others a delimiter at the end of each row."""
+    (tmp_path / "nodes.csv").write_text(",id,x,\n0,u,0.5,\n1,v,1.5,\n")
+    settings = settings_of(tmp_path, "nodes.csv")
+    assert settings.nodes.id == "id"
+    assert [feature.columns for feature in settings.nodes.features] == [("x",)]
+    assert describe_party(settings, tmp_path).nodes == 2
+
+
+def test_ends_of_edges_are_known_in_german(tmp_path):
+    write(tmp_path / "nodes.csv", {"id": ["u", "v"], "x": [0.5, 1.5]})
+    write(tmp_path / "edges.csv", {"von": ["u"], "nach": ["v"]})
+    (edges,) = settings_of(tmp_path, "nodes.csv", "edges.csv").edges
+    assert (edges.source, edges.target) == ("von", "nach")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("id,x,x\nu,1,2\nv,2,3\n", "several columns are called 'x'"),
+        ("Export of May\n\nid,x\nu,1\nv,2\n", "the first line is to be the columns' names"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_the_reason(tmp_path, text, why):
+    (tmp_path / "n.csv").write_text(text)
+    assert why in refused_with(tmp_path, "n.csv")
+
+
+def refused_with(folder, name):
+    with pytest.raises(DataError) as error:
+        drafted(folder, name)
+    return str(error.value)
+
+
 def test_names_and_values_are_written_as_yaml_has_them(tmp_path):
     odd = ["a, b", "c}", "# d", '"e"', "'f'", "~", "on", "007", "g:h", "i\\j", "[k]", "*", "- l"]
     columns = {f"{name} x": [0.5 + each for each in range(2 * len(odd))] for name in (*odd, "null")} | {

@@ -275,10 +275,12 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
 
 def _check_accepted(settings: JobSettings) -> None:
     """Refuses a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.aligning import split_by_labels  # noqa: PLC0415
     from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
 
     for party, path in (settings.data.parties or {}).items():
-        if said := Organisation.read(path, party).refusal(settings, named=True):
+        own = Organisation.read(path, party)
+        if said := own.refusal(settings, named=True) or split_by_labels(settings, own.settings):
             raise ConfigError(f"party {party!r} refuses the job: {said}")
 
 

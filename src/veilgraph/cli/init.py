@@ -48,7 +48,10 @@ def init_job_command(
             help="By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."
         ),
     ] = None,
-    epsilon: Annotated[float, typer.Option(metavar="E", min=0.001, help="Total ε of what --protect names.")] = _EPSILON,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(metavar="E", min=0.001, help=f"Total ε of what --protect names. Default: {_EPSILON:g}."),
+    ] = None,
     degree_bound: Annotated[
         int | None,
         typer.Option(metavar="D", min=1, help="The most neighbours of any node; with --protect node and node-edges."),
@@ -71,7 +74,7 @@ def init_job_command(
     if twice is not None:
         raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
     parties = {Path(each): read_party_settings(Path(each)) for each in files}
-    if protect is None and (degree_bound is not None or epsilon != _EPSILON):
+    if protect is None and (degree_bound, epsilon) != (None, None):
         raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
     drafted = draft_job(
         out.name.split(".")[0] if name is None else name,
@@ -79,7 +82,7 @@ def init_job_command(
         parties or holders,
         label_holder,
         select_by,
-        None if protect is None else Protected(protect, epsilon, degree_bound),
+        None if protect is None else Protected(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
     )
     write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -82,13 +83,21 @@ def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
     if ids is not None and ids_file is not None:
         raise typer.BadParameter("give --ids or --ids-file, not both")
     if ids is not None:
-        return [text for text in ids.split(",") if text]
+        return _some(ids.split(","), "--ids")
     if ids_file is None:
         return None
     try:
-        return [line for line in ids_file.read_text(encoding="utf-8").splitlines() if line]
+        lines = ids_file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
+    return _some(lines, "--ids-file")
+
+
+def _some(words: Sequence[str], option: str) -> list[str]:
+    found = [word for word in words if word]
+    if not found:
+        raise typer.BadParameter("there is no id in it; name one, or leave it out for all nodes", param_hint=option)
+    return found
 
 
 def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:

@@ -84,16 +84,19 @@ def budget_command(
         )
     totals = _totals(_TOTALS if total is None else total)
     settings = None if job is None else read_settings(job, overrides)
+    from veilgraph.report.lifetime import ledger_at, ledger_in  # noqa: PLC0415
+
     facts: dict[str, object] = {}
     organisation = None if party is None else _organisation(party, settings)
+    # What is wrong with either is told before anything is shown.
+    own = None if organisation is None else ledger_at(organisation)
+    graphs = None if ledger is None else ledger_in(ledger)
     if settings is not None:
         facts |= _shown(settings, totals, nodes, (jobs, predictions), asked=total is not None)
     if organisation is not None:
-        facts["lifetime"] = _show_lifetime(organisation, settings, nodes)
-    if ledger is not None:
-        from veilgraph.report.lifetime import ledger_in  # noqa: PLC0415
-
-        facts["lifetime"] = _show_ledger(found := ledger_in(ledger), settings, found.lines.header.party, nodes)
+        facts["lifetime"] = _show_lifetime(organisation, own, settings, nodes)
+    if graphs is not None:
+        facts["lifetime"] = _show_ledger(graphs, settings, graphs.lines.header.party, nodes)
     typer.echo(_MEANING)
     tell(facts)
 
@@ -236,12 +239,10 @@ def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
 
 
 def _show_lifetime(
-    organisation: Organisation, settings: JobSettings | None, nodes: int | None
+    organisation: Organisation, ledger: Lifetime | None, settings: JobSettings | None, nodes: int | None
 ) -> dict[str, object] | None:
     """What was ever released of a party's data, and what the job would take of what is left."""
-    from veilgraph.report.lifetime import ledger_at  # noqa: PLC0415
-
-    found, ledger = organisation.settings, ledger_at(organisation)
+    found = organisation.settings
     if ledger is None:
         limit, folder = found.limits.max_epsilon, organisation.folder / found.ledger
         left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"

@@ -133,8 +133,9 @@ def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progres
     if not job.is_relational:  # and it takes no hops that only those jobs know
         graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:
-        run = train(job.model_copy(update={"data": data}), Path(folder) / "run", parties=graphs, progress=progress)
-        return np.asarray(run.predictions.probabilities.double().numpy())
+        job, run = job.model_copy(update={"data": data}), Path(folder) / "run"
+        trained = train(job, run, parties=graphs, progress=progress, study=True)
+        return np.asarray(trained.predictions.probabilities.double().numpy())
 
 
 def _without_columns(graph: PartyGraph) -> PartyGraph:

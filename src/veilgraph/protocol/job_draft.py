@@ -12,6 +12,7 @@ import yaml
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
@@ -202,8 +203,14 @@ def _unlike(parties: Sequence[PartySettings]) -> list[str]:
 def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
     """What a holder's limits do not accept of the job."""
     holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
-    found = {path: holder.refusal(job, named=True) for path, holder in holders.items()}
-    return [f"{path} refuses such a job (veilgraph data init --accept): {said}" for path, said in found.items() if said]
+    found = {
+        path: holder.refusal(job, named=True) or split_by_labels(job, holder.settings)
+        for path, holder in holders.items()
+    }
+    refused = [(path, said) for path, said in found.items() if said]
+    by_paradigm = " (veilgraph data init --accept)"  # settles names of default jobs alone
+    hints = ["" if job.adds_noise or "limits.leakage" not in said else by_paradigm for _, said in refused]
+    return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 
 
 def _text(content: Mapping[str, Any], comments: Mapping[str, str]) -> str:

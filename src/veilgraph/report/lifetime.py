@@ -14,13 +14,14 @@ from veilgraph.core.types import PartyId
 from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.lifetime.costs import is_everybody
 from veilgraph.privacy.lifetime.ledger import Lifetime
-from veilgraph.privacy.lifetime.lines import FILE, begun_by
+from veilgraph.privacy.lifetime.lines import FILE, begun_by, check_never_there
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, largest_epsilon
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.epsilon import epsilon_text
-from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.run.lifetimes import default_marks, lifetime_at, lifetime_of
 from veilgraph.run.run_directory import Record
 
 _MOST_JOBS = 1000
@@ -28,13 +29,16 @@ _MOST_JOBS = 1000
 
 
 def ledger_at(organisation: Organisation) -> Lifetime | None:
-    """The party's ledger; None where nothing was ever released. Nothing is made.
+    """The party's ledger; None where nothing was ever released, as far as this account has seen. Nothing is made.
 
     Raises:
-        RunError: as ``lifetime_of``.
+        RunError: as ``lifetime_of``: one that is gone too.
     """
     folder = organisation.folder / organisation.settings.ledger
-    return lifetime_of(organisation) if (folder / FILE).is_file() else None
+    if (folder / FILE).is_file():
+        return lifetime_of(organisation)
+    check_never_there(folder, Marks(default_marks()))
+    return None
 
 
 def ledger_in(folder: Path) -> Lifetime:
@@ -103,13 +107,14 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
         nodes: common to all holders; None where that is not known.
 
     Returns:
-        ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number.
+        ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
+        ``about``: what the ledger's total is about, where the job's releases are about something else; else None.
     """
     event, releases, delta = _foreseen(job, party, nodes)
     if releases == 0:
-        return {"total": _finite(ledger.total()), "jobs": None}
+        return {"total": _finite(ledger.total()), "jobs": None, "about": None}
     if event is None:
-        return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0}
+        return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0, "about": None}
 
     def total(jobs: int) -> float:
         return ledger.total_with(event, releases, delta, jobs)
@@ -122,7 +127,9 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
             middle = (low + high) // 2
             low, high = (middle, high) if fits(total(middle)) else (low, middle)
         jobs = low
-    return {"total": _finite(total(1)), "jobs": jobs}
+    about = ledger.about
+    other = None if about is None or about.bounds(event) else f"about {about.unit}, {about.neighbours}"
+    return {"total": _finite(total(1)), "jobs": jobs, "about": other}
 
 
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
@@ -131,7 +138,12 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
     if math.isinf(ledger.budget.epsilon):
         return f"{left}; limits.max_epsilon sets no bound"
     if facts["jobs"] == 0:
-        return f"{left}, beyond limits.max_epsilon={ledger.budget.epsilon:g}: it would be refused"
+        if facts["about"] is not None:
+            return f"this job's ε is not {facts['about']}, as this ledger's total is: it would be refused"
+        return (
+            f"{left}, beyond limits.max_epsilon={ledger.budget.epsilon:g}: it would be refused, unless all that it "
+            "releases was released before, of the same data"
+        )
     many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
     return f"{left}; limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
 

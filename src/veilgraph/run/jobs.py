@@ -75,6 +75,7 @@ def train(
     machines: Mapping[PartyId, int] = _ONE_EACH,
     begin_with: str | Path | None = None,
     progress: Progress = lambda records: None,
+    study: bool = False,
 ) -> TrainResult:
     """Trains a job from the start.
 
@@ -106,6 +107,7 @@ def train(
         begin_with: directory of a complete run, averaging alone: begin with its weights, whoever its holders were. So
             holders join, or leave for good.
         progress: called now and then.
+        study: nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
 
     Raises:
         VeilgraphError: a setting, a party's data or the exchange broke a rule.
@@ -125,7 +127,7 @@ def train(
     earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
-    if parties is not None:
+    if parties is not None and not study:
         _warn_of(inputs.passing)
     if earlier is not None:
         begin(run, earlier)

@@ -20,6 +20,7 @@ _ENDS: Final = (
     ("sender", "recipient"),
     ("caller", "callee"),
     ("debtor", "creditor"),
+    ("von", "nach"),
     ("a", "b"),
 )
 _LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|defaulted|churn|churned|class|y)", re.I)
@@ -91,7 +92,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     if unclear:
         raise DataError(
             f"{unclear[0].path}: is neither of nodes, with an id that differs in every row, nor of edges, with columns "
-            "named as source and target, or from and to; leave it out and write its part of the party file by hand"
+            "named as source and target, or from and to; name them so, or leave it out and write its part of the party "
+            "file by hand (docs/tables.md)"
         )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")

@@ -139,7 +139,7 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
         missing: texts that are known to be no value.
 
     Raises:
-        DataError: there is no such file, it is no table, or has no rows.
+        DataError: there is no such file, it is no table, has no rows, or two columns of one name.
     """
     if not path.name.endswith(SUFFIXES):
         raise DataError(f"{path}: a table is a file ending in {', '.join(SUFFIXES)}; convert it")
@@ -151,6 +151,8 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
     names, rows = _parquet_rows(path) if is_parquet(path) else _csv_rows(path, form)
     if not rows:
         raise DataError(f"{path}: 0 rows, from which nothing can be guessed; give a table that has some")
+    if twice := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise DataError(f"{path}: several columns are called {twice!r}, and a party file names one; rename the others")
     found = [[None if value in (None, "") else value for value in column] for column in zip(*rows, strict=True)]
     values = {value for column in found for value in column if value is not None}
     known = (_MARKERS | set(missing)) & values
@@ -159,6 +161,7 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
     columns = tuple(
         SampledColumn(name, tuple(None if value in markers else value for value in column))
         for name, column in zip(names, found, strict=True)
+        if name  # what has none, as the row numbers that pandas writes, no party file can name
     )
     return Sample(path, form, in_doubt, columns, markers, tuple(sorted(doubtful)))
 
@@ -183,9 +186,14 @@ def _csv_rows(path: Path, form: Format) -> tuple[list[str], list[Sequence[str | 
     whole = len(content) < SAMPLE_BYTES
     text = codecs.getincrementaldecoder(form.encoding)().decode(content, final=whole).lstrip("\ufeff")
     lines = text.splitlines(keepends=True)
-    rows = filter(None, csv.reader(lines if whole else lines[:-1], delimiter=form.delimiter))
-    names = next(rows, [])
-    return names, _spread([row for row in rows if len(row) == len(names)])
+    names, *rows = [*filter(None, csv.reader(lines if whole else lines[:-1], delimiter=form.delimiter))] or [[]]
+    known: list[Sequence[str | None]] = [row for row in rows if len(row) == len(names)]
+    if rows and not known:
+        raise DataError(
+            f"{path}: no row has {len(names)} values (delimiter {form.delimiter!r}), as its first line has; the first "
+            "line is to be the columns' names: delete what is above them, or write the party file by hand"
+        )
+    return names, _spread(known)
 
 
 def _spread(rows: list[Sequence[str | None]]) -> list[Sequence[str | None]]:

@@ -72,7 +72,7 @@ def note_tokens(module):
 
 
 def no_guard(module):
-    module.install = lambda revoked=None: None
+    module.install = lambda *_, **__: None
     module.installed = lambda: True
 
 

@@ -102,7 +102,8 @@ class OnceRole(IdleRole, ABC):
             raise BudgetSpent(
                 f"a new release is needed and the budget of {', '.join(spent)} has no room for one; allow a larger "
                 "privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions; or, where "
-                "it is what was ever released (veilgraph budget --party), a larger limits.max_epsilon there",
+                "it is what was ever released (veilgraph budget JOB --party), a larger limits.max_epsilon there, or "
+                "protect what that is about (privacy.unit)",
                 code="no-room",
             )
         return hellos

@@ -92,6 +92,20 @@ class Entry(_Line):
         return from_json(self.event)
 
 
+def check_never_there(folder: Path, marks: Marks) -> None:
+    """Of a folder without a ledger.
+
+    Raises:
+        RunError: this account has seen one there.
+    """
+    folder = folder.resolve()
+    if (mark := marks.at(folder)) is not None:
+        raise RunError(
+            f"{folder / FILE}: it is gone, and with it what was released of these data; {_WAY_OUT}. If other data are "
+            f"there now, which nothing was ever released of: rm {mark}"
+        )
+
+
 class Lines:
     """A lifetime ledger's file. Not safe for several threads at once.
 
@@ -204,11 +218,7 @@ class Lines:
         """The first line, unless there was a ledger here before."""
         if self._digests:
             raise RunError(f"{self.path}: it was there and is gone; {_WAY_OUT}")
-        if (mark := self._marks.at(self.folder)) is not None:
-            raise RunError(
-                f"{self.path}: it is gone, and with it what was released of these data; {_WAY_OUT}. If other data are "
-                f"there now, which nothing was ever released of: rm {mark}"
-            )
+        check_never_there(self.folder, self._marks)
         ident, salt = system_secrets(_ID_BYTES).hex(), system_secrets(_SALT_BYTES).hex()
         write_whole(self.path, _encoded(Header(lifetime=1, id=ident, party=self._party, salt=salt)))
         sync_folder(self.folder)
