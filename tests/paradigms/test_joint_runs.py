@@ -147,15 +147,15 @@ def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: 
 
 def test_one_that_drops_out_leaves_a_sum_that_nobody_opens(tmp_path: Path) -> None:
     settings, run = joint_job(tmp_path / "data"), tmp_path / "run"
-    publish = HolderCut.publish_summand
+    publish = HolderCut.publish
 
-    def gone(self: HolderCut, step: int, round_: int, rows: torch.Tensor) -> None:
+    def gone(self: HolderCut, step: int, round_: int, piece: torch.Tensor) -> None:
         if self._link.party == "D":
             raise CutError
-        publish(self, step, round_, rows)
+        publish(self, step, round_, piece)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HolderCut, "publish_summand", gone)
+        patch.setattr(HolderCut, "publish", gone)
         with pytest.raises(CutError):
             train(settings, run)
     assert not (run / "parties" / LABEL_HOLDER / "release.safetensors").exists()

@@ -174,6 +174,7 @@ JOBS = {
     ),
     "replacement": private_job(2, EVERY_STEP | {"neighbours": "replacement"}, combine={"masked": False}),
     "once": private_job(2, EVERY_STEP | {"schedule": "once"}),
+    "joint noise, two rounds": private_job(3, EVERY_STEP | {"joint_noise": {"colluding": 1}}, rounds=2),
     "once, joint noise": private_job(3, EVERY_STEP | {"schedule": "once", "joint_noise": {"colluding": 0}}),
 }
 

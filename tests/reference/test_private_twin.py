@@ -64,6 +64,23 @@ def test_with_nodes_that_only_one_holder_knows_and_concat() -> None:
     assert_twins(settings, with_own_nodes(small_parties(3), (5, 0, 4)), steps=6)
 
 
+@pytest.mark.parametrize(("holders", "colluding", "rounds"), [(3, 1, 1), (4, 1, 2), (5, 3, 1)])
+def test_with_noise_that_is_made_jointly_every_weight_equals_the_twins(
+    holders: int, colluding: int, rounds: int
+) -> None:
+    """Rows with a share each are summed as they are, and divided by the server; so are gradients of rounds."""
+    noise = {"noise_multiplier": 0.3, "clip": 0.8, "gradient_clip": 0.02, "joint_noise": {"colluding": colluding}}
+    settings = job(
+        holders,
+        dropout_everywhere(),
+        {
+            "model": {"rounds": rounds, "initial": {"method": "individual"}, "local": {"model": "sage-mean"}},
+            "privacy": {"schedule": "every-step", **noise},
+        },
+    )
+    assert_twins(settings, with_own_nodes(small_parties(holders), (5, 0, 4, 1, 2)[:holders]), steps=6)
+
+
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool) -> None:

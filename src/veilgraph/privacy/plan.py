@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +41,10 @@ class Plan:
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
         own_rows: with noise in every hop, whether nodes' own rows may be released beside their neighbours' sums.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
-        joint: who makes the noise of embeddings together; None where the holder adds all of it.
+        joint: who makes the noise of sums together; None where the holder adds all of it.
+        alone: of the gradients of a training step, how many are in no sum, so that their noise is the holder's own.
+        spare: how many releases more than this holder's another foresees who makes noise with it: the noise of a sum
+            is what the one with the most needs.
         single: what ledgers call a release with noise in every hop.
     """
 
@@ -57,6 +60,8 @@ class Plan:
     moved: float | None = None
     own_rows: bool = True
     joint: Joint | None = None
+    alone: int = 0
+    spare: int = 0
     single: Channel = "embeddings"
 
     @property
@@ -94,7 +99,7 @@ class Plan:
             return 0.0
         mechanism = MECHANISMS[privacy.mechanism]
         if privacy.epsilon_step is None:
-            return mechanism.for_total(self._budget, self.delta, self.releases, self.clips)
+            return mechanism.for_total(self._budget, self.delta, self.releases + self.spare, self.clips)
         return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
 
     @property
@@ -139,16 +144,26 @@ class Plan:
         return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
 
     @property
+    def alone_event(self) -> Event | None:
+        """What a release does that is in no sum: that of ``event`` by this holder's noise, whoever colludes."""
+        return self.event if self.joint is None or self.multiplier == 0 else replace(self, joint=None).event
+
+    @property
     def epsilon_bound(self) -> float:
         """The largest total ε that training and the foreseen predictions can come to: the job's budget ends them."""
         return min(self.epsilon_total, self._budget)
 
-    def mechanism(self, channel: Channel) -> Mechanism:
-        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share."""
-        clip, multiplier = self.settings.gradient_clip, self.multiplier
-        if channel == "embeddings":
-            clip = self.settings.clip
-            multiplier *= 1.0 if self.joint is None else self.joint.share
+    def mechanism(self, channel: Channel, *, alone: bool = False) -> Mechanism:
+        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share of a sum's.
+
+        Args:
+            channel: what is published.
+            alone: whether it is in no sum.
+        """
+        clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
+        multiplier = self.multiplier
+        if self.joint is not None and not alone:
+            multiplier *= self.joint.share
         return MECHANISMS[self.settings.mechanism](clip, multiplier)
 
     @property

@@ -39,6 +39,7 @@ class Publisher:
 
     Attributes:
         is_open: whether embeddings go through as they are.
+        is_joint: whether they have a share of a sum's noise, and go through as ``summand`` alone.
         values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
         label_door: the door for labels that are learned from perturbed; None where this party perturbs none.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
@@ -48,6 +49,7 @@ class Publisher:
     """
 
     is_open: bool = True
+    is_joint: bool = False
     values: LocalPublisher | None = None
     label_door: LabelPublisher | None = None
     watched: Tensor | None = None
@@ -80,15 +82,16 @@ class Publisher:
         """
         raise NotImplementedError("an open door has no hops to noise")
 
-    def summand(self, rows: Tensor, step: int) -> Tensor:
+    def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings") -> Tensor:
         """Releases rows with this holder's share of a sum's noise, to be sent under masks alone, and never again.
 
         Args:
             rows: Tensor[C, d].
             step: of the job.
+            channel: what they are, embeddings or gradients.
 
         Returns:
-            Tensor[C, d] float64, multiples of ``cell``.
+            Tensor[C, d] float64, differentiable, multiples of ``cell``.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.

@@ -283,7 +283,8 @@ def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, P
 def _of_total(planned: Plan, total: float, horizon: Horizon) -> Plan:
     """With the noise by which everything until the horizon has that total."""
     mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
-    noise = mechanism.for_total(total, planned.delta, horizon.releases(planned), planned.clips)
+    releases = horizon.releases(planned) + horizon.jobs * planned.spare
+    noise = mechanism.for_total(total, planned.delta, releases, planned.clips)
     update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
     return replace(planned, settings=privacy.model_copy(update=update))
 
@@ -434,7 +435,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
         "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),
         "its deviation in embeddings": if_any(every, _deviation(planned, "embeddings")),
-        "its deviation in gradients": if_any(gradients, _deviation(planned, "gradients")),
+        "its deviation in gradients": if_any(gradients, _deviation(planned, "gradients", alone=planned.alone > 0)),
         "unit": privacy.unit,
         "neighbours": privacy.relation,
         "rows that a unit changes": if_any(every, changed),
@@ -445,9 +446,9 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
     }
 
 
-def _deviation(planned: Plan, channel: Channel) -> str:
-    """Of the noise on one entry."""
-    return f"{math.sqrt(planned.mechanism(channel).variance) if planned.multiplier else 0.0:.4g}"
+def _deviation(planned: Plan, channel: Channel, *, alone: bool = False) -> str:
+    """Of the noise on one entry; ``alone``: of the label holder's gradients, those that are in no sum."""
+    return f"{math.sqrt(planned.mechanism(channel, alone=alone).variance) if planned.multiplier else 0.0:.4g}"
 
 
 def _has_room(planned: Plan) -> bool:
