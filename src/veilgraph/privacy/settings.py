@@ -214,8 +214,8 @@ class PrivacySettings(Settings):
     def _check_joint_noise(self) -> None:
         if self.mechanism != "gaussian":
             raise ValueError(
-                f"mechanism={self.mechanism!r} with joint_noise: shares of other noise, or shrunk rows, are not its sum; "
-                "set mechanism to gaussian, or leave it out"
+                f"mechanism={self.mechanism!r} with joint_noise: shares of other noise, or shrunk rows, are not its "
+                "sum; set mechanism to gaussian, or leave it out"
             )
         if self.aggregation is not None:
             raise ValueError(

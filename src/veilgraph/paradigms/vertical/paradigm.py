@@ -91,8 +91,8 @@ class Vertical(Paradigm[VerticalJob]):
             ]
         if job.has_joint_noise and not job.learns_alone:
             return [
-                f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it in "
-                "every step: of the others the total ε is less with the same noise"
+                f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it "
+                "in every step: of the others the total ε is less with the same noise"
             ]
         if method == "individual":
             return []

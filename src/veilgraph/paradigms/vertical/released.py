@@ -87,7 +87,8 @@ def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
         return ""
     return (
         f"privacy.gradient_clip={planned.settings.gradient_clip:g}: noise that is made jointly is summed exactly, and "
-        f"this much of it takes {needed} to {room} bits where gradients have {GRADIENT_BITS}; take another clip or noise"
+        f"this much of it takes {needed} to {room} bits where gradients have {GRADIENT_BITS}; take another clip, or "
+        "other noise"
     )
 
 

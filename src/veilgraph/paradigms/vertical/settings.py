@@ -164,9 +164,9 @@ class VerticalJob(JobSettings):
             )
         if not self._once and not colluding:
             raise ValueError(
-                f"privacy.joint_noise.colluding=0 with privacy.schedule=every-step: {self.data.label_party} adds a share "
-                "and is sent what came of the sum, so it takes its own off with nobody's help; set it to 1 or more, or "
-                "leave joint_noise out"
+                f"privacy.joint_noise.colluding=0 with privacy.schedule=every-step: {self.data.label_party} adds a "
+                "share and is sent what came of the sum, so it takes its own off with nobody's help; set it to 1 or "
+                "more, or leave joint_noise out"
             )
         try:
             Joint(len(self.publishing), colluding)

@@ -184,7 +184,6 @@ class PlainNetwork:
             return received
         branch = received.view_as(received)
 
-
         def released(gradient: Tensor) -> Tensor:
             if publisher.is_joint and not deep:
                 return publisher.summand(gradient, 0, "gradients").to(gradient.dtype)
