@@ -338,10 +338,9 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
 
 
 def test_in_every_step_joint_noise_is_what_the_label_holder_needs() -> None:
-    settings, alone = (
-        job(holders=4, model={"initial": {"method": "individual"}}, epsilon_total=4, **noise)
-        for noise in ({"joint_noise": {"colluding": 1}}, {})
-    )
+    model = {"initial": {"method": "individual"}}
+    settings = job(holders=4, model=model, epsilon_total=4, joint_noise={"colluding": 1})
+    alone = job(holders=4, model=model, epsilon_total=4)
     found, without = facts(settings), facts(alone)
     assert found["holds against"] == ["the server and at most 1 of the other 3 holders, all together"] * 2
     assert found["noise made by"] == ["any 3 of 4"] * 2
