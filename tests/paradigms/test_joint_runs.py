@@ -125,8 +125,8 @@ def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: 
     settings, run, drawn = joint_job(tmp_path / "data"), tmp_path / "run", list[torch.Tensor]()
     summand = NoisedPublisher.summand
 
-    def noted(self: NoisedPublisher, rows: torch.Tensor, step: int) -> torch.Tensor:
-        drawn.append(summand(self, rows, step))
+    def noted(self: NoisedPublisher, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+        drawn.append(summand(self, rows, *rest))
         return drawn[-1]
 
     with pytest.MonkeyPatch.context() as patch:

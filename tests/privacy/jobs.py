@@ -197,10 +197,12 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
         recording.embeddings[self.plan.party].append(rows.detach().clone())
         return release(self, rows, step)
 
-    def watched_summand(self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings") -> Tensor:
+    def watched_summand(
+        self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0
+    ) -> Tensor:
         if channel == "embeddings":
             recording.embeddings[self.plan.party].append(rows.detach().clone())
-        return summand(self, rows, step, channel)
+        return summand(self, rows, step, channel, finest)
 
     def watched_embed(self: Collaborative, step: int, *, learns: bool) -> Tensor:
         key = (self._session.link.party, step)

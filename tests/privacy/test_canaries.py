@@ -244,7 +244,7 @@ def test_a_run_of_a_broken_publisher_proves_more_than_its_ledger_says(mutate: An
     assert found["B"][1].epsilon > EPSILON
 
 
-@pytest.mark.parametrize(("name", "share"), [("two rounds", 0.25), ("masked", 0.05)])
+@pytest.mark.parametrize(("name", "share"), [("two rounds", 0.25), ("masked", 3 / 64)])
 def test_too_little_noise_shows_over_two_channels_and_rounds_and_through_masks(
     name: str, share: float, tmp_path: Path
 ) -> None:

@@ -43,8 +43,10 @@ def opened_in(settings: JobSettings, graphs: list[PartyGraph], monkeypatch: pyte
     put: dict[Channel, Summands] = {"embeddings": {}, "gradients": {}}
     summand = NoisedPublisher.summand
 
-    def noted(self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings") -> Tensor:
-        released = summand(self, rows, step, channel)
+    def noted(
+        self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0
+    ) -> Tensor:
+        released = summand(self, rows, step, channel, finest)
         put[channel].setdefault(self.plan.party, []).append(released.detach().clone())
         return released
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +43,9 @@ class Plan:
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
         joint: who makes the noise of sums together; None where the holder adds all of it.
         alone: of the gradients of a training step, how many are in no sum, so that their noise is the holder's own.
+        spare: how many releases more than this holder's another foresees whose rows are in the same sums. Noise that
+            they make jointly is what the one with the most needs.
+        is_summed: whether what is published in sums is whole numbers of one grid, and is added up as it was released.
         spare: how many releases more than this holder's another foresees who makes noise with it: the noise of a sum
             is what the one with the most needs.
         single: what ledgers call a release with noise in every hop.
@@ -62,6 +65,7 @@ class Plan:
     joint: Joint | None = None
     alone: int = 0
     spare: int = 0
+    is_summed: bool = False
     single: Channel = "embeddings"
 
     @property
@@ -92,6 +96,9 @@ class Plan:
     @cached_property
     def multiplier(self) -> float:
         """Noise over the clip: standard deviation over C, Laplace's scale over C; 0 for none."""
+        return self._multiplier_of(self.releases if self.joint is None else self.releases + self.spare)
+
+    def _multiplier_of(self, releases: int) -> float:
         privacy = self.settings
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
@@ -99,8 +106,13 @@ class Plan:
             return 0.0
         mechanism = MECHANISMS[privacy.mechanism]
         if privacy.epsilon_step is None:
-            return mechanism.for_total(self._budget, self.delta, self.releases + self.spare, self.clips)
+            return mechanism.for_total(self._budget, self.delta, releases, self.clips)
         return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
+
+    @cached_property
+    def _largest_multiplier(self) -> float:
+        """Of all whose rows are in the same sums."""
+        return self._multiplier_of(self.releases + self.spare)
 
     @property
     def clips(self) -> float:
@@ -131,22 +143,25 @@ class Plan:
     @property
     def event(self) -> Event | None:
         """What every one of the releases does; None without noise, which is no differential privacy."""
+        return self._event_by(self.joint)
+
+    @property
+    def alone_event(self) -> Event | None:
+        """What a release does that is in no sum: the noise is this holder's, and it holds whoever colludes."""
+        return self._event_by(None)
+
+    def _event_by(self, joint: Joint | None) -> Event | None:
         if self.multiplier == 0:
             return None
         unit, relation = self.settings.unit, self.settings.relation
         if self.moved is not None:
             return AggregationEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
         event: Event
-        if self.joint is None:
-            event = self.mechanism("embeddings").event(relation)
+        if joint is None:
+            event = MECHANISMS[self.settings.mechanism](self.settings.clip, self.multiplier).event(relation)
         else:
-            event = JointGaussianEvent(self.multiplier, relation, "row", self.joint.holders, self.joint.colluding)
+            event = JointGaussianEvent(self.multiplier, relation, "row", joint.holders, joint.colluding)
         return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
-
-    @property
-    def alone_event(self) -> Event | None:
-        """What a release does that is in no sum: that of ``event`` by this holder's noise, whoever colludes."""
-        return self.event if self.joint is None or self.multiplier == 0 else replace(self, joint=None).event
 
     @property
     def epsilon_bound(self) -> float:
@@ -160,11 +175,16 @@ class Plan:
             channel: what is published.
             alone: whether it is in no sum.
         """
+        return self._mechanism(channel, self.multiplier, alone=alone)
+
+    def sum_cell(self, channel: Channel) -> float:
+        """Of the grid of sums: of all whose rows are in them the coarsest, the same at every holder."""
+        return self._mechanism(channel, self._largest_multiplier).cell
+
+    def _mechanism(self, channel: Channel, multiplier: float, *, alone: bool = False) -> Mechanism:
         clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
-        multiplier = self.multiplier
-        if self.joint is not None and not alone:
-            multiplier *= self.joint.share
-        return MECHANISMS[self.settings.mechanism](clip, multiplier)
+        share = 1.0 if self.joint is None or alone else self.joint.share
+        return MECHANISMS[self.settings.mechanism](clip, multiplier * share)
 
     @property
     def epsilon_release(self) -> float:

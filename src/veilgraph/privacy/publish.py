@@ -74,7 +74,8 @@ class NoisedPublisher(Publisher):
         self.clean = torch.empty(0)
         self._ledger, self._source = ledger, source
         self._event, self._alone_event = plan.event, plan.alone_event
-        self.is_joint = plan.joint is not None and self._event is not None
+        self.is_summed = plan.is_summed and self._event is not None
+        self._is_joint = self.is_summed and plan.joint is not None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
         self._coming: dict[tuple[Mechanism, tuple[int, ...]], Future[Tensor]] = {}
 
@@ -89,7 +90,7 @@ class NoisedPublisher(Publisher):
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
         """
-        if self.is_joint:
+        if self._is_joint:
             raise ConfigError(
                 "privacy.joint_noise: rows have a share of the noise alone, and go nowhere but under masks; release "
                 "them as a summand",
@@ -102,18 +103,23 @@ class NoisedPublisher(Publisher):
         return self._in_place_of(rows, self._release(rows.detach(), "embeddings", step).to(rows.dtype), clip)
 
     @override
-    def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings") -> Tensor:
-        if not self.is_joint:
+    def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
+        if not self.is_summed:
             raise ConfigError(
-                "privacy.joint_noise: the job has none, and each holder's noise is its own; release embeddings",
-                key="privacy.joint_noise",
+                "privacy: the job's releases are not added up as they are; release embeddings, or gradients",
+                key="privacy",
             )
         if channel == "embeddings":
             clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
         else:
             clip = self.plan.settings.gradient_clip
             rows = self._planted(rows, clip, step)
-        return self._in_place_of(rows, self._release(rows.detach(), channel, step), clip)
+        self.pay_for_others(step)
+        released = self._release(rows.detach(), channel, step)
+        cell = self.plan.sum_cell(channel) if self._is_joint else max(self.plan.sum_cell(channel), finest)
+        if cell > self.plan.mechanism(channel).cell:
+            released.div_(cell).floor_().mul_(cell)  # to the nearest, every other one would be even
+        return self._in_place_of(rows, released, clip)
 
     def _in_place_of(self, rows: Tensor, released: Tensor, clip: float) -> Tensor:
         return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
@@ -161,7 +167,7 @@ class NoisedPublisher(Publisher):
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         if not deep:
-            if self.is_joint:
+            if self._is_joint:
                 raise ConfigError(
                     "privacy.joint_noise: gradients of a round have a share of the noise alone, and go nowhere but "
                     "under masks; release them as a summand",

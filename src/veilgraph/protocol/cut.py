@@ -82,8 +82,9 @@ class HolderCut:
         publisher = self._publisher
         if publisher.is_open:
             return None
-        if publisher.is_joint:
-            return lambda rows: publisher.summand(rows.cpu(), step).to(rows.device)
+        if publisher.is_summed:
+            finest = 2.0**-self._bits
+            return lambda rows: publisher.summand(rows.cpu(), step, "embeddings", finest).to(rows.device)
         cell = publisher.cell("embeddings")
         return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
 
@@ -95,10 +96,10 @@ class HolderCut:
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
         """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d].
 
-        With a share of its sum's noise in it, it is sent to the bit as it was released.
+        What is to be added up as it was released is sent so, to the bit.
 
         Raises:
-            ConfigError: it has a share of a noise, and there are no masks.
+            ConfigError: there are no masks for that.
         """
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
         self._note_canaries(clear)
@@ -113,8 +114,8 @@ class HolderCut:
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
         publisher = self._publisher
-        if publisher.is_joint:
-            gradient = publisher.summand(gradient.cpu(), step, "gradients")
+        if publisher.is_summed:
+            gradient = publisher.summand(gradient.cpu(), step, "gradients", 2.0**-GRADIENT_BITS)
         else:
             gradient = self._off_grid(self.noised_gradient(gradient, step), publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
@@ -141,17 +142,17 @@ class HolderCut:
         return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
     def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
-        values, is_joint = values.cpu(), self._publisher.is_joint
+        values, is_summed = values.cpu(), self._publisher.is_summed
         if self._masks is None:
-            if is_joint:
+            if is_summed:
                 raise ConfigError(
-                    "privacy.joint_noise: there are no masks, and a share of the noise protects nothing; mask",
-                    key="privacy.joint_noise",
+                    "privacy: there are no masks, and what is released to be added up goes under them alone; mask",
+                    key="privacy",
                 )
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=is_joint)
+            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=is_summed)
             self._link.send(SERVER, masked, hidden)
 
 

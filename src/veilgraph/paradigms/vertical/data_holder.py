@@ -56,7 +56,7 @@ class DataHolder(Role):
             session.dtype,
             session.custom,
             graph.common,
-            is_joint=vertical(session.settings).has_joint_noise,
+            is_summed=vertical(session.settings).sums_releases,
         ).to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)

@@ -59,7 +59,7 @@ class HolderNetwork(nn.Module):
         dtype: of the weights.
         custom: for ``local.model: custom``.
         common: C, how many of the nodes, the first, all holders know; default: N.
-        is_joint: whether noise is made jointly, so that rows are added up as they were released.
+        is_summed: whether rows are added up as they were released, and weighed by nobody.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HolderNetwork(nn.Module):
         custom: CustomModel | None = None,
         common: int | None = None,
         *,
-        is_joint: bool = False,
+        is_summed: bool = False,
     ) -> None:
         super().__init__()
         self._adjacency = adjacency
@@ -94,7 +94,7 @@ class HolderNetwork(nn.Module):
             for round_ in range(1, settings.rounds + 1)
         )
         combine = build_combine(settings.combine)
-        self.contribution = Unchanged() if is_joint else combine.holder_part(settings.dim, holders, adjacency)
+        self.contribution = Unchanged() if is_summed else combine.holder_part(settings.dim, holders, adjacency)
         weight = combine.holder_weight(holders, adjacency)
         self.weight = None if weight is None else weight[: self._common]
 

@@ -63,7 +63,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
         moved,
         joint=joint,
         alone=alone,
-        spare=steps * (1 - alone) if joint is not None else 0,
+        spare=steps * (1 - alone),
+        is_summed=vertical(job).sums_releases,
     )
 
 

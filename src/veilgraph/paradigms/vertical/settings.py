@@ -16,6 +16,7 @@ from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -195,14 +196,26 @@ class VerticalJob(JobSettings):
         return Joint(len(self.publishing), self.privacy.joint_noise.colluding)
 
     @property
+    def sums_releases(self) -> bool:
+        """Whether releases are whole numbers of one public grid, and are added up under masks as they are.
+
+        Noise that is made jointly has to be; with every holder's own it takes half of the time to hide them so.
+        """
+        if self.privacy is None or self.has_joint_noise:
+            return self.has_joint_noise
+        mechanism = MECHANISMS[self.privacy.mechanism]
+        on_grid = mechanism.is_gaussian and mechanism.is_plain and self.privacy.noise_multiplier != 0
+        return on_grid and not self.privacy.once and self.is_masked and self.divisor is not None
+
+    @property
     def sent_divisor(self) -> int:
-        """What holders divide their rows by before they send them; where noise is made jointly the server does it."""
-        return 1 if self.has_joint_noise else self.divisor or 1
+        """What holders divide their rows by before they send them; where ``sums_releases`` the server does it."""
+        return 1 if self.sums_releases else self.divisor or 1
 
     @property
     def left_divisor(self) -> int:
         """What the server divides the sum by: all of ``divisor`` that holders have not."""
-        return (self.divisor or 1) // self.sent_divisor if self.has_joint_noise else 1
+        return self.divisor or 1 if self.sums_releases else 1
 
     @property
     def released_dim(self) -> int:

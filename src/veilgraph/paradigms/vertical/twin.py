@@ -64,7 +64,7 @@ class PlainNetwork:
     ) -> None:
         self.settings = settings
         self._publishers = publishers or {}
-        self._is_joint = any(publisher.is_joint for publisher in self._publishers.values())
+        self._is_summed = any(publisher.is_summed for publisher in self._publishers.values())
         model, dtype = vertical(settings).model, precision(settings)
         self._dtype = dtype
         self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
@@ -84,11 +84,11 @@ class PlainNetwork:
                 dtype,
                 custom,
                 graph.common,
-                is_joint=self._is_joint,
+                is_summed=self._is_summed,
             )
             for graph in graphs
         }
-        divisor = vertical(settings).left_divisor if self._is_joint else 1
+        divisor = vertical(settings).left_divisor if self._is_summed else 1
         self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, divisor)
         self.head = build_head(
             deep_width(model, count),
@@ -174,7 +174,7 @@ class PlainNetwork:
         publisher = self._publishers.get(party, OPEN)
         if publisher.is_open:
             return None
-        release = publisher.summand if publisher.is_joint else publisher.embeddings
+        release = publisher.summand if publisher.is_summed else publisher.embeddings
         return lambda rows: release(rows, 0)
 
     def _cut(self, received: Tensor, party: PartyId, *, deep: bool = False) -> Tensor:
@@ -185,7 +185,7 @@ class PlainNetwork:
         branch = received.view_as(received)
 
         def released(gradient: Tensor) -> Tensor:
-            if publisher.is_joint and not deep:
+            if publisher.is_summed and not deep:
                 return publisher.summand(gradient, 0, "gradients").to(gradient.dtype)
             return publisher.gradients(gradient, 0, deep=deep)
 
