@@ -316,3 +316,14 @@ def test_canaries_are_among_its_rows_and_those_that_are_watched_are_noted() -> N
     there[canaries.rows[canaries.coins]] = True
     assert float((lengths[there] - CLIP).abs().max()) < 0.1
     assert float(lengths[~there].max()) < 0.1
+
+
+def test_canaries_are_among_gradients_that_are_summed() -> None:
+    canaries = Canaries.draw(20, SHAPE[0], system_secrets)
+    plan = every_step(3, 1, 2, noise_multiplier=1e-3, canaries=20)["B"]
+    with NoisedPublisher(plan, None, system_secrets, canaries) as door:
+        lengths = door.summand(torch.zeros(SHAPE), 0, "gradients").norm(dim=1) / plan.settings.gradient_clip
+    there = torch.zeros(SHAPE[0], dtype=torch.bool)
+    there[canaries.rows[canaries.coins]] = True
+    assert float((lengths[there] - 1).abs().max()) < 0.1
+    assert float(lengths[~there].max()) < 0.1

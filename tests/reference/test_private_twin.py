@@ -81,6 +81,16 @@ def test_with_noise_that_is_made_jointly_every_weight_equals_the_twins(
     assert_twins(settings, with_own_nodes(small_parties(holders), (5, 0, 4, 1, 2)[:holders]), steps=6)
 
 
+@pytest.mark.parametrize("joint", [None, {"colluding": 1}])
+def test_with_next_to_no_noise_sums_give_what_the_job_without_noise_gives(joint: Settings | None) -> None:
+    """The limiting case: who divides them, and by what, changes nothing."""
+    model: Settings = {"model": {"rounds": 2, "initial": {"method": "individual"}, "combine": {"bits": 40}}}
+    noise = {"noise_multiplier": 1e-7, "clip": 100, "gradient_clip": 100, **({"joint_noise": joint} if joint else {})}
+    privacy: Settings = {"privacy": {"schedule": "every-step", **noise}}
+    plain, private = (federate(job(3, model, *more), small_parties(3), 0) for more in ((), (privacy,)))
+    assert float((plain.label_holder.logits - private.label_holder.logits).abs().max()) < 1e-3
+
+
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool) -> None:
