@@ -99,15 +99,16 @@ def test_a_sum_has_the_noise_of_one_less_what_a_coalition_takes_off(
     assert float((left - one_more).var()) == pytest.approx(needed - share, rel=0.08)
 
 
-def test_rows_that_are_long_beside_their_noise_stay_on_its_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_are_long_beside_their_noise_are_summed_to_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the job's precision they would not, and a sum would tell whose are."""
     model: Settings = {"model": {"local": {"model": "appnp"}, "combine": {"bits": 40}}}
     graphs = [replace(graph, features=1000 * graph.features.to_dense()) for graph in small_parties(3)]
     settings = job(3, 1, model, clip=400.0, noise_multiplier=0.001, gradient_clip=4.0)
-    rows = of_channel(opened_in(settings, graphs, monkeypatch)[0], Kind.MASKED)
+    opened, put = opened_in(settings, graphs, monkeypatch)
+    rows = of_channel(opened, Kind.MASKED)
     assert float(rows.abs().max()) > 50
-    cells = rows / granularity(0.4 / 2**0.5)
-    assert torch.equal(cells, cells.round())
+    assert torch.equal(rows.flatten().sort().values, total(put["embeddings"]).flatten().sort().values)
+    assert bool((rows % (4 * granularity(0.4 / 2**0.5)) != 0).any()), "they have lost the last places"
 
 
 def test_gradients_of_rounds_are_summed_so_and_those_of_the_label_holder_have_noise_of_their_own(
