@@ -105,7 +105,7 @@ def test_rows_that_are_long_beside_their_noise_are_summed_to_the_last_place(monk
     graphs = [replace(graph, features=1000 * graph.features.to_dense()) for graph in small_parties(3)]
     settings = job(3, 1, model, clip=400.0, noise_multiplier=0.001, gradient_clip=4.0)
     opened, put = opened_in(settings, graphs, monkeypatch)
-    rows = of_channel(opened, Kind.MASKED)
+    rows = of_channel(opened, Kind.MASKED) * 2.0 ** (BITS[Kind.MASKED] - 40)
     assert float(rows.abs().max()) > 50
     assert torch.equal(rows.flatten().sort().values, total(put["embeddings"]).flatten().sort().values)
     assert bool((rows % (4 * granularity(0.4 / 2**0.5)) != 0).any()), "they have lost the last places"
