@@ -46,8 +46,6 @@ class Plan:
         spare: how many releases more than this holder's another foresees whose rows are in the same sums. Noise that
             they make jointly is what the one with the most needs.
         is_summed: whether what is published in sums is whole numbers of one grid, and is added up as it was released.
-        spare: how many releases more than this holder's another foresees who makes noise with it: the noise of a sum
-            is what the one with the most needs.
         single: what ledgers call a release with noise in every hop.
     """
 
