@@ -3,7 +3,7 @@
 ``python -m research.joint_noise --seeds 3`` prints both tables; ``--set digits --publishing 4`` another's
 accuracy alone. Every cell is a whole federated run over masks, with a
 label holder beside the P that publish. The error is of what the server opens: against the same run without noise, over
-the deviation that one holder's ε needs.
+the deviation that one holder's ε needs. With ``--schedule every-step`` the label holder is one of the P.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.audit.view import load_view
 from veilgraph.core.tensor_file import load_tensors
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.mpc.mask import open_sum
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult, train
+from veilgraph.run.run_directory import RunDirectory
 
 PUBLISHING: Final = (2, 4, 8)
 COLLUDING: Final = (None, 1, 0)
@@ -43,6 +48,45 @@ def job(dataset: str, holders: int, seed: int, colluding: int | None, epochs: in
             "privacy": {**noise, **joint},
         }
     )
+
+
+def every_step(
+    dataset: str, holders: int, seed: int, colluding: int | None, epochs: int, **noise: float
+) -> JobSettings:
+    """So many publish in every step, the label holder among them: few columns, and averages over its own edges."""
+    joint = {} if colluding is None else {"joint_noise": {"colluding": colluding}}
+    return parse_job(
+        {
+            "seed": seed,
+            "data": {"dataset": dataset, "holders": holders, "split": [0.6, 0.1, 0.3]},
+            "model": {
+                "dim": 8,
+                "initial": {"method": "individual"},
+                "local": {"model": "appnp", "hops": 2, "normalize": True},
+                "server": {"layers": 0},
+                "head": {"logit_hops": 2},
+            },
+            "train": {"epochs": epochs, "select_by": "last", "patience": None, "learning_rate": 0.02},
+            "privacy": {"schedule": "every-step", "gradient_clip": 0.002, **noise, **joint},
+        }
+    )
+
+
+def opened(settings: JobSettings) -> Tensor:
+    """The first sum of a run that the server opens."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = train(settings, Path(folder) / "run", record_views=True)
+        view = load_view(RunDirectory.open(run.path), SERVER)
+        pieces = [view.received(Kind.MASKED, name)[0].tensor() for name in settings.publishing]
+    bits = vertical(settings).model.combine.bits
+    return open_sum(pieces, bits, torch.float64, "the first sum", "") * vertical(settings).sent_divisor
+
+
+def step_error(dataset: str, holders: int, colluding: int | None) -> float:
+    """As ``error``, of the first step's sum, in units of the deviation that one holder's ε needs."""
+    clean = opened(every_step(dataset, holders, 0, None, 1, noise_multiplier=0))
+    noisy = opened(every_step(dataset, holders, 0, colluding, 1, noise_multiplier=1.0))
+    return float((noisy - clean).square().mean().sqrt())
 
 
 def trained(settings: JobSettings) -> tuple[TrainResult, Tensor]:
@@ -74,6 +118,26 @@ def shown(values: list[float]) -> str:
     return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 
+def steps(given: argparse.Namespace) -> None:
+    """Prints the tables of ``every-step``, in which the label holder is one that may take its own off: t ≥ 1."""
+    for holders in (4, 8) if given.set == "cora" else ():
+        for colluding in (None, 1):
+            sys.stdout.write(f"P = {holders}, t = {colluding}: error {step_error(given.set, holders, colluding):.4f}\n")
+            sys.stdout.flush()
+    for holders in map(int, given.publishing.split(",")):
+        for epsilon in map(float, given.epsilons.split(",")):
+            for colluding in (None, 1):
+                jobs = [
+                    every_step(given.set, holders, seed, colluding, 40, epsilon_total=epsilon)
+                    for seed in range(FIRST_SEED, FIRST_SEED + given.seeds)
+                ]
+                with tempfile.TemporaryDirectory() as folder:
+                    runs = [train(each, Path(folder) / f"{number}") for number, each in enumerate(jobs)]
+                figures = shown([float(run.summary["test_accuracy"]) for run in runs])
+                sys.stdout.write(f"P = {holders}, ε = {epsilon:g}, t = {colluding}: {figures}\n")
+                sys.stdout.flush()
+
+
 def main(arguments: list[str]) -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -81,7 +145,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--set", default="cora")
     parser.add_argument("--epsilons", default="4,8,16,32")
     parser.add_argument("--publishing", default="4,8")
+    parser.add_argument("--schedule", choices=("once", "every-step"), default="once")
     given = parser.parse_args(arguments)
+    if given.schedule == "every-step":
+        steps(given)
+        return
     for holders in PUBLISHING if given.set == "cora" else ():
         for colluding in allowed(holders):
             sys.stdout.write(f"P = {holders}, t = {colluding}: error {error(given.set, holders, colluding):.4f}\n")

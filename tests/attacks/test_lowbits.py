@@ -30,6 +30,7 @@ from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
 from veilgraph.nn.combine.strategy import CombineSettings, build_combine
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.privacy.plan import Channel
 from veilgraph.protocol.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
 from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
 
@@ -105,12 +106,33 @@ def test_whatever_the_bits_the_precision_and_the_size(bits: int, dtype: torch.dt
     assert worst(entries(total, pieces[0].abs() < 2.0**-7 * size)) < NO_USE
 
 
+NOISED: Settings = {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
+WEIGHED: Settings = {"model": {"combine": {"strategy": "regression"}}}
+"""What is released is not added up as it is."""
+
+
+@pytest.mark.parametrize("holders", [2, 3])
+@pytest.mark.parametrize("channel", ["embeddings", "gradients"])
+def test_whole_numbers_of_one_grid_say_no_more_than_their_sum(holders: int, channel: Channel) -> None:
+    """As ``mean`` adds noisy rows up. In float32, and divided, large ones leave the grid and small ones do not."""
+    settings, pieces = small_job(holders, NOISED), list[Tensor]()
+    bits = BITS if channel == "embeddings" else GRADIENT_BITS
+    for graph in small_parties(holders):
+        with publisher_of(settings, graph.party) as door:
+            pieces.append(door.summand(torch.zeros(COUNT, DIM), 0, channel, 2.0**-bits))
+    small = torch.stack([piece.abs() < piece.std() / 4 for piece in pieces]).all(dim=0)
+    either = (pieces[0].abs() < pieces[0].std() / 4, small)
+    cell = bits + int(math.log2(door.cell(channel)))
+    total = torch.stack([(piece * 2.0**bits).to(torch.int64) for piece in pieces]).sum(dim=0) >> cell
+    assert max(worst(entries(total, each)) for each in either) < NO_USE
+    divided = opened([piece.float() / holders for piece in pieces], bits) >> max(0, cell - 6)
+    assert max(worst(entries(divided, each)) for each in either) > 2 * NO_USE
+
+
 @pytest.mark.parametrize("holders", [2, 3])
 def test_noisy_rows_are_no_exception(holders: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Multiples of the noise's grid, through the cut and the mean; without the step off the grid they tell."""
-    settings = small_job(
-        holders, {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
-    )
+    """Multiples of the noise's grid, through the cut and weights; without the step off the grid they tell."""
+    settings = small_job(holders, NOISED, WEIGHED)
     names = [chr(ord("A") + index) for index in range(holders)]
     masks = agreed_masks(names, "lowbits")
     share = torch.tensor(1 / holders)
@@ -288,9 +310,7 @@ def test_every_sum_that_a_job_opened_without_it(place: str, as_it_was: None) -> 
 
 
 def test_noisy_gradients_leave_their_grid_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = small_job(
-        2, {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
-    )
+    settings = small_job(2, NOISED, WEIGHED)
     planned = plan(settings, "B")
     assert planned is not None
     cell = GRADIENT_BITS + int(math.log2(planned.mechanism("gradients").cell))

@@ -203,6 +203,28 @@ def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) ->
     assert ours == theirs, "recording changes nothing"
 
 
+def test_in_every_step_the_label_holder_is_one_of_those_that_joint_noise_withstands(tmp_path: Path) -> None:
+    job = job_in(tmp_path / "data", initial={"method": "individual"}, local={"model": "appnp"})
+    content = job.model_dump(mode="json") | {
+        "privacy": {"schedule": "every-step", "epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
+        "train": {"epochs": 2, "patience": None, "select_by": "last"},
+    }
+    run = train(parse_job(content), tmp_path / "run", record_views=True).path
+    plan = AuditPlan(adversaries=(SERVER, "server+A", "server+B", "server+A+B"), attacks=("epsilon",))
+    found: dict[tuple[str, str], Finding] = {(f.adversary, f.target): f for f in audit(run, plan).findings}
+    claimed = {key: finding.limit for key, finding in found.items()}
+    assert claimed.pop(("server+A+B", "C")) is None
+    assert set(claimed) == {
+        *((SERVER, name) for name in NAMES),
+        *(("server+A", name) for name in "BC"),
+        *(("server+B", name) for name in "AC"),
+    }
+    for (who, name), limit in claimed.items():
+        assert limit is not None
+        assert limit == pytest.approx(4.0, rel=1e-6) if name == "A" else 2 < limit < 4
+        assert found[who, name].passed
+
+
 def test_the_claim_of_joint_noise_is_against_so_many_friends_and_no_more(tmp_path: Path) -> None:
     """Of three that publish one may help the server: canaries prove less than the ledger says. Of two, nothing."""
     job = job_in(tmp_path / "data", "ABCD", initial={"method": "individual"}, local={"model": "appnp"})

@@ -71,6 +71,10 @@ MIX: Mapping[str, tuple[int, Content]] = {
     "once, of a node": (3, {"model": _FIXED, **private("once", 40, "data", **_NODE)}),
     "every step": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows")}),
     "every step, canaries in data": (2, {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 60, "data")}),
+    "every step, joint noise": (
+        4,
+        {"model": {**_INDIVIDUAL, "local": _HOP}, **private("every-step", 100, "rows", joint_noise={"colluding": 1})},
+    ),
     "every step, joint": (3, {"model": {"combine": {"masked": False}}, **private("every-step", 100, "rows")}),
     "horizontal": (3, {"paradigm": "horizontal", "model": {"dim": 8, "combine": "secure-max"}}),
     "local": (3, {"paradigm": "node-dp", **_LOCAL}),

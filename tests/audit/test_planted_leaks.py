@@ -62,6 +62,7 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "noisy": (2, NOISY),
     "noisy, in the clear": (2, merge(cast(Any, NOISY), {"model": {"combine": {"masked": False}}})),
     "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
+    "joint noise": (4, merge(cast(Any, NOISY), {"model": {"rounds": 2}, "privacy": {"joint_noise": {"colluding": 1}}})),
     "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
     "once, joint noise": (
         4,
@@ -281,6 +282,8 @@ LEAKS: Mapping[str, Leak] = {
     "half the noise": Leak("noisy", half_the_noise, "noise-level"),
     "noise used again": Leak("noisy", noise_used_again, "noise-level"),
     "noise used again for other data": Leak("once", noise_of_a_fixed_seed, "noise-level", after=changed_data),
+    "half of each share of a step": Leak("joint noise", half_the_noise, "noise-level"),
+    "shares of a step used again": Leak("joint noise", noise_used_again, "noise-level"),
     "half of each share": Leak("once, joint noise", half_the_noise, "noise-level"),
     "shares used again for other data": Leak(
         "once, joint noise", noise_of_a_fixed_seed, "noise-level", after=changed_data

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from tests.errors import refused
-from tests.paradigms.cutting import CutError
+from tests.paradigms.cutting import CutError, cut_run
 from tests.paradigms.once import change_features, lose, once_job
 from tests.paradigms.private import (
     LABEL_HOLDER,
@@ -22,6 +22,8 @@ from tests.paradigms.private import (
     entries,
     kinds_sent,
     paid,
+    planned,
+    private_job,
     refused_by_all,
     sent,
     spent_total,
@@ -29,7 +31,7 @@ from tests.paradigms.private import (
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.graph.settings import DataSettings
 from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.protocol.cut import HolderCut
+from veilgraph.protocol.cut import HolderCut, Release
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
@@ -123,8 +125,8 @@ def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: 
     settings, run, drawn = joint_job(tmp_path / "data"), tmp_path / "run", list[torch.Tensor]()
     summand = NoisedPublisher.summand
 
-    def noted(self: NoisedPublisher, rows: torch.Tensor, step: int) -> torch.Tensor:
-        drawn.append(summand(self, rows, step))
+    def noted(self: NoisedPublisher, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+        drawn.append(summand(self, rows, *rest))
         return drawn[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -147,15 +149,15 @@ def test_killed_around_its_release_all_pay_again_and_send_other_bytes(tmp_path: 
 
 def test_one_that_drops_out_leaves_a_sum_that_nobody_opens(tmp_path: Path) -> None:
     settings, run = joint_job(tmp_path / "data"), tmp_path / "run"
-    publish = HolderCut.publish_summand
+    release = HolderCut.release
 
-    def gone(self: HolderCut, step: int, round_: int, rows: torch.Tensor) -> None:
+    def gone(self: HolderCut, step: int) -> Release | None:
         if self._link.party == "D":
             raise CutError
-        publish(self, step, round_, rows)
+        return release(self, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HolderCut, "publish_summand", gone)
+        patch.setattr(HolderCut, "release", gone)
         with pytest.raises(CutError):
             train(settings, run)
     assert not (run / "parties" / LABEL_HOLDER / "release.safetensors").exists()
@@ -163,6 +165,59 @@ def test_one_that_drops_out_leaves_a_sum_that_nobody_opens(tmp_path: Path) -> No
     assert sent(run, "B") <= paid(run, "B")
     resume(run)
     assert released(run).shape[0] == 60
+
+
+# In every step
+
+
+def step_job(folder: Path, *changes: Any, **privacy: Any) -> JobSettings:
+    return private_job(folder, *changes, holders=3, joint_noise={"colluding": 1}, **privacy)
+
+
+def test_in_every_step_a_ledger_says_which_noise_is_whose_and_ends_at_the_budget(tmp_path: Path) -> None:
+    settings = step_job(tmp_path / "data", {"model": {"rounds": 2}}, epsilon_total=8, predictions=1)
+    run, epochs = train(settings, tmp_path / "run").path, settings.train.epochs
+    for name in settings.data.names:
+        labelled = name == LABEL_HOLDER
+        assert paid(run, name) == sent(run, name) == arrived(run, name)
+        kinds = Counter[tuple[str, str]]()
+        for entry in entries(run, name):
+            assert entry["event"]["noise_multiplier"] == planned(settings, LABEL_HOLDER).multiplier
+            assert entry["event"].get("holders", 3) == 3
+            kinds[entry["channel"], entry["event"]["kind"]] += entry["count"]
+        shared = Counter({("embeddings", "joint-gaussian"): 2 * (epochs + 1), ("gradients", "joint-gaussian"): epochs})
+        assert kinds == shared + Counter({("gradients", "gaussian"): labelled * epochs})
+        assert spent_total(run, name) <= 8
+    predict(run)
+    assert 8 - 1e-6 < spent_total(run, LABEL_HOLDER) <= 8
+    assert spent_total(run, OTHER) < 7
+    refused_by_all(lambda: predict(run), "0 more releases fit the budget of A")
+
+
+def test_a_step_that_is_replayed_has_new_noise_of_all_and_is_paid_again(tmp_path: Path) -> None:
+    """Its sum beside the first one would else show whoever's summand is another."""
+    settings = step_job(tmp_path / "data", {"train": {"checkpoint_every": 2}}, noise_multiplier=NOISE)
+    put: dict[str, list[torch.Tensor]] = {}
+    summand = NoisedPublisher.summand
+
+    def noted(self: NoisedPublisher, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+        released = summand(self, rows, *rest)
+        put.setdefault(self.plan.party, []).append(released.detach().clone())
+        return released
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NoisedPublisher, "summand", noted)
+        run = cut_run(settings, tmp_path / "run", 3)
+        before = {name: paid(run, name) for name in settings.data.names}
+        made = {name: len(each) for name, each in put.items()}
+        resumed = resume(run)
+        assert resumed.summary["started_at"] == 2
+    for name in settings.data.names:
+        assert paid(run, name) == before[name] + sent(run, name)
+        assert len(put[name]) - made[name] == sent(run, name)["embeddings"] == settings.train.epochs - 2 + 1
+        rows = torch.cat(put[name])
+        assert len(torch.unique(rows, dim=0)) == len(rows)
+    assert not list((run / "parties" / OTHER).rglob("*release*")), "nothing of a summand is kept"
 
 
 # From tables

@@ -401,9 +401,12 @@ def noise_of(settings: JobSettings, kind: Kind, publishers: int = 1) -> tuple[fl
     assert own is not None
     gradient = kind in (Kind.GRADIENT, Kind.MASKED_GRADIENT)
     clip = own.settings.gradient_clip if gradient else own.settings.clip
-    if not gradient and vertical(settings).model.combine.strategy == "mean":
-        clip /= len(settings.publishing)
-    return own.multiplier * clip * publishers**0.5, clip * publishers
+    joint, holders = settings.privacy and settings.privacy.joint_noise, len(settings.publishing)
+    exact = joint or (kind is Kind.MASKED and settings.privacy is not None and not settings.privacy.once)
+    if not gradient and vertical(settings).model.combine.strategy == "mean" and not exact:
+        clip /= holders
+    share = (holders - joint.colluding) ** -0.5 if joint and kind is not Kind.GRADIENT else 1.0
+    return own.multiplier * clip * share * publishers**0.5, clip * publishers
 
 
 def signal_limit(settings: JobSettings) -> float:

@@ -23,6 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
+from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
@@ -185,6 +186,7 @@ def _paid(ledger: Path) -> Counter[str]:
 
 def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
     publish, release, embed = HolderCut.publish, NoisedPublisher.embeddings, Collaborative.embed
+    summand = NoisedPublisher.summand
 
     def watched_publish(self: HolderCut, step: int, round_: int, piece: Tensor) -> None:
         if self._publisher.is_open:
@@ -195,6 +197,13 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
         recording.embeddings[self.plan.party].append(rows.detach().clone())
         return release(self, rows, step)
 
+    def watched_summand(
+        self: NoisedPublisher, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0
+    ) -> Tensor:
+        if channel == "embeddings":
+            recording.embeddings[self.plan.party].append(rows.detach().clone())
+        return summand(self, rows, step, channel, finest)
+
     def watched_embed(self: Collaborative, step: int, *, learns: bool) -> Tensor:
         key = (self._session.link.party, step)
         recording.shares[key] = {owner: share.clone() for owner, share in self.shares.items()}
@@ -202,4 +211,5 @@ def _watch(patch: pytest.MonkeyPatch, recording: Recording) -> None:
 
     patch.setattr(HolderCut, "publish", watched_publish)
     patch.setattr(NoisedPublisher, "embeddings", watched_release)
+    patch.setattr(NoisedPublisher, "summand", watched_summand)
     patch.setattr(Collaborative, "embed", watched_embed)

@@ -174,6 +174,7 @@ JOBS = {
     ),
     "replacement": private_job(2, EVERY_STEP | {"neighbours": "replacement"}, combine={"masked": False}),
     "once": private_job(2, EVERY_STEP | {"schedule": "once"}),
+    "joint noise, two rounds": private_job(3, EVERY_STEP | {"joint_noise": {"colluding": 1}}, rounds=2),
     "once, joint noise": private_job(3, EVERY_STEP | {"schedule": "once", "joint_noise": {"colluding": 0}}),
 }
 
@@ -243,7 +244,7 @@ def test_a_run_of_a_broken_publisher_proves_more_than_its_ledger_says(mutate: An
     assert found["B"][1].epsilon > EPSILON
 
 
-@pytest.mark.parametrize(("name", "share"), [("two rounds", 0.25), ("masked", 0.05)])
+@pytest.mark.parametrize(("name", "share"), [("two rounds", 0.25), ("masked", 3 / 64)])
 def test_too_little_noise_shows_over_two_channels_and_rounds_and_through_masks(
     name: str, share: float, tmp_path: Path
 ) -> None:

@@ -131,6 +131,44 @@ def test_a_ledger_has_the_gaussian_release_and_who_is_trusted(unit: dict[str, An
         from_json(to_json(event) | {"colluding": 3})
 
 
+def every_step(holders: int, colluding: int | None, rounds: int = 1, **privacy: Any) -> dict[str, Plan]:
+    more: dict[str, Any] = {} if colluding is None else {"joint_noise": {"colluding": colluding}}
+    settings = job(40, rounds, holders, clip=CLIP, **more, **privacy)
+    return {name: planned(settings, name, nodes=SHAPE[0]) for name in settings.data.names}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_in_every_step_all_add_what_the_one_with_the_most_releases_needs(rounds: int) -> None:
+    """The label holder's gradients are in no sum: their noise is its own, and all of it."""
+    plans, alone = (every_step(4, colluding, rounds, epsilon_total=6.0) for colluding in (1, None))
+    assert {plan.multiplier for plan in plans.values()} == {alone["A"].multiplier}
+    assert alone["A"].multiplier > alone["B"].multiplier
+    assert len({plan.mechanism("embeddings") for plan in plans.values()}) == 1
+    assert plans["A"].epsilon_total == pytest.approx(6.0, rel=1e-8)
+    for name, plan in plans.items():
+        assert plan.step == alone[name].step
+        assert plan.epsilon_total == accountant.total({GaussianEvent(plan.multiplier): plan.releases}, plan.delta)
+        assert isinstance(plan.event, JointGaussianEvent)
+        assert plan.alone_event == GaussianEvent(plan.multiplier)
+        whole = (plan.multiplier * CLIP) ** 2
+        assert plan.mechanism("embeddings").variance == pytest.approx(whole / 3, rel=1e-12)
+        whole = (plan.multiplier * plan.settings.gradient_clip) ** 2
+        assert plan.mechanism("gradients").variance == pytest.approx(whole / 3, rel=1e-12)
+        assert plan.mechanism("gradients", alone=True).variance == pytest.approx(whole, rel=1e-12)
+        assert plan.alone == (name == "A")
+
+
+def test_two_sums_one_after_the_other_are_as_private_as_two_normals() -> None:
+    """Steps compose: the product of the exact laws of what k holders leave in two sums, each moved."""
+    cells, summands, moved, epsilon = 1.5, 3, 2, 1.0
+    law, mu = rounded_normals(cells, summands), moved / (math.sqrt(summands) * cells)
+    here, there = (np.pad(law, each) for each in ((0, moved), (moved, 0)))
+    both = np.clip(np.outer(here, here) - math.exp(epsilon) * np.outer(there, there), 0, None).sum()
+    claimed = accountant.gaussian_delta(epsilon, math.sqrt(2) * mu)
+    assert 0.9 * claimed < both <= claimed + 1e-12
+    assert both > accountant.gaussian_delta(epsilon, mu), "two sums cost no more than one"
+
+
 # What is sent
 
 
@@ -261,7 +299,7 @@ def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
     rows = torch.zeros(SHAPE)
     with NoisedPublisher(joint, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
         door.embeddings(rows, 0)
-    with NoisedPublisher(alone, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
+    with NoisedPublisher(alone, None, system_secrets) as door, refused(ConfigError, key="privacy"):
         door.summand(rows, 0)
     with pytest.raises(NotImplementedError):
         OPEN.summand(rows, 0)
@@ -277,4 +315,15 @@ def test_canaries_are_among_its_rows_and_those_that_are_watched_are_noted() -> N
     there = torch.zeros(SHAPE[0], dtype=torch.bool)
     there[canaries.rows[canaries.coins]] = True
     assert float((lengths[there] - CLIP).abs().max()) < 0.1
+    assert float(lengths[~there].max()) < 0.1
+
+
+def test_canaries_are_among_gradients_that_are_summed() -> None:
+    canaries = Canaries.draw(20, SHAPE[0], system_secrets)
+    plan = every_step(3, 1, 2, noise_multiplier=1e-3, canaries=20)["B"]
+    with NoisedPublisher(plan, None, system_secrets, canaries) as door:
+        lengths = door.summand(torch.zeros(SHAPE), 0, "gradients").norm(dim=1) / plan.settings.gradient_clip
+    there = torch.zeros(SHAPE[0], dtype=torch.bool)
+    there[canaries.rows[canaries.coins]] = True
+    assert float((lengths[there] - 1).abs().max()) < 0.1
     assert float(lengths[~there].max()) < 0.1

@@ -85,6 +85,51 @@ def test_every_release_has_noise_of_its_own() -> None:
             assert abs(float((one - other).std()) - 3 * math.sqrt(2)) < 0.15
 
 
+def test_what_is_added_up_lies_on_one_grid_though_holders_noise_differs() -> None:
+    """The coarsest of them; from a finer one by rounding down, whatever the value, so that the lowest bit is even."""
+    plans = [{name: planned(job(40, epsilon_total=2 + 0.25 * at), name) for name in "AB"} for at in range(24)]
+    cells = [[each[name].mechanism("embeddings").cell for name in "AB"] for each in plans]
+    assert {coarse / fine for coarse, fine in cells} == {1.0, 2.0}
+    for own, (coarse, fine) in zip(plans, cells, strict=True):
+        assert own["A"].sum_cell("embeddings") == own["B"].sum_cell("embeddings") == coarse
+        assert own["A"].sum_cell("gradients") == own["B"].sum_cell("gradients")
+        if coarse == fine:
+            continue
+        x, finest = torch.zeros(4000, 8), 16 * coarse
+        with NoisedPublisher(own["B"], None, system_secrets) as door:
+            for grid, summand in ((coarse, door.summand(x, 0)), (finest, door.summand(x, 1, "embeddings", finest))):
+                whole = summand / grid
+                assert torch.equal(whole, whole.round())
+                assert abs(float((whole % 2).mean()) - 0.5) < 0.02
+                assert float(summand.std()) == pytest.approx(own["B"].multiplier, rel=0.03)
+        return
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_summand_is_paid_for_as_a_release_is(ledger: Ledger, others: int) -> None:
+    with publisher(ledger, noise_multiplier=5) as door:
+        door.plan = replace(door.plan, others=others)
+        door.summand(rows(), 0)
+        door.summand(rows(), 0, "gradients")
+        door.gradients(rows(), 0, deep=True)
+        counts = {"embeddings": 1, "gradients": 2} | ({"others": 2 * others} if others else {})
+        assert door.spent().releases == counts
+
+
+def test_a_summand_has_the_gradient_of_its_clipped_rows() -> None:
+    x = rows().float().requires_grad_()
+    wanted = rows(400, 8).flip(0)
+    with publisher(None, noise_multiplier=1, clip=2) as door:
+        summand = door.summand(x, 0)
+        summand.backward(wanted)
+    assert summand.dtype == torch.float64
+    plain = x.detach().clone().requires_grad_()
+    clip_rows(plain, 2.0, 2).backward(wanted.float())
+    assert x.grad is not None
+    assert plain.grad is not None
+    assert float((x.grad - plain.grad).abs().max()) < 1e-5
+
+
 def test_channels_have_their_own_clip() -> None:
     x = 100 * torch.ones(50, 4, dtype=torch.float64)
     with publisher(None, noise_multiplier=1e-6, clip=3, gradient_clip=0.01) as door:

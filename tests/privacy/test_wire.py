@@ -58,6 +58,7 @@ ONCE: dict[str, Any] = {"schedule": "once", "noise_multiplier": 2.0, "clip": 0.5
 PRIVATE = {
     "masked": private_job(2, EVERY_STEP),
     "masked, three, two rounds": private_job(3, EVERY_STEP, rounds=2),
+    "joint noise, two rounds": private_job(4, EVERY_STEP | {"joint_noise": {"colluding": 2}}, rounds=2),
     "not masked": private_job(2, EVERY_STEP, combine={"masked": False}),
     "not masked, two rounds": private_job(2, EVERY_STEP, rounds=2, combine={"masked": False}),
     "three, concat": private_job(3, EVERY_STEP, combine={"strategy": "concat"}, head={"logit_hops": 1}),
@@ -217,10 +218,13 @@ def test_mutant_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         is_leak(PRIVATE[name], r"has (\d+ rows without noise|entries of size)")
 
 
-@pytest.mark.parametrize("name", ["masked", "not masked", "once", "once, masked"])
+@pytest.mark.parametrize("name", ["masked", "joint noise, two rounds", "not masked", "once", "once, masked"])
 def test_mutant_less_noise_than_was_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    draw = Gaussian.draw
-    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, source) * 0.85)
+    draw, share = (
+        Gaussian.draw,
+        0.75 if name in ("masked", "joint noise, two rounds") else 0.85,
+    )  # a share of the grid where sums are
+    monkeypatch.setattr(Gaussian, "draw", lambda self, shape, source: draw(self, shape, source) * share)
     is_leak(PRIVATE[name], r"has entries of size 0\.\d+; paid for was noise of")
 
 

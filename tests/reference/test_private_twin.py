@@ -64,6 +64,33 @@ def test_with_nodes_that_only_one_holder_knows_and_concat() -> None:
     assert_twins(settings, with_own_nodes(small_parties(3), (5, 0, 4)), steps=6)
 
 
+@pytest.mark.parametrize(("holders", "colluding", "rounds"), [(3, 1, 1), (4, 1, 2), (5, 3, 1)])
+def test_with_noise_that_is_made_jointly_every_weight_equals_the_twins(
+    holders: int, colluding: int, rounds: int
+) -> None:
+    """Rows with a share each are summed as they are, and divided by the server; so are gradients of rounds."""
+    noise = {"noise_multiplier": 0.3, "clip": 0.8, "gradient_clip": 0.02, "joint_noise": {"colluding": colluding}}
+    settings = job(
+        holders,
+        dropout_everywhere(),
+        {
+            "model": {"rounds": rounds, "initial": {"method": "individual"}, "local": {"model": "sage-mean"}},
+            "privacy": {"schedule": "every-step", **noise},
+        },
+    )
+    assert_twins(settings, with_own_nodes(small_parties(holders), (5, 0, 4, 1, 2)[:holders]), steps=6)
+
+
+@pytest.mark.parametrize("joint", [None, {"colluding": 1}])
+def test_with_next_to_no_noise_sums_give_what_the_job_without_noise_gives(joint: Settings | None) -> None:
+    """The limiting case: who divides them, and by what, changes nothing."""
+    model: Settings = {"model": {"rounds": 2, "initial": {"method": "individual"}, "combine": {"bits": 40}}}
+    noise = {"noise_multiplier": 1e-7, "clip": 100, "gradient_clip": 100, **({"joint_noise": joint} if joint else {})}
+    privacy: Settings = {"privacy": {"schedule": "every-step", **noise}}
+    plain, private = (federate(job(3, model, *more), small_parties(3), 0) for more in ((), (privacy,)))
+    assert float((plain.label_holder.logits - private.label_holder.logits).abs().max()) < 1e-3
+
+
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool) -> None:

@@ -329,6 +329,28 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
         read_spent(run)
 
 
+def test_in_every_step_joint_noise_is_what_the_label_holder_needs() -> None:
+    model = {"initial": {"method": "individual"}}
+    settings = job(holders=4, model=model, epsilon_total=4, joint_noise={"colluding": 1})
+    alone = job(holders=4, model=model, epsilon_total=4)
+    found, without = facts(settings), facts(alone)
+    assert found["holds against"] == ["the server and at most 1 of the other 3 holders, all together"] * 2
+    assert found["noise made by"] == ["any 3 of 4"] * 2
+    assert found["noise over clip"] == [without["noise over clip"][0]] * 2
+    assert found["total ε"][0] == without["total ε"][0] == "4"
+    assert 2 < float(found["total ε"][1]) < 4
+    embeddings, gradients = (
+        [float(each[f"its deviation in {what}"][0]) for each in (found, without)]
+        for what in ("embeddings", "gradients")
+    )
+    assert embeddings[0] == pytest.approx(embeddings[1] / 3**0.5, rel=1e-3)
+    assert gradients[0] == gradients[1]
+    assert any("the noise of a sum is as much as A needs" in note for note in budget_notes(settings))
+    needed = {fact["holder"]: fact["noise_multiplier"] for fact in noise_facts(settings, [4.0])}
+    assert len(set(needed.values())) == 1
+    assert max(needed.values()) == max(fact["noise_multiplier"] for fact in noise_facts(alone, [4.0]))
+
+
 @pytest.mark.parametrize(
     ("colluding", "against"),
     [

@@ -66,6 +66,11 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", SERVER, Kind.GRADIENT): "noisy gradient of z_L; spread over the label holder's edges",
         ("A", SERVER, Kind.MASKED_GRADIENT): "masked noisy gradients of earlier rounds",
     },
+    "every step, noise made jointly": {
+        ("B", SERVER, Kind.MASKED): "masked noisy embeddings, each with a share of the noise",
+        ("B", SERVER, Kind.MASKED_GRADIENT): "masked noisy gradients of earlier rounds, each with a share of the noise",
+        ("A", SERVER, Kind.GRADIENT): "noisy gradient of z_L; spread over the label holder's edges",
+    },
     "labels perturbed": {
         (SERVER, "B", Kind.GRADIENT): "; ".join(
             (

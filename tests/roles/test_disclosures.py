@@ -110,6 +110,9 @@ PRIVATE: dict[str, JobSettings] = {
     "every step, not masked": private_job(
         3, {"noise_multiplier": 1.0}, rounds=2, combine={"masked": False}, server={"layers": 0}
     ),
+    "every step, noise made jointly": private_job(
+        3, {"noise_multiplier": 1.0, "joint_noise": {"colluding": 1}}, rounds=2, head={"logit_hops": 1}
+    ),
     "once, masked": private_job(3, {"schedule": "once", "epsilon_total": 4.0}),
     "once, noise made jointly": private_job(
         4, {"schedule": "once", "epsilon_total": 4.0, "joint_noise": {"colluding": 1}}

@@ -222,7 +222,6 @@ def test_what_is_noised_jointly_stays_on_the_grid_of_its_noise() -> None:
         ({"model": {"combine": {"strategy": "concat"}}}, {}, "privacy.joint_noise"),
         ({}, {"mechanism": "laplace"}, "mechanism"),
         ({}, {"mechanism": "james-stein-plus"}, "mechanism"),
-        ({}, {"schedule": "every-step"}, "schedule"),
         ({}, {"noise_multiplier": 0}, "noise_multiplier"),
         ({}, {"unit": "edge", "aggregation": {"hops": 2, "dim": DIM}}, "aggregation.hops"),
     ],

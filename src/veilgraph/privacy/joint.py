@@ -39,6 +39,11 @@ At d = 64 and k = 8 that is 10^-4 more ε (typically 2·10^-5), and at ε ≤ 16
 has no noise but that holder's shares, 2τ² in place of 2σ²C². So every sum has new noise of all holders, and is paid
 for by all; nothing is kept, and what was kept of jobs without this is not used. A sum of which one summand is missing
 cannot be opened: the masks of that session do not cancel.
+
+*In every step.* Sums follow each other, and what is summed next depends on what was opened, never on a share by itself:
+the adversary knows R_1 + … + R_k of a step, and nothing else is made of any R_j. So R of a step is as new given all
+that was seen before, its law is the one above, and steps compose adaptively as Gaussian releases of σ do. A holder that
+is sent what came of a sum has its own share in it and takes it off: it is one of the t, which are then at least 1.
 """
 
 from __future__ import annotations

@@ -41,7 +41,11 @@ class Plan:
         hops: over how many hops of the holder's edges a released row depends on features; None: any number.
         own_rows: with noise in every hop, whether nodes' own rows may be released beside their neighbours' sums.
         moved: with noise in every hop, how far all matrices of a release move together, in clips; else None.
-        joint: who makes the noise of embeddings together; None where the holder adds all of it.
+        joint: who makes the noise of sums together; None where the holder adds all of it.
+        alone: of the gradients of a training step, how many are in no sum, so that their noise is the holder's own.
+        spare: how many releases more than this holder's another foresees whose rows are in the same sums. Noise that
+            they make jointly is what the one with the most needs.
+        is_summed: whether what is published in sums is whole numbers of one grid, and is added up as it was released.
         single: what ledgers call a release with noise in every hop.
     """
 
@@ -57,6 +61,9 @@ class Plan:
     moved: float | None = None
     own_rows: bool = True
     joint: Joint | None = None
+    alone: int = 0
+    spare: int = 0
+    is_summed: bool = False
     single: Channel = "embeddings"
 
     @property
@@ -87,6 +94,9 @@ class Plan:
     @cached_property
     def multiplier(self) -> float:
         """Noise over the clip: standard deviation over C, Laplace's scale over C; 0 for none."""
+        return self._multiplier_of(self.releases if self.joint is None else self.releases + self.spare)
+
+    def _multiplier_of(self, releases: int) -> float:
         privacy = self.settings
         if privacy.noise_multiplier is not None:
             return privacy.noise_multiplier
@@ -94,8 +104,13 @@ class Plan:
             return 0.0
         mechanism = MECHANISMS[privacy.mechanism]
         if privacy.epsilon_step is None:
-            return mechanism.for_total(self._budget, self.delta, self.releases, self.clips)
+            return mechanism.for_total(self._budget, self.delta, releases, self.clips)
         return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
+
+    @cached_property
+    def _largest_multiplier(self) -> float:
+        """Of all whose rows are in the same sums."""
+        return self._multiplier_of(self.releases + self.spare)
 
     @property
     def clips(self) -> float:
@@ -126,16 +141,24 @@ class Plan:
     @property
     def event(self) -> Event | None:
         """What every one of the releases does; None without noise, which is no differential privacy."""
+        return self._event_by(self.joint)
+
+    @property
+    def alone_event(self) -> Event | None:
+        """What a release does that is in no sum: the noise is this holder's, and it holds whoever colludes."""
+        return self._event_by(None)
+
+    def _event_by(self, joint: Joint | None) -> Event | None:
         if self.multiplier == 0:
             return None
         unit, relation = self.settings.unit, self.settings.relation
         if self.moved is not None:
             return AggregationEvent(self.multiplier * sensitivity_in_clips(relation) / self.moved, relation, unit)
         event: Event
-        if self.joint is None:
-            event = self.mechanism("embeddings").event(relation)
+        if joint is None:
+            event = MECHANISMS[self.settings.mechanism](self.settings.clip, self.multiplier).event(relation)
         else:
-            event = JointGaussianEvent(self.multiplier, relation, "row", self.joint.holders, self.joint.colluding)
+            event = JointGaussianEvent(self.multiplier, relation, "row", joint.holders, joint.colluding)
         return for_unit(event, unit, self.rows) if unit in ("edge", "node") else event
 
     @property
@@ -143,13 +166,23 @@ class Plan:
         """The largest total ε that training and the foreseen predictions can come to: the job's budget ends them."""
         return min(self.epsilon_total, self._budget)
 
-    def mechanism(self, channel: Channel) -> Mechanism:
-        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share."""
-        clip, multiplier = self.settings.gradient_clip, self.multiplier
-        if channel == "embeddings":
-            clip = self.settings.clip
-            multiplier *= 1.0 if self.joint is None else self.joint.share
-        return MECHANISMS[self.settings.mechanism](clip, multiplier)
+    def mechanism(self, channel: Channel, *, alone: bool = False) -> Mechanism:
+        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share of a sum's.
+
+        Args:
+            channel: what is published.
+            alone: whether it is in no sum.
+        """
+        return self._mechanism(channel, self.multiplier, alone=alone)
+
+    def sum_cell(self, channel: Channel) -> float:
+        """Of the grid of sums: of all whose rows are in them the coarsest, the same at every holder."""
+        return self._mechanism(channel, self._largest_multiplier).cell
+
+    def _mechanism(self, channel: Channel, multiplier: float, *, alone: bool = False) -> Mechanism:
+        clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
+        share = 1.0 if self.joint is None or alone else self.joint.share
+        return MECHANISMS[self.settings.mechanism](clip, multiplier * share)
 
     @property
     def epsilon_release(self) -> float:

@@ -73,9 +73,11 @@ class NoisedPublisher(Publisher):
         self._canaries, self._kept, self._sent = canaries, kept, sent
         self.clean = torch.empty(0)
         self._ledger, self._source = ledger, source
-        self._event = plan.event
+        self._event, self._alone_event = plan.event, plan.alone_event
+        self.is_summed = plan.is_summed and self._event is not None
+        self._is_joint = self.is_summed and plan.joint is not None
         self._background = ThreadPoolExecutor(1, thread_name_prefix="noise")
-        self._coming: dict[tuple[Channel, tuple[int, ...]], Future[Tensor]] = {}
+        self._coming: dict[tuple[Mechanism, tuple[int, ...]], Future[Tensor]] = {}
 
     @override
     def close(self) -> None:
@@ -88,7 +90,7 @@ class NoisedPublisher(Publisher):
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
         """
-        if self.plan.joint is not None:
+        if self._is_joint:
             raise ConfigError(
                 "privacy.joint_noise: rows have a share of the noise alone, and go nowhere but under masks; release "
                 "them as a summand",
@@ -98,20 +100,29 @@ class NoisedPublisher(Publisher):
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         self.pay_for_others(step)
-        released = self._release(rows.detach(), "embeddings", step)
-        return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
+        return self._in_place_of(rows, self._release(rows.detach(), "embeddings", step).to(rows.dtype), clip)
 
     @override
-    def summand(self, rows: Tensor, step: int) -> Tensor:
-        if self.plan.joint is None or self._event is None:
+    def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
+        if not self.is_summed:
             raise ConfigError(
-                "privacy.joint_noise: the job has none, and each holder's noise is its own; release embeddings",
-                key="privacy.joint_noise",
+                "privacy: the job's releases are not added up as they are; release embeddings, or gradients",
+                key="privacy",
             )
-        rows = self._before_noise(rows, step).detach()
-        if self._ledger is not None:
-            self._ledger.spend(self._event, "embeddings", step)
-        return self.plan.mechanism("embeddings").release(rows, self._source)
+        if channel == "embeddings":
+            clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
+        else:
+            clip = self.plan.settings.gradient_clip
+            rows = self._planted(rows, clip, step)
+        self.pay_for_others(step)
+        released = self._release(rows.detach(), channel, step)
+        cell = self.plan.sum_cell(channel) if self._is_joint else max(self.plan.sum_cell(channel), finest)
+        if cell > self.plan.mechanism(channel).cell:
+            released.div_(cell).floor_().mul_(cell)  # to the nearest, every other one would be even
+        return self._in_place_of(rows, released, clip)
+
+    def _in_place_of(self, rows: Tensor, released: Tensor, clip: float) -> Tensor:
+        return cast(Tensor, _Released.apply(rows, released, clip, self._order))  # type: ignore[no-untyped-call]
 
     def _before_noise(self, rows: Tensor, step: int) -> Tensor:
         """Embeddings with the canaries among them; those that an audit watches are noted."""
@@ -156,8 +167,14 @@ class NoisedPublisher(Publisher):
         if self._event is None:
             return clip_rows(rows, clip, self._order)
         if not deep:
+            if self._is_joint:
+                raise ConfigError(
+                    "privacy.joint_noise: gradients of a round have a share of the noise alone, and go nowhere but "
+                    "under masks; release them as a summand",
+                    key="privacy.joint_noise",
+                )
             self.pay_for_others(step)
-        return self._release(rows, "gradients", step).to(rows.dtype)
+        return self._release(rows, "gradients", step, alone=deep).to(rows.dtype)
 
     @override
     def cell(self, channel: Channel) -> float:
@@ -218,9 +235,12 @@ class NoisedPublisher(Publisher):
 
     @override
     def expect(self, steps: int, step: int) -> None:
+        if self._ledger is None or self._event is None or self._alone_event is None:
+            return
         for channel, each in self.plan.step.items():
-            if each and self._ledger is not None and self._event is not None:
-                self._ledger.reserve(self._event, channel, step, each * steps)
+            alone = self.plan.alone if channel == "gradients" else 0
+            for event, count in (Counter({self._event: each - alone}) + Counter({self._alone_event: alone})).items():
+                self._ledger.reserve(event, channel, step, count * steps)
 
     @property
     def _order(self) -> int:
@@ -236,19 +256,21 @@ class NoisedPublisher(Publisher):
         if self.plan.others and self._ledger is not None and self._event is not None:
             self._ledger.spend(self._event, "others", step, self.plan.others)
 
-    def _release(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
-        mechanism, shape = self.plan.mechanism(channel), tuple(rows.shape)
+    def _release(self, rows: Tensor, channel: Channel, step: int, *, alone: bool = False) -> Tensor:
+        mechanism, shape = self.plan.mechanism(channel, alone=alone), tuple(rows.shape)
         if self._sent is not None and self._event is not None:
             anew = lambda new: mechanism.apply(new, mechanism.draw(tuple(new.shape), self._source))  # noqa: E731
             return self._sent.release(channel, rows, self._event, repr(mechanism), anew, partial(self._pay, channel))
         if self._kept is not None and self._event is not None:
             noised = lambda: mechanism.apply(rows, mechanism.draw(shape, self._source))  # noqa: E731
             return release_once(self._kept, self._ledger, self._event, channel, noised)
-        if self._ledger is not None and self._event is not None:
-            self._ledger.spend(self._event, channel, step)
-        coming = self._coming.pop((channel, shape), None) or self.draw_release(mechanism, shape)
+        event = self._alone_event if alone else self._event
+        if self._ledger is not None and event is not None:
+            self._ledger.spend(event, channel, step)
+        coming = self._coming.pop((mechanism, shape), None) or self.draw_release(mechanism, shape)
         released = mechanism.apply(rows, coming.result())
-        self._coming[channel, shape] = self.draw_release(mechanism, shape)
+        if not self.plan.settings.once:
+            self._coming[mechanism, shape] = self.draw_release(mechanism, shape)
         return released
 
     def _pay(self, channel: Channel, released: Tensor) -> None:
@@ -289,11 +311,12 @@ class _Released(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, released: Tensor, clip: float, order: int) -> Tensor:  # noqa: ANN401 - torch's
         ctx.save_for_backward(rows)
         ctx.clip, ctx.order = clip, order
-        return released.to(rows.dtype)
+        return released
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401 - torch's
-        (rows,), (gradient,) = ctx.saved_tensors, gradients
+        (rows,) = ctx.saved_tensors
+        gradient = gradients[0].to(rows.dtype)
         lengths = torch.linalg.vector_norm(rows, ctx.order, dim=1, keepdim=True)
         bounded = lengths.clamp_min(ctx.clip)
         factors = ctx.clip / bounded

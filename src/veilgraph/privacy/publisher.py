@@ -39,6 +39,7 @@ class Publisher:
 
     Attributes:
         is_open: whether embeddings go through as they are.
+        is_summed: whether they go through as ``summand``, to be added up as they are.
         values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
         label_door: the door for labels that are learned from perturbed; None where this party perturbs none.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
@@ -48,6 +49,7 @@ class Publisher:
     """
 
     is_open: bool = True
+    is_summed: bool = False
     values: LocalPublisher | None = None
     label_door: LabelPublisher | None = None
     watched: Tensor | None = None
@@ -80,21 +82,25 @@ class Publisher:
         """
         raise NotImplementedError("an open door has no hops to noise")
 
-    def summand(self, rows: Tensor, step: int) -> Tensor:
-        """Releases rows with this holder's share of a sum's noise, to be sent under masks alone, and never again.
+    def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
+        """Releases rows to be added up under masks, with all of this holder's noise or its share of the sum's.
+
+        With a share they are sent under masks alone, and never again.
 
         Args:
             rows: Tensor[C, d].
             step: of the job.
+            channel: what they are, embeddings or gradients.
+            finest: grid that is held by what carries them; a share on a finer one is left as it is.
 
         Returns:
-            Tensor[C, d] float64, multiples of ``cell``.
+            Tensor[C, d] float64, differentiable, multiples of one public number, the same at all holders.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.
-            ConfigError: the job's holders make no noise together.
+            ConfigError: the job's releases are not added up.
         """
-        raise NotImplementedError("an open door has no share of a noise")
+        raise NotImplementedError("an open door has no grid to add rows up on")
 
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
         """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.

@@ -149,8 +149,8 @@ class PrivacySettings(Settings):
     )
     joint_noise: JointNoiseSettings | None = Field(
         None,
-        description="noise made together under masks, once and gaussian only: ε then rests on other holders' noise as "
-        "well; null: each holder adds all that its ε needs",
+        description="noise made together under masks, gaussian only: ε then rests on other holders' noise as well; "
+        "null: each holder adds all that its ε needs",
     )
     predictions: int = Field(
         0,
@@ -212,13 +212,11 @@ class PrivacySettings(Settings):
         return self
 
     def _check_joint_noise(self) -> None:
-        rules = (
-            ("schedule", self.schedule, "once", "rows of every step are rounded before they are summed"),
-            ("mechanism", self.mechanism, "gaussian", "shares of other noise, or shrunk rows, are not its sum"),
-        )
-        for name, value, needed, why in rules:
-            if value != needed:
-                raise ValueError(f"{name}={value!r} with joint_noise: {why}; set {name} to {needed}, or leave it out")
+        if self.mechanism != "gaussian":
+            raise ValueError(
+                f"mechanism={self.mechanism!r} with joint_noise: shares of other noise, or shrunk rows, are not its "
+                "sum; set mechanism to gaussian, or leave it out"
+            )
         if self.aggregation is not None:
             raise ValueError(
                 f"aggregation.hops={self.aggregation.hops} with joint_noise: a hop computes with the holder's own "

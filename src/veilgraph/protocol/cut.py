@@ -82,6 +82,9 @@ class HolderCut:
         publisher = self._publisher
         if publisher.is_open:
             return None
+        if publisher.is_summed:
+            finest = 2.0**-self._bits
+            return lambda rows: publisher.summand(rows.cpu(), step, "embeddings", finest).to(rows.device)
         cell = publisher.cell("embeddings")
         return lambda rows: self._off_grid(publisher.embeddings(rows.cpu(), step), cell).to(rows.device)
 
@@ -91,26 +94,16 @@ class HolderCut:
         return self._off_grid(released, self._publisher.cell("embeddings"))
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
-        """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d]."""
+        """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d].
+
+        What is to be added up as it was released is sent so, to the bit.
+
+        Raises:
+            ConfigError: there are no masks for that.
+        """
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
         self._note_canaries(clear)
         self._publish(masked, clear, piece.detach(), f"local embeddings of round {round_}", self._bits)
-
-    def publish_summand(self, step: int, round_: int, rows: Tensor) -> None:
-        """Releases rows with a share of their sum's noise, and sends them under masks, to the bit as released: [N, d].
-
-        Raises:
-            ConfigError: there are no masks.
-        """
-        if self._masks is None:
-            raise ConfigError(
-                "privacy.joint_noise: there are no masks, and a share of the noise protects nothing; mask",
-                key="privacy.joint_noise",
-            )
-        released = self._publisher.summand(rows.cpu(), step)
-        masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
-        self._note_canaries(clear)
-        self._publish(masked, clear, released, f"local embeddings of round {round_}", self._bits, exactly=True)
 
     def _note_canaries(self, tag: Tag) -> None:
         """In a recorded view of a run with canaries in its data: what their rows were before the noise."""
@@ -120,7 +113,11 @@ class HolderCut:
 
     def publish_gradient(self, step: int, round_: int, gradient: Tensor) -> None:
         """Sends this branch's gradient of the combined embedding of ``round_`` (< R): [N, d]."""
-        gradient = self._off_grid(self.noised_gradient(gradient, step), self._publisher.cell("gradients"))
+        publisher = self._publisher
+        if publisher.is_summed:
+            gradient = publisher.summand(gradient.cpu(), step, "gradients", 2.0**-GRADIENT_BITS)
+        else:
+            gradient = self._off_grid(self.noised_gradient(gradient, step), publisher.cell("gradients"))
         masked, clear = Tag(Kind.MASKED_GRADIENT, step, round_), Tag(Kind.GRADIENT, step, round_)
         self._publish(masked, clear, gradient, f"gradients of round {round_}", GRADIENT_BITS)
 
@@ -144,13 +141,18 @@ class HolderCut:
         """What will be masked, without the noise's grid: in the low bits of a sum that would tell of its summands."""
         return released if self._masks is None or not cell else released + self._masks.rounding.within(released, cell)
 
-    def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int, *, exactly: bool = False) -> None:
-        values = values.cpu()
+    def _publish(self, masked: Tag, clear: Tag, values: Tensor, what: str, bits: int) -> None:
+        values, is_summed = values.cpu(), self._publisher.is_summed
         if self._masks is None:
+            if is_summed:
+                raise ConfigError(
+                    "privacy: there are no masks, and what is released to be added up goes under them alone; mask",
+                    key="privacy",
+                )
             self._link.send(SERVER, clear, values.to(self._dtype).contiguous())
         else:
             purpose = f"{what}/{masked.round}"
-            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=exactly)
+            hidden = self._masks.hidden_for(self._link, masked, values, bits, purpose, _REMEDY, exactly=is_summed)
             self._link.send(SERVER, masked, hidden)
 
 

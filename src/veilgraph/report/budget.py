@@ -166,7 +166,7 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
         "clip C of gradients": if_any(gradients, f"{privacy.gradient_clip:g}"),
         "noise over clip": if_any(every, f"{planned.multiplier:.4g}"),
         "its deviation in embeddings": if_any(every, _deviation(planned, "embeddings")),
-        "its deviation in gradients": if_any(gradients, _deviation(planned, "gradients")),
+        "its deviation in gradients": if_any(gradients, _deviation(planned, "gradients", alone=planned.alone > 0)),
         "unit": privacy.unit,
         "neighbours": privacy.relation,
         "rows that a unit changes": if_any(every, changed),
@@ -179,9 +179,9 @@ def _facts(planned: Plan, against: str) -> dict[str, str]:
     }
 
 
-def _deviation(planned: Plan, channel: Channel) -> str:
-    """Of the noise on one entry."""
-    return f"{math.sqrt(planned.mechanism(channel).variance) if planned.multiplier else 0.0:.4g}"
+def _deviation(planned: Plan, channel: Channel, *, alone: bool = False) -> str:
+    """Of the noise on one entry; ``alone``: of the label holder's gradients, those that are in no sum."""
+    return f"{math.sqrt(planned.mechanism(channel, alone=alone).variance) if planned.multiplier else 0.0:.4g}"
 
 
 def _has_room(planned: Plan) -> bool:

@@ -149,7 +149,8 @@ def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, P
 def _of_total(planned: Plan, total: float, horizon: Horizon) -> Plan:
     """With the noise by which everything until the horizon has that total."""
     mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
-    noise = mechanism.for_total(total, planned.delta, horizon.releases(planned), planned.clips)
+    releases = horizon.releases(planned) + (horizon.jobs * planned.spare if planned.joint else 0)
+    noise = mechanism.for_total(total, planned.delta, releases, planned.clips)
     update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
     return replace(planned, settings=privacy.model_copy(update=update))
 

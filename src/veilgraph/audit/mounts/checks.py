@@ -99,34 +99,36 @@ def _noisy(case: Case, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     plans = {
         name: paradigm_of(settings).plan(settings, name, case.graph(name).num_nodes) for name in settings.data.names
     }
-    noise: dict[tuple[PartyId, Channel], tuple[float, tuple[float, ...]]] = {}
+    noise: dict[tuple[PartyId, Kind], tuple[float, tuple[float, ...]]] = {}
     for name, of in plans.items():
         if of is not None and of.multiplier > 0 and settings.privacy is not None:
-            noise[name, "embeddings"] = float(np.sqrt(of.mechanism("embeddings").variance)), of.longest
-            clip = settings.privacy.gradient_clip
-            noise[name, "gradients"] = of.multiplier * clip, (clip,)
+            for kind, channel in (*_MASKED.items(), *_CLEAR.items()):
+                mechanism = of.mechanism(channel, alone=kind is Kind.GRADIENT)
+                longest = of.longest if channel == "embeddings" else (settings.privacy.gradient_clip,)
+                noise[name, kind] = float(np.sqrt(mechanism.variance)), longest
     shared = vertical(settings).sent_divisor
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
     for kind, channel in _MASKED.items():
-        if all((name, channel) in noise for name in holders) and settings.is_masked:
+        if all((name, kind) in noise for name in holders) and settings.is_masked:
             parts = shared if channel == "embeddings" else 1
-            deviation = float(np.sqrt(sum(noise[name, channel][0] ** 2 for name in holders))) / parts
-            longest = [sum(each) / parts for each in zip(*(noise[name, channel][1] for name in holders), strict=True)]
+            deviation = float(np.sqrt(sum(noise[name, kind][0] ** 2 for name in holders))) / parts
+            bounds = zip(*(noise[name, kind][1] for name in holders), strict=True)
+            lengths = tuple(sum(each) / parts for each in bounds)
             for round_ in range(1, vertical(settings).model.rounds + 1):
                 rows = together(view, kind, round_, holders)
                 bits = vertical(settings).model.combine.bits if channel == "embeddings" else GRADIENT_BITS
                 unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
                 for place in range(len(rows)):
-                    found.setdefault(holders, []).extend(_side_by_side(rows[place] * unit, deviation, longest))
+                    found.setdefault(holders, []).extend(_side_by_side(rows[place] * unit, deviation, lengths))
     for kind, channel in _CLEAR.items():
         for name in settings.data.names:
-            if (name, channel) not in noise:
+            if (name, kind) not in noise:
                 continue
-            deviation, longest = noise[name, channel][0], list(noise[name, channel][1])
+            deviation, lengths = noise[name, kind]
             parts = shared if channel == "embeddings" else 1
             for seen in view.received(kind, name):
                 if channel == "gradients" or seen.tag.round > 0:
-                    of_parts = [each / parts for each in longest]
+                    of_parts = [each / parts for each in lengths]
                     found.setdefault((name,), []).extend(
                         _side_by_side(numbers(seen.tensor()), deviation / parts, of_parts)
                     )

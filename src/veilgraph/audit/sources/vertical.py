@@ -60,7 +60,7 @@ class VerticalSource(Source):
         model, publishing = vertical(settings).model, settings.publishing
         if view.party == SERVER and settings.is_masked:
             for round_ in range(1, model.rounds + 1):
-                if vertical(settings).has_joint_noise:  # whole numbers of one public grid, whatever their summands are
+                if vertical(settings).sums_releases:  # whole numbers of one public grid, whatever their summands are
                     break
                 rows = together(trained, Kind.MASKED, round_, publishing)
                 yield OpenedSum(f"the sums of round {round_}", rows, model.combine.bits, publishing)

@@ -21,6 +21,7 @@ from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
 from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding
 from veilgraph.paradigms.vertical.network import HolderNetwork, next_input
+from veilgraph.paradigms.vertical.released import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.batches import Batch
@@ -48,7 +49,14 @@ class DataHolder(Role):
         model = vertical(session.settings).model
         self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=session.settings.is_relational)
         self._network = HolderNetwork(
-            model, len(session.holders), self.adjacency, session.streams, session.dtype, session.custom, graph.common
+            model,
+            len(session.holders),
+            self.adjacency,
+            session.streams,
+            session.dtype,
+            session.custom,
+            graph.common,
+            is_summed=vertical(session.settings).sums_releases,
         ).to(session.device)
         self.nodes = graph.common
         self._shape = (graph.common, model.dim)
@@ -84,7 +92,7 @@ class DataHolder(Role):
             restarts=session.restarts,
             nonce=session.nonce(),
             alignment=session.alignment,
-            refuses=session.refuses or refuses,
+            refuses=session.refuses or refuses or off_the_ring(session.settings, graph),
             steps=steps,
         )
         hellos = agree_within(session, mine)
@@ -193,7 +201,7 @@ class DataHolder(Role):
         common, after = self.graph.common, None  # the gradient of the next round's input
         for round_ in range(self._rounds, 0, -1):
             output, own = self._outputs[round_ - 1]
-            roots, gradients = [output], [self._cut.gradient(step, round_, self._shape)]
+            roots, gradients = [output], [self._cut.gradient(step, round_, self._shape).to(output.dtype)]
             if own is not None and after is not None:  # t of the own nodes went into the next round as it was
                 roots.append(own)
                 gradients.append(after[common:])

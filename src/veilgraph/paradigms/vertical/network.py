@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
 from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.nn.combine.parts import Unchanged
 from veilgraph.nn.combine.strategy import AnyCombineSettings, CombineSettings, build_combine
 from veilgraph.nn.deep import ServerSettings, build_deep
 from veilgraph.nn.dropout import dropout
@@ -58,6 +59,7 @@ class HolderNetwork(nn.Module):
         dtype: of the weights.
         custom: for ``local.model: custom``.
         common: C, how many of the nodes, the first, all holders know; default: N.
+        is_summed: whether rows are added up as they were released, and weighed by nobody.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class HolderNetwork(nn.Module):
         dtype: torch.dtype,
         custom: CustomModel | None = None,
         common: int | None = None,
+        *,
+        is_summed: bool = False,
     ) -> None:
         super().__init__()
         self._adjacency = adjacency
@@ -90,7 +94,7 @@ class HolderNetwork(nn.Module):
             for round_ in range(1, settings.rounds + 1)
         )
         combine = build_combine(settings.combine)
-        self.contribution = combine.holder_part(settings.dim, holders, adjacency)
+        self.contribution = Unchanged() if is_summed else combine.holder_part(settings.dim, holders, adjacency)
         weight = combine.holder_weight(holders, adjacency)
         self.weight = None if weight is None else weight[: self._common]
 
@@ -167,17 +171,29 @@ def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
 
 
 class ServerNetwork(nn.Module):
-    """What the server computes between the holders' contributions and z_L."""
+    """What the server computes between the holders' contributions and z_L.
 
-    def __init__(self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype) -> None:
+    Args:
+        settings: of the model.
+        holders: P.
+        streams: the server's.
+        dtype: of the weights.
+        divisor: of the sum, where holders have not divided what they contribute.
+    """
+
+    def __init__(
+        self, settings: ModelSettings, holders: int, streams: LearningStreams, dtype: torch.dtype, divisor: int = 1
+    ) -> None:
         super().__init__()
+        self._divisor = divisor
         self.combine = build_combine(settings.combine)
         width = self.combine.output_dim(settings.dim, holders)
         self.deep = build_deep(width, settings.dim, settings.server, streams=streams, dtype=dtype)
 
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None) -> Tensor:
         """COMBINE: all contributions, or their sum alone where the strategy is linear."""
-        return self.combine.merge(pieces, weight_total)
+        merged = self.combine.merge(pieces, weight_total)
+        return merged if self._divisor == 1 else merged / self._divisor
 
 
 def deep_width(settings: ModelSettings, holders: int) -> int:

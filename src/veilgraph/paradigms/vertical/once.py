@@ -161,9 +161,6 @@ class ReleasingHolder(OnceRole):
             released = cut.release_sums(*sums_to_release(graph, session), graph.common)[places]
         else:
             rows = embedding_to_release(graph, session)[places]
-            if vertical(job).has_joint_noise:
-                cut.publish_summand(0, _ROUND, rows)
-                return alone([], session.nonce())
             release = cut.release(0)
             released = rows if release is None else release(rows)
         cut.publish(0, _ROUND, released / vertical(job).sent_divisor)
@@ -210,7 +207,7 @@ class ReleaseServer(OnceRole):
             )
             linear = self._strategy.linear
             pieces = [cut.total(0, _ROUND, shape)] if linear else cut.each(0, _ROUND, shape)
-            combined = self._strategy.merge(pieces) * (vertical(job).sent_divisor / (vertical(job).divisor or 1))
+            combined = self._strategy.merge(pieces) / vertical(job).left_divisor
             cut.send_combined(0, _ROUND, combined, to=[job.data.label_party])
         return alone([], session.nonce())
 

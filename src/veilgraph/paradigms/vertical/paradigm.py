@@ -89,6 +89,11 @@ class Vertical(Paradigm[VerticalJob]):
                 "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
                 "model.initial.method=individual and model.local.model=appnp"
             ]
+        if job.has_joint_noise and not job.learns_alone:
+            return [
+                f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it "
+                "in every step: of the others the total ε is less with the same noise"
+            ]
         if method == "individual":
             return []
         return [
@@ -202,7 +207,7 @@ class Vertical(Paradigm[VerticalJob]):
             if why := too_many_neighbours(job.privacy, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
             if why := off_the_ring(job, graph):
-                raise ConfigError(f"{graph.party} refuses the job: {why}", key="model.combine.bits")
+                raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
 
     def check_tables(self, job: VerticalJob) -> None:
         """Of all nodes of a table, for which of them are common is not known before they are aligned."""

@@ -24,7 +24,8 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
     those of z_L as well. Where h^0 is computed together, every holder's embeddings, and gradients of rounds, depend on
     all holders' features: those of the others count as releases of this holder's data (their noise is as much, and
     drawn by themselves). What others make of z_L does not: it was released. With ``once`` every holder but the label
-    holder releases for inference alone: training needs no more.
+    holder releases for inference alone: training needs no more. Where noise is made jointly, all add as much as the
+    label holder needs, which releases a gradient more in every step.
 
     Args:
         job: validated.
@@ -48,8 +49,23 @@ def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | N
     hops, moved = (model.local.hops if privacy.once else None), sensitivity_of(privacy)
     if privacy.aggregation is not None:
         hops = privacy.aggregation.hops
-    joint, per_step = vertical(job).joint_noise, MappingProxyType(step)
-    return Plan(party, privacy, per_step, inference, steps, rows, others, nodes, hops, moved, joint=joint)
+    joint, alone = vertical(job).joint_noise, int(labelled and not privacy.once)
+    return Plan(
+        party,
+        privacy,
+        MappingProxyType(step),
+        inference,
+        steps,
+        rows,
+        others,
+        nodes,
+        hops,
+        moved,
+        joint=joint,
+        alone=alone,
+        spare=steps * (1 - alone),
+        is_summed=vertical(job).sums_releases,
+    )
 
 
 def _rows(privacy: PrivacySettings, hops: int, nodes: int) -> int:

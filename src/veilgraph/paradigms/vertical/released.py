@@ -18,6 +18,9 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.joint import Joint
+from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
@@ -62,7 +65,7 @@ def sums_to_release(graph: PartyGraph, session: Session) -> tuple[Tensor, csr_ar
 
 
 def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
-    """Why rows with a share of a sum's noise are no exact numbers of the ring; empty where they are.
+    """Why rows with a share of a sum's noise are no exact numbers of the ring, a setting first; empty where they are.
 
     Args:
         job: the job.
@@ -71,16 +74,29 @@ def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
     planned = plan(job, graph.party, graph.common)
     if planned is None or planned.joint is None or planned.multiplier == 0:
         return ""
-    share, bits = planned.mechanism("embeddings"), vertical(job).model.combine.bits
-    needed = round(-math.log2(share.cell))
-    largest = planned.settings.clip + _LARGEST_NOISE * math.sqrt(share.variance)
-    room = 63 - GUARD_BITS - (planned.joint.holders - 1).bit_length() - math.ceil(math.log2(largest))
-    if needed <= bits <= room:
+    model = vertical(job).model
+    bits = model.combine.bits
+    needed, room = _bits_of(planned.mechanism("embeddings"), planned.joint)
+    if not needed <= bits <= room:
+        return (
+            f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
+            f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
+        )
+    needed, room = _bits_of(planned.mechanism("gradients"), planned.joint)
+    if model.rounds == 1 or needed <= GRADIENT_BITS <= room:
         return ""
     return (
-        f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
-        f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
+        f"privacy.gradient_clip={planned.settings.gradient_clip:g}: noise that is made jointly is summed exactly, and "
+        f"this much of it takes {needed} to {room} bits where gradients have {GRADIENT_BITS}; take another clip, or "
+        "other noise"
     )
+
+
+def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
+    """Fractional bits that hold a share of a noise exactly: at least, and at most, for so many holders' sum."""
+    largest = share.clip + _LARGEST_NOISE * math.sqrt(share.variance)
+    room = 63 - GUARD_BITS - (joint.holders - 1).bit_length() - math.ceil(math.log2(largest))
+    return round(-math.log2(share.cell)), room
 
 
 def noise_variance(session: Session, nodes: int) -> Tensor:

@@ -267,7 +267,7 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),), noised_when=OWN_NOISED),
     Row(Kind.MASKED, PUBLISHED, "masked noisy embeddings, each with a share of the noise", "mask", _SHARED, (SUMS,),
         (MASKED, JOINT), paid=True, rounds=EMBEDDINGS,
-        forms=(Form("0, 1", "ring [N, d]", "[one release](#one-release)"),)),
+        forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
              ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
@@ -281,7 +281,10 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
     # Earlier rounds
     *_either(Kind.MASKED_GRADIENT, TO_SERVER, ("masked gradients of earlier rounds", "mask", OPENED),
              ("masked noisy gradients of earlier rounds", "mask", _NOISED_SUM), (COMBINED,), MORE_ROUNDS, MASKED,
-             forms=(Form("s, r < R", "ring [N, d]", "training"),)),
+             forms=(Form("s, r < R", "ring [N, d]", "training"),), noised_when=OWN_NOISED),
+    Row(Kind.MASKED_GRADIENT, TO_SERVER, "masked noisy gradients of earlier rounds, each with a share of the noise",
+        "mask", _SHARED, (COMBINED,), (MORE_ROUNDS, MASKED, JOINT), paid=True,
+        forms=(Form("s, r < R", "ring [N, d]", "training"),)),
     # The output
     *_either(Kind.COMBINED, TO_LABELLED,
              ("output z_L in the clear", "none",

@@ -27,7 +27,8 @@ class Server(Role):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._model = vertical(session.settings).model
-        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype).to(
+        divisor = vertical(session.settings).left_divisor
+        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype, divisor).to(
             session.device
         )
         combine = self._model.combine

@@ -16,6 +16,7 @@ from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -44,6 +45,8 @@ class VerticalJob(JobSettings):
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
         if self.privacy is not None:
             (self._check_once if self.privacy.once else self._check_every_step)()
+            if self.privacy.joint_noise is not None:
+                self._check_joint_noise(self.privacy.joint_noise.colluding)
 
     def _check_label_privacy(self, said: str) -> None:
         if self._once:
@@ -135,8 +138,6 @@ class VerticalJob(JobSettings):
                 "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
                 "holders there is one alone; leave masked out"
             )
-        if self.privacy is not None and self.privacy.joint_noise is not None:
-            self._check_joint_noise(self.privacy.joint_noise.colluding)
         if self.privacy is not None and self._of_nodes and self.data.feature_scaling == "standard":
             raise ValueError(
                 f"privacy.unit={self.privacy.unit} needs features that are not scaled by statistics of a whole column, "
@@ -145,11 +146,28 @@ class VerticalJob(JobSettings):
             )
 
     def _check_joint_noise(self, colluding: int) -> None:
+        if self.divisor is None:
+            raise ValueError(
+                f"privacy.joint_noise and model.combine.strategy={self.model.combine.strategy!r}: it weighs rows and "
+                "their shares of the noise before they are summed; choose mean, or leave joint_noise out"
+            )
+        if self.model.initial.is_joint:
+            raise ValueError(
+                f"privacy.joint_noise and model.initial.method={self.model.initial.method!r}: h0 has every holder's "
+                "features in it, so one row moves all P summands by the clip each, and their noise would have to be "
+                "as much as each holder's own; set it to individual, or leave joint_noise out"
+            )
         if not self.is_masked:
             why = "one holder alone publishes" if len(self.publishing) == 1 else "rows go to the server one by one"
             raise ValueError(
                 f"privacy.joint_noise needs masks, and here {why}: a share of the noise protects a row inside a sum "
                 "alone; take three holders or more, model.combine.strategy=mean and masked, or leave joint_noise out"
+            )
+        if not self._once and not colluding:
+            raise ValueError(
+                f"privacy.joint_noise.colluding=0 with privacy.schedule=every-step: {self.data.label_party} adds a "
+                "share and is sent what came of the sum, so it takes its own off with nobody's help; set it to 1 or "
+                "more, or leave joint_noise out"
             )
         try:
             Joint(len(self.publishing), colluding)
@@ -178,9 +196,26 @@ class VerticalJob(JobSettings):
         return Joint(len(self.publishing), self.privacy.joint_noise.colluding)
 
     @property
+    def sums_releases(self) -> bool:
+        """Whether releases are whole numbers of one public grid, and are added up under masks as they are.
+
+        Noise that is made jointly has to be; with every holder's own it takes half of the time to hide them so.
+        """
+        if self.privacy is None or self.has_joint_noise:
+            return self.has_joint_noise
+        mechanism = MECHANISMS[self.privacy.mechanism]
+        on_grid = mechanism.is_gaussian and mechanism.is_plain and self.privacy.noise_multiplier != 0
+        return on_grid and not self.privacy.once and self.is_masked and self.divisor is not None
+
+    @property
     def sent_divisor(self) -> int:
-        """What holders divide their rows by before they send them; where noise is made jointly the server does it."""
-        return 1 if self.has_joint_noise else self.divisor or 1
+        """What holders divide their rows by before they send them; where ``sums_releases`` the server does it."""
+        return 1 if self.sums_releases else self.divisor or 1
+
+    @property
+    def left_divisor(self) -> int:
+        """What the server divides the sum by: all of ``divisor`` that holders have not."""
+        return self.divisor or 1 if self.sums_releases else 1
 
     @property
     def released_dim(self) -> int:

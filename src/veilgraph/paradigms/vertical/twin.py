@@ -64,6 +64,7 @@ class PlainNetwork:
     ) -> None:
         self.settings = settings
         self._publishers = publishers or {}
+        self._is_summed = any(publisher.is_summed for publisher in self._publishers.values())
         model, dtype = vertical(settings).model, precision(settings)
         self._dtype = dtype
         self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
@@ -76,11 +77,19 @@ class PlainNetwork:
         count = len(graphs)
         self.holders = {
             graph.party: HolderNetwork(
-                model, count, adjacencies[graph.party], self._streams[graph.party], dtype, custom, graph.common
+                model,
+                count,
+                adjacencies[graph.party],
+                self._streams[graph.party],
+                dtype,
+                custom,
+                graph.common,
+                is_summed=self._is_summed,
             )
             for graph in graphs
         }
-        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype)
+        divisor = vertical(settings).left_divisor if self._is_summed else 1
+        self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, divisor)
         self.head = build_head(
             deep_width(model, count),
             self._objective.classes,
@@ -151,10 +160,11 @@ class PlainNetwork:
                 )
                 for party, network in self.holders.items()
             }
-            combined = self.server.merge([piece for piece, _ in outputs.values()], self._weight_total)
+            pieces = [piece for piece, _ in outputs.values()]
+            combined = self.server.merge(pieces, self._weight_total).to(self._dtype)
             if round_ < rounds:
                 inputs = {party: next_input(self._cut(combined, party), own) for party, (_, own) in outputs.items()}
-        deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party)
+        deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party, deep=True)
         stream = self._streams[self._label_party]
         generator = None if epoch is None else stream.generator("head dropout", epoch)
         logits: Tensor = self.head(deep, self._label_adjacency, generator)
@@ -162,15 +172,24 @@ class PlainNetwork:
 
     def _release(self, party: PartyId) -> Release | None:
         publisher = self._publishers.get(party, OPEN)
-        return None if publisher.is_open else lambda rows: publisher.embeddings(rows, 0)
+        if publisher.is_open:
+            return None
+        release = publisher.summand if publisher.is_summed else publisher.embeddings
+        return lambda rows: release(rows, 0)
 
-    def _cut(self, received: Tensor, party: PartyId) -> Tensor:
+    def _cut(self, received: Tensor, party: PartyId, *, deep: bool = False) -> Tensor:
         """What a holder gets; the gradient that it gives back is released first."""
         publisher = self._publishers.get(party, OPEN)
         if publisher.is_open or not received.requires_grad:
             return received
         branch = received.view_as(received)
-        branch.register_hook(lambda gradient: publisher.gradients(gradient, 0))  # type: ignore[no-untyped-call]
+
+        def released(gradient: Tensor) -> Tensor:
+            if publisher.is_summed and not deep:
+                return publisher.summand(gradient, 0, "gradients").to(gradient.dtype)
+            return publisher.gradients(gradient, 0, deep=deep)
+
+        branch.register_hook(released)  # type: ignore[no-untyped-call]
         return branch
 
     def train_step(self, epoch: int) -> float:

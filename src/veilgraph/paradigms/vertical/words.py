@@ -56,6 +56,8 @@ def withstood(settings: VerticalJob) -> str:
     """Against whom the ε of noise that is made jointly holds."""
     joint = None if settings.privacy is None else settings.privacy.joint_noise
     most, count = 0 if joint is None else joint.colluding, len(settings.publishing)
+    if not settings.learns_alone:
+        return f"the server and at most {most} of the other {count - 1} holders, all together"
     helped = (
         f"with at most {most} of the other {count - 1} that publish, all together"
         if most
