@@ -26,7 +26,7 @@ from research.gap import Gap, gap_logits
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.settings import fitting_delta

@@ -35,7 +35,7 @@ from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
 from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, init_std, init_weight
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
-from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.gaussian import Gaussian

@@ -16,7 +16,8 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.vertical.once import LearningHolder, OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once import OnceRole, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.role import Session

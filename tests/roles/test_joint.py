@@ -24,7 +24,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.joint import shrunk
 from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
-from veilgraph.paradigms.vertical.once import LearningHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import predict, resume, train

@@ -22,7 +22,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.vertical import once
+from veilgraph.paradigms.vertical import once_learner
 from veilgraph.paradigms.vertical.fixed import random_projection
 from veilgraph.paradigms.vertical.joint import JointLearner
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
@@ -135,6 +135,9 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
             name: [one for one in told if one.tag.kind is Kind.COLUMNS] for name, told in worked.transcripts.items()
         }
         assert [len(sent[name]) for name in ("A", "B", "C", SERVER)] == [6, 3, 3, 0]
+        kinds = {name: {one.tag.kind for one in told} - {Kind.HELLO} for name, told in worked.transcripts.items()}
+        assert kinds["B"] == {Kind.KEY, Kind.MASKED, Kind.COLUMNS}, "and nothing else is sent"
+        assert kinds["A"] == {Kind.COLUMNS, Kind.COMBINED}
         found.append([one.tensor for one in sent["B"]])
     for other in found[1:]:
         assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
@@ -181,7 +184,7 @@ def test_evidence_that_misleads_is_left_out_of_what_is_predicted(monkeypatch: py
     graphs = small_parties(2)
     assert graphs[0].labels is not None
     wrong = -1e3 * functional.one_hot(graphs[0].labels).double()
-    monkeypatch.setattr(once, "class_evidence", lambda rows, opinion, variance: wrong)
+    monkeypatch.setattr(once_learner, "class_evidence", lambda rows, opinion, variance: wrong)
     monkeypatch.setattr(JointLearner, "logits", lambda self, released: wrong)
     learner = work(job(2, noise_multiplier=0), graphs, {}).learner
     assert torch.equal(learner.logits, learner._alone)

@@ -23,7 +23,8 @@ from veilgraph.paradigms.vertical.costs import costs_of
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.initial.ranges import IN_THE_RING, check_together
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
-from veilgraph.paradigms.vertical.once import LearningHolder, ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.released import off_the_ring
 from veilgraph.paradigms.vertical.rows import ROWS
