@@ -36,6 +36,7 @@ from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.protocol.scores import balanced_weights, selecting_auc
 
 _CLIP: Final = 1.0
 
@@ -53,6 +54,7 @@ class Gap:
         dim: columns of X_0.
         steps: of each of the two trainings.
         learning_rate: Adam's.
+        by_rank: steps are chosen by AUC in place of accuracy, and of a training without noise all classes weigh alike.
     """
 
     level: str
@@ -63,6 +65,7 @@ class Gap:
     dim: int = 16
     steps: int = 150
     learning_rate: float = 0.01
+    by_rank: bool = False
 
     @property
     def multiplier(self) -> float:
@@ -104,9 +107,9 @@ def gap_logits(graph: PartyGraph, how: Gap, seed: int) -> Tensor:
     if how.level == "node":
         edges = edges[:, bound_degrees(edges, graph.num_nodes, how.degree_bound)]
     noise: Mechanism | None = Gaussian(1.0, how.sums_deviation) if how.multiplier else None
-    sums = NoisySums(pair_matrix(edges, None, graph.num_nodes), how.hops, noise, None)
     # X_0 itself stays here: its rows come of the encoder, whose training is private or, of an edge, tells nothing.
-    released = sums.release(rows, system_secrets)[:, how.dim :].float()
+    sums = NoisySums(pair_matrix(edges, None, graph.num_nodes), how.hops, noise, None, own_rows=False)
+    released = sums.release(rows, system_secrets).float()
     blocks = torch.split(released, how.dim, dim=1)
     hops = [functional.normalize(rows), *(functional.normalize(each) for each in blocks)]
     classifier = _Classifier(how.dim, how.hops, count)
@@ -144,26 +147,35 @@ class _Classifier(nn.Module):
 
 
 def _fit(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor, train: Tensor, val: Tensor, how: Gap) -> Tensor:
-    """Trains, loads the step with the best validation accuracy, and gives the logits of all nodes."""
+    """Trains, loads the step that the validation nodes choose, and gives the logits of all nodes."""
     optimizer = torch.optim.Adam(network.parameters(), lr=how.learning_rate, weight_decay=5e-4)
     mine, its = ([choose_rows(each, mask.nonzero().flatten()) for each in inputs] for mask in (train, val))
     own = labels[train]
+    weights = None
+    if how.by_rank:
+        weights = balanced_weights(own, int(labels.max()) + 1).to(mine[0].dtype)
     best, kept = -1.0, {name: tensor.clone() for name, tensor in network.state_dict().items()}
     for _ in range(how.steps):
         optimizer.zero_grad()
         if how.gradients_deviation:
             _noisy_gradients(network, mine, own, how.gradients_deviation)
         else:
-            functional.cross_entropy(network(*mine), own).backward()  # type: ignore[no-untyped-call]
+            functional.cross_entropy(network(*mine), own, weight=weights).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         with torch.no_grad():
-            right = (network(*its).argmax(dim=1) == labels[val]).double().mean()
-        if float(right) > best:
-            best, kept = float(right), {name: tensor.clone() for name, tensor in network.state_dict().items()}
+            score = _serves(network(*its), labels[val], how)
+        if score > best:
+            best, kept = score, {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.load_state_dict(kept)
     with torch.no_grad():
         found: Tensor = network(*inputs)
     return found
+
+
+def _serves(logits: Tensor, labels: Tensor, how: Gap) -> float:
+    """How well logits of the validation nodes do, higher is better."""
+    found = selecting_auc(logits, labels) if how.by_rank else None
+    return float((logits.argmax(dim=1) == labels).double().mean()) if found is None else found
 
 
 def _noisy_gradients(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor, deviation: float) -> None:

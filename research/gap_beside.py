@@ -205,7 +205,14 @@ def _ours(
 
 def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: float) -> float:
     steps = 40 if level == "node" and math.isfinite(epsilon) else 150  # noise in gradients grows with their number
-    how = Gap(level, epsilon, fitting_delta(whole.num_nodes), degree_bound=each.bound, steps=steps)
+    how = Gap(
+        level,
+        epsilon,
+        fitting_delta(whole.num_nodes),
+        degree_bound=each.bound,
+        steps=steps,
+        by_rank=each.figure == "auc",
+    )
     bound = bounded(whole, each.bound) if level == "node" else whole
     objective = Objective(bound, job.train, torch.float32)
     scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()
@@ -218,27 +225,31 @@ def tables(figures: Figures) -> list[str]:
 
 
 def _table(each: Set, level: str, figures: Figures) -> Iterator[str]:
-    seeds = len(figures.of(each.name, level, OURS, math.inf))
-    if not seeds:
+    if not figures.of(each.name, level, OURS, math.inf):
         return
     heads = [f"ε = {epsilon:g}" for epsilon in EPSILONS]
     bound = f", D = {each.bound}" if level == "node" else ""
     figure = each.figure.replace("auc", "AUC")
-    counted = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    yield f"**{each.name}, level {level}{bound}**: {figure} on test nodes, {counted}, {each.holders} holders"
+    yield f"**{each.name}, level {level}{bound}**: {figure} on test nodes, {each.holders} holders"
     yield ""
-    yield f"| | {' | '.join(heads)} | no noise |"
-    yield f"|---|{'---:|' * (len(heads) + 1)}"
+    yield f"| | seeds | {' | '.join(heads)} | no noise |"
+    yield f"|---|{'---:|' * (len(heads) + 2)}"
     clear = {CLEAR: "the same, own rows in the clear"} if level == "edge" else {}
     for way, words in {OURS: "once, noise in every hop", **clear, GAP: "GAP, all data in one place"}.items():
-        cells = [shown(figures.of(each.name, level, way, epsilon)) for epsilon in (*EPSILONS, math.inf)]
-        yield f"| {words} | {' | '.join(cells)} |"
+        found = [figures.of(each.name, level, way, epsilon) for epsilon in (*EPSILONS, math.inf)]
+        yield f"| {words} | {_counted(found)} | {' | '.join(map(shown, found))} |"
     for way, words in {OURS: "control", **dict.fromkeys(clear, "control, own rows in the clear")}.items():
-        control = shown(figures.of(each.name, level, way, CONTROL))
-        yield f"| {words}, ε = {CONTROL:g} | {' | '.join([control] * len(EPSILONS))} | – |"
-    alone = shown(figures.of(each.name, level, ALONE, 0))
-    yield f"| A alone, the same training | {' | '.join([alone] * len(EPSILONS))} | {alone} |"
+        control = figures.of(each.name, level, way, CONTROL)
+        yield f"| {words}, ε = {CONTROL:g} | {len(control)} | {' | '.join([shown(control)] * len(EPSILONS))} | – |"
+    alone = figures.of(each.name, level, ALONE, 0)
+    yield f"| A alone, the same training | {len(alone)} | {' | '.join([shown(alone)] * (len(EPSILONS) + 1))} |"
     yield ""
+
+
+def _counted(found: Sequence[Sequence[float]]) -> str:
+    """How many seeds the figures of a line are of."""
+    fewest, most = min(map(len, found)), max(map(len, found))
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def written(page: str, figures: Figures) -> str:

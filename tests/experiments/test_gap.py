@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from research import gap_beside
 from research.figures import Figures
-from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, gap_logits
+from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, _serves, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -128,6 +128,16 @@ def test_the_step_is_kept_that_serves_validation_nodes_best() -> None:
     assert found[~train].argmax(dim=1).equal(labels[~train])
 
 
+def test_the_step_is_chosen_by_rank_where_ranks_are_asked_about() -> None:
+    """One step ranks the validation nodes rightly and calls all of them one class; by accuracy another is kept."""
+    labels = torch.tensor([0, 1, 0, 0, 1])
+    right, ranked = torch.tensor([[1.0, 0], [1, 0], [1, 0], [1, 0], [0, 1]]), torch.zeros(5, 2)
+    ranked[:, 1] = 5 + labels
+    for by_rank, better in ((False, right), (True, ranked)):
+        how = Gap("edge", math.inf, DELTA, by_rank=by_rank)
+        assert max((right, ranked), key=lambda logits: _serves(logits, labels, how)) is better
+
+
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
 
 
@@ -149,8 +159,8 @@ def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
     assert Figures(path).found == first
     monkeypatch.setattr(gap_beside, "SETS", (TINY,))
     lines = gap_beside.tables(Figures(path))
-    assert lines[0].startswith("**synthetic, level edge**: accuracy on test nodes, 1 seed,")
-    assert f"| {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[6]
+    assert lines[0] == "**synthetic, level edge**: accuracy on test nodes, 2 holders"
+    assert f"| 1 | {first['synthetic/edge/GAP/4/0']:.3f} | {first['synthetic/edge/GAP/inf/0']:.3f} |" in lines[6]
 
 
 def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
