@@ -24,6 +24,8 @@ from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.reference.horizontal import job as horizontal_job
 from tests.roles.federation import fixed_secrets, small_job, small_parties
 from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, publisher_for
+from tests.roles.once import job as once_job
+from tests.roles.once import session_of as releasing
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -46,6 +48,8 @@ from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.server import Server
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
@@ -94,6 +98,24 @@ def vertical(settings: JobSettings) -> Mapping[PartyId, Program]:
         else:
             kind = LabelHolder if link.party == settings.data.label_party else DataHolder
             works(kind(session, graphs[link.party]), settings)
+
+    return dict.fromkeys(["A", "B", SERVER], program)
+
+
+def once(settings: JobSettings) -> Mapping[PartyId, Program]:
+    """A release that is set up, and an inference of it."""
+    graphs = {graph.party: graph for graph in small_parties(2)}
+
+    def program(link: Link) -> None:
+        session = releasing(settings, link, link.party)
+        role: Role
+        if link.party == SERVER:
+            role = ReleaseServer(session)
+        else:
+            kind = LearningHolder if link.party == settings.data.label_party else ReleasingHolder
+            role = kind(session, graphs[link.party])
+        role.setup([])
+        infer(role, 0)
 
     return dict.fromkeys(["A", "B", SERVER], program)
 
@@ -198,6 +220,7 @@ SCENARIOS: dict[str, Callable[[], Mapping[PartyId, Program]]] = {
     "sealed": partial(sealed, checked=False),
     "sealed, checked": partial(sealed, checked=True),
     "averaging": partial(averages, averaging_job()),
+    "columns": partial(once, once_job(2, unit="edge", aggregation={"hops": 1, "dim": 4, "own_rows": "clear"})),
 }
 
 

@@ -63,8 +63,8 @@ def test_the_twin_of_a_private_job_has_noise_and_clips(monkeypatch):
     released = []
 
     class Watched(NoisedPublisher):
-        def embeddings(self, rows, step):
-            noisy = super().embeddings(rows, step)
+        def summand(self, rows, step, *given):
+            noisy = super().summand(rows, step, *given)
             released.append((self.plan.party, (noisy - rows).detach().std().item()))
             return noisy
 

@@ -219,11 +219,11 @@ class Sites:
         self.parties = {name: Path(str(path)) for name, path in (settings.data.parties or {}).items()}
         self.jobs = 0
 
-    def run(self, **changes: Any) -> dict[PartyId, PartyStore]:
-        """Trains under a new name; what every party has."""
+    def run(self, *, audited: bool = False, **changes: Any) -> dict[PartyId, PartyStore]:
+        """Trains under a new name, with the server's leave to audit or without; what every party has."""
         self.jobs += 1
         job = over_names(self.settings, name=f"job-{self.jobs}", **changes)
-        runs = apart(self.folder / "sites", self.parties, job, server=True)
+        runs = apart(self.folder / "sites", self.parties, job, server=True, audited=audited)
         return {party: RunDirectory.open(run).party(party) for party, run in runs.items()}
 
     def says(self, party: PartyId, **changes: Any) -> None:
@@ -369,7 +369,7 @@ def test_a_repeated_job_has_new_masks_for_the_same_values(sites: Sites) -> None:
     for party in "AB":
         limits = yaml.safe_load(sites.parties[party].read_text("utf-8"))["limits"]
         sites.says(party, limits=limits | {"allow_audit": True})
-    seen = [words(stores) for stores in (sites.run(), sites.run())]
+    seen = [words(stores) for stores in (sites.run(audited=True), sites.run(audited=True))]
     assert seen[0].keys() == seen[1].keys()
     kinds = {kind for kind, *_ in seen[0]}
     assert {Kind.MASKED, Kind.MASKED_OPERAND, Kind.STATIC_DIFFERENCE, Kind.SHARE, Kind.SEED, Kind.KEY} <= kinds

@@ -224,7 +224,7 @@ def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
     account.charge(plan.event, CHANNEL, plan.steps)
     cost = price(plan.event, plan.steps, 1e-5)
     found = outlook_facts(life, settings, "A")
-    assert found == {"total": pytest.approx(epsilon(cost.times(2), 1e-5)), "jobs": 2}
+    assert found == {"total": pytest.approx(epsilon(cost.times(2), 1e-5)), "jobs": 2, "about": None}
 
 
 def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
