@@ -355,7 +355,7 @@ def test_a_release_of_perturbed_features_is_noise_as_well(tmp_path: Path) -> Non
 
 def test_jobs_with_noise_draw_anew(sites: Sites) -> None:
     """The noise is new; the same values under new noise, again and again, would lose it."""
-    private = {
+    private: dict[str, Any] = {
         "privacy": {"epsilon_total": 8.0, "schedule": "once", "delta": 1e-4},
         "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}},
     }
