@@ -143,6 +143,12 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
         assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
 
 
+def test_what_epsilon_is_not_about_is_said_where_columns_are_given() -> None:
+    said = [VERTICAL.privacy_limits(vertical(job(2, **UNITS[name]))) for name in list(UNITS)[:2]]
+    assert said[0] == []
+    assert "A is given the others' columns as they are" in said[1][0]
+
+
 def test_columns_that_were_given_are_kept_and_not_sent_again() -> None:
     settings, graphs = job(2, **CLEAR), small_parties(2)
     keepers = {party: MemoryKeeper() for party in ("A", "B")}

@@ -58,9 +58,21 @@ def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype
     row = torch.repeat_interleave(torch.arange(nodes), counts)
     if bool((places.diff()[row.diff() == 0] <= 0).any()):
         raise _broken(sender, "a row whose entries are not in the order of its columns")
-    values = receive_as(link, sender, _VALUES, (entries,), dtype)
+    return matrix_of(counts, places, receive_as(link, sender, _VALUES, (entries,), dtype), columns)
+
+
+def matrix_of(counts: Tensor, places: Tensor, values: Tensor, columns: int) -> Tensor:
+    """What the three messages are together: Tensor[C, F], ``torch.sparse_csr``.
+
+    Args:
+        counts: Tensor[C] int64, of the entries of each row.
+        places: Tensor[entries] of whole numbers, in which column each is.
+        values: Tensor[entries].
+        columns: F.
+    """
     pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return torch.sparse_csr_tensor(pointers, places, values, (nodes, columns), check_invariants=True)
+    shape = (len(counts), columns)
+    return torch.sparse_csr_tensor(pointers, places.to(torch.int64), values, shape, check_invariants=True)
 
 
 def beside(own: Tensor, others: list[Tensor]) -> Tensor:

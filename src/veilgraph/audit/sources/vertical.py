@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
-import scipy.sparse as sp
 
 from veilgraph.audit.evidence import (
     Evidence,
@@ -15,7 +14,7 @@ from veilgraph.audit.evidence import (
     gradients_of,
     rounds_of,
 )
-from veilgraph.audit.passes import Passes, numbers, together
+from veilgraph.audit.passes import Passes, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import OpenedSum, Source
 from veilgraph.audit.sources.vertical_joined import joined
@@ -23,12 +22,14 @@ from veilgraph.audit.twin import trained_twin
 from veilgraph.audit.view import View
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import load_party
 from veilgraph.link.view import Seen
 from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks
 from veilgraph.paradigms.vertical.initial.ranges import SUM_BITS
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.columns import matrix_of
 from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.run.run_directory import RunDirectory
 
@@ -183,9 +184,9 @@ def _columns(view: View) -> Iterator[Evidence]:
     for sender in view.others:
         messages = [view.received(Kind.COLUMNS, sender, round_) for round_ in range(3)]
         if all(messages):
-            counts, places, values = (numbers(each[-1].tensor()) for each in messages)
-            pointers = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-            matrix = sp.csc_matrix(sp.csr_matrix((values, places.astype(np.int64), pointers)))
+            counts, places, values = (each[-1].tensor() for each in messages)
+            width = 1 + int(places.max()) if len(places) else 1
+            matrix = to_scipy(matrix_of(counts, places, values.double(), width)).tocsc()
             most = np.argsort(-np.diff(matrix.indptr), kind="stable")[:_MOST_COLUMNS]
             seen = tuple(one for each in messages for one in each)
             rows = matrix[:, np.sort(most)].toarray()

@@ -110,6 +110,11 @@ class Vertical(Paradigm[VerticalJob]):
                 "It rests on the noise of other holders: where more of them help the server, or add none, than it is "
                 "said to hold against, a row has less noise than ε needs, down to one holder's share."
             ]
+        if job.gives_columns:
+            return [
+                f"It is about edges: {job.data.label_party} is given the others' columns as they are, and of features "
+                "ε is infinite against it."
+            ]
         if job.model.initial.method == "individual":
             return []
         return [
