@@ -21,6 +21,7 @@ import veilgraph
 from tests.cli.commands import veilgraph as command
 from tests.embedding.worlds import QUICK
 from tests.errors import refused
+from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
@@ -114,7 +115,8 @@ def never(length: int) -> bytes:
 
 def repeats(of: Callable[[int], EmbedJob], folder: Path, *, lifetime: bool) -> Iterator[Tensor]:
     for repeat in range(REPEATS):
-        yield released(of(repeat), folder / str(repeat), lifetime=lifetime)
+        noise = fixed_secrets("embeddings", repeat)
+        yield released(of(repeat), folder / str(repeat), lifetime=lifetime, source=noise)
 
 
 def told(rows: list[Tensor], ids: tuple[str, ...]) -> float:
