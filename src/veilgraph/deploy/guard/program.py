@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from veilgraph.deploy.guard import hooks, sockets
+from veilgraph.deploy.guard import hooks, orphans, sockets
 from veilgraph.deploy.guard.policy import RELAY_RULES, RULES
 from veilgraph.deploy.roles import read_roles
 
@@ -40,6 +40,7 @@ def main() -> None:
         from veilgraph.deploy.guard.heard import Heard  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
+        orphans.name_site()
         hooks.install(partial(refuses, kit), rules, Heard(kit).note)
         if role == "server":
             commands.limit_server()
@@ -48,6 +49,8 @@ def main() -> None:
         else:
             commands.limit_site()
     else:
+        if role == "holder-job":
+            orphans.limit_job()
         hooks.install(rules=rules)
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
 
