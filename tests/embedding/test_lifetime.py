@@ -24,7 +24,6 @@ from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.embedding import making
 from veilgraph.embedding.aggregation import Sensitivity, aggregated
@@ -87,10 +86,11 @@ def job(party: Path, method: Changes | str | None = None, **changes: Any) -> Emb
 
 
 def released(
-    of: EmbedJob, folder: Path, *, lifetime: bool = True, source: Callable[[int], bytes] = system_secrets
+    of: EmbedJob, folder: Path, *, lifetime: bool = True, source: Callable[[int], bytes] | None = None
 ) -> Tensor:
-    """What a run of a job would publish, without the report."""
+    """What a run of a job would publish, without the report; noise is fixed, and another in each folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    source = source or fixed_secrets("embeddings", folder.name)
     ledger, found = lifetime_of_job(of) if lifetime else None, world_of(of)
     tools = Tools(LearningStreams(of.seed, "embed"), making.door_of(of, found, folder, ledger, source), lambda *_: None)
     held = making.held_out(of, found)
@@ -115,8 +115,7 @@ def never(length: int) -> bytes:
 
 def repeats(of: Callable[[int], EmbedJob], folder: Path, *, lifetime: bool) -> Iterator[Tensor]:
     for repeat in range(REPEATS):
-        noise = fixed_secrets("embeddings", repeat)
-        yield released(of(repeat), folder / str(repeat), lifetime=lifetime, source=noise)
+        yield released(of(repeat), folder / str(repeat), lifetime=lifetime)
 
 
 def told(rows: list[Tensor], ids: tuple[str, ...]) -> float:

@@ -10,6 +10,7 @@ import torch
 
 from tests.embedding.worlds import crossed, job, world
 from tests.errors import refused
+from tests.mpc.sessions import fixed_secrets
 from veilgraph.api.embed import Embeddings, embed
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.randomness import LearningStreams
@@ -96,12 +97,12 @@ def test_a_release_over_the_budget_is_not_made(tmp_path: Path, small: World) -> 
 
 
 def test_what_is_released_are_the_sums_and_the_noise_that_was_paid_for(tmp_path: Path, small: World) -> None:
-    made = release(tmp_path, small)
+    made = release(tmp_path, small, source=fixed_secrets("first"))
     sums = aggregated(first_rows_of(small.features, 4, LearningStreams(0, "embed")), small.pairs, 2, 4)
     added = made.rows.double() - sums
     assert float(added.std()) == pytest.approx(float(str(made.facts["standard_deviation"])), rel=0.2)
     (tmp_path / "again").mkdir()
-    again = release(tmp_path / "again", small)
+    again = release(tmp_path / "again", small, source=fixed_secrets("second"))
     assert float((again.rows - made.rows).abs().min()) > 0  # no seed of the job is in it
 
 

@@ -1,6 +1,6 @@
 """Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected.
 
-Noise is the system's: its tests have no seed, and fail by chance less than once in 10^7 times.
+Each holder's noise is from fixed secrets of its own, as its masks are: no test of them fails by chance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
-from veilgraph.privacy.plan import Channel
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
@@ -31,6 +32,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
+from veilgraph.run import ledgers
 from veilgraph.run.fitting import fit
 from veilgraph.run.launch import run_threads
 from veilgraph.run.ledgers import LEDGER, publisher_of
@@ -164,8 +166,12 @@ def run_job(
 
         return run
 
+    def of_party(plan: Plan, ledger: Ledger | None, _: object, *kept: Any) -> NoisedPublisher:
+        return NoisedPublisher(plan, ledger, fixed_secrets("noise", secrets, plan.party), *kept)
+
     parties: Sequence[PartyId] = (*settings.data.names, SERVER)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledgers, "NoisedPublisher", of_party)
         _watch(patch, recording)
         run_threads({party: program(party) for party in parties}, 30, lambda: None)
     for party in parties:

@@ -3,8 +3,8 @@
 Is a row x, or its neighbour, which is zero or -x? For each of T releases the player chooses x from what it has seen,
 and longer than the clip. Directions come in opposite pairs, which changes nothing for an honest mechanism and cancels
 noise that is used twice. The player looks at what came out in every way it knows and says "x" above a threshold; way
-and threshold are chosen on half of the trials and judged on the others. A bound on an honest mechanism, whose noise is
-secret and new in every run, is wrong with a probability of at most ``FAILURE``. A mutant's secrets are always the same.
+and threshold are chosen on half of the trials and judged on the others. A bound on an honest mechanism is wrong with a
+probability of at most ``FAILURE``. Secrets are always the same, of honest mechanisms as of mutants.
 
 Every row has noise of its own, so each row of one large matrix is a trial, or every ``ROWS`` of them together are.
 """
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from tests.privacy.chance import fixed
-from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips
@@ -58,10 +57,6 @@ def claimed(tmp_path, event, releases=1):
         for step in range(releases):
             ledger.spend(event, "embeddings to server", step)
         return ledger.totals()[Protected(event.unit, event.neighbours)]
-
-
-def secret(world):
-    return system_secrets
 
 
 def known(world):
@@ -177,7 +172,7 @@ def proven_by_matrices(mechanism, source) -> float:
 def test_what_is_proven_is_under_the_claim_and_not_far(tmp_path, name, neighbours, releases):
     mechanism = built(name, neighbours, releases)
     claim = claimed(tmp_path, mechanism.event(neighbours), releases)
-    bound = proven_by_rows(name, mechanism, neighbours, releases, secret)
+    bound = proven_by_rows(name, mechanism, neighbours, releases, known)
     assert 0.3 * claim < bound <= claim
 
 
@@ -185,14 +180,14 @@ def test_what_is_proven_is_under_the_claim_and_not_far(tmp_path, name, neighbour
 def test_rows_that_change_together_are_under_the_claim_for_their_unit(tmp_path, name):
     mechanism = built(name, "replacement", ROWS)
     claim = claimed(tmp_path, for_unit(mechanism.event(), "node", ROWS))
-    bound = proven_by_rows(name, mechanism, "replacement", 1, secret, together=ROWS)
+    bound = proven_by_rows(name, mechanism, "replacement", 1, known, together=ROWS)
     assert 0.3 * claim < bound <= claim
 
 
 @only_noise
 def test_a_row_among_known_ones_is_under_the_claim(tmp_path, name):
     mechanism = built(name, "zero-out")
-    assert 0 < proven_by_matrices(mechanism, secret) <= claimed(tmp_path, mechanism.event())
+    assert 0 < proven_by_matrices(mechanism, known) <= claimed(tmp_path, mechanism.event())
 
 
 # Mutants

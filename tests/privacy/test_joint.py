@@ -14,6 +14,7 @@ from scipy.special import comb, ndtr
 from torch import Tensor
 
 from tests.errors import refused
+from tests.mpc.sessions import fixed_secrets
 from tests.privacy.planned import job, planned
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
@@ -178,10 +179,11 @@ class Holders:
     def __init__(self, holders: int, colluding: int, **privacy: Any) -> None:
         self.names = [chr(ord("B") + place) for place in range(holders)]
         self.plan = plan_of(holders, colluding, noise_multiplier=SIGMA, **privacy)
+        self.source = fixed_secrets("joint", holders, colluding)
         keys: dict[str, dict[str, bytes]] = {name: {} for name in self.names}
         for one, other in itertools.combinations(self.names, 2):
-            keys[one][other] = keys[other][one] = system_secrets(32)
-        self.masks = {name: PairwiseMasks(name, keys[name], system_secrets(32)) for name in self.names}
+            keys[one][other] = keys[other][one] = self.source(32)
+        self.masks = {name: PairwiseMasks(name, keys[name], self.source(32)) for name in self.names}
         self.step = 0
 
     def sums(self, rows: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -189,7 +191,7 @@ class Holders:
         self.step += 1
         released, hidden = {}, []
         for name in self.names:
-            with NoisedPublisher(self.plan, None, system_secrets) as door:
+            with NoisedPublisher(self.plan, None, self.source) as door:
                 released[name] = door.summand(rows[name], 0)
             hidden.append(self.masks[name].hide_exactly(released[name], BITS, "rows", self.step, ""))
         return open_sum(hidden, BITS, torch.float64, "the sum", ""), released

@@ -164,7 +164,7 @@ class MechanismConformance:
 
     def test_the_noise_has_the_variance_that_it_says(self) -> None:
         made = self.make(2.0, 1.5)
-        drawn = made.draw((50_000, self.columns), system_secrets)
+        drawn = made.draw((50_000, self.columns), fixed_source("variance"))
         assert abs(float(drawn.mean())) < 6 * (made.variance / drawn.numel()) ** 0.5
         assert abs(float(drawn.var()) / made.variance - 1) < 0.06
 
@@ -206,7 +206,8 @@ class MechanismConformance:
         here = torch.zeros(_GAMES, self.columns, dtype=torch.float64)
         here[:, 0] = 10.0  # far beyond the clip
         there = torch.zeros_like(here) if neighbours == "zero-out" else -here
-        worlds = [made.release(x, system_secrets)[:, 0] for x in (here, there)]
+        source = fixed_source("neighbours")
+        worlds = [made.release(x, source)[:, 0] for x in (here, there)]
         check_worlds(worlds[0], worlds[1], made.event(neighbours))
 
 
@@ -253,7 +254,7 @@ class FeatureMechanismConformance:
 
     def test_a_rectified_release_is_unbiased_with_the_variance_that_it_says(self) -> None:
         made, x = self.make(), self.nodes(60_000)
-        before, rectified = x.clone(), made.rectify(made.release(x, system_secrets)).to(torch.float64)
+        before, rectified = x.clone(), made.rectify(made.release(x, fixed_source("rectified"))).to(torch.float64)
         assert torch.equal(x, before)
         assert rectified.shape == x.shape
         variance = made.variance(x[:1])[0]
@@ -261,9 +262,8 @@ class FeatureMechanismConformance:
         assert bool(((rectified.var(0) / variance - 1).abs() < 0.1).all())
 
     def test_neighbours_are_as_alike_as_the_event_says(self) -> None:
-        made = self.make(1.0)
+        made, source = self.make(1.0), fixed_source("neighbours")
         sums = [
-            made.release(torch.full((_GAMES, 3), value), system_secrets).to_dense().double().sum(1)
-            for value in (3.0, -1.0)
+            made.release(torch.full((_GAMES, 3), value), source).to_dense().double().sum(1) for value in (3.0, -1.0)
         ]
         check_worlds(sums[0], sums[1], made.event())

@@ -7,8 +7,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.private_jobs import graph, job, network, without
-from veilgraph.core.secrets import system_secrets
 from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.privacy import accountant
 from veilgraph.privacy.publish_sampled import SampledPublisher
@@ -49,7 +49,7 @@ def proven(noise: float) -> float:
     given = {"clip": CLIP, "noise_multiplier": noise, "sampling_rate": RATE}
     plan = job({"averaging": {"privacy": given}}).training_plan
     assert plan is not None
-    publisher = SampledPublisher(plan, None, system_secrets)
+    publisher = SampledPublisher(plan, None, fixed_secrets("attack", noise))
 
     def scores(rows: Tensor) -> Tensor:
         found = [

@@ -69,7 +69,8 @@ def test_any_holders_that_a_sum_is_opened_with_have_all_the_noise_but_for_those_
         raise AssertionError(number)
 
     each = [
-        SampledPublisher(plan, None, system_secrets).sampled_sum(0, nothing, size, 0) for _ in range(settings.threshold)
+        SampledPublisher(plan, None, source(name)).sampled_sum(0, nothing, size, 0)
+        for name in settings.data.names[: settings.threshold]
     ]
     honest = torch.stack(each[COLLUDING:]).sum(dim=0)
     assert float(honest.std()) == pytest.approx(plan.multiplier * clip, rel=0.02)

@@ -22,7 +22,7 @@ from tests.paradigms.sealed.private import KEY, PROBABILITIES, noise_from, noise
 from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import one_hot_of_largest
@@ -286,7 +286,8 @@ def proven(**privacy: float) -> float:
     """
     worlds: list[list[tuple[int, int]]] = [[(0, 5)], []]
     there, absent = (outcomes_of(edges, 1, None, **privacy)[0] for edges in worlds)
-    seen = [outcomes_of(edges, TRIALS, system_secrets, **privacy) for edges in worlds]
+    source = fixed_secrets("outcomes")
+    seen = [outcomes_of(edges, TRIALS, source, **privacy) for edges in worlds]
     half = TRIALS // 2
     moved = torch.cat([world[:half] - world[:half].mean(0) for world in seen])
     spread = moved.T @ moved / len(moved)
