@@ -60,9 +60,14 @@ def takes_graph(group):
     return group.receive_named()
 
 
-def gives_graph(door, count=2, timeout_s=20.0):
-    """What the leader does: whoever is in the group has the graph's block afterwards."""
-    with closing(lead(door, count, timeout_s=timeout_s, idle_s=timeout_s)) as group:
+def gives_graph(door, count=2, over=None):
+    """What the leader does: whoever is in the group has the graph's block afterwards. It waits until it is ``over``."""
+
+    def check():
+        if over is not None and over.is_set():
+            raise LinkError("it is over")
+
+    with closing(lead(door, count, timeout_s=20.0, idle_s=20.0, check=check)) as group:
         for machine in range(1, count):
             group.send_named(machine, GRAPH)
 
@@ -232,7 +237,7 @@ def test_a_byte_that_is_changed_on_the_way_ends_the_group_and_is_never_taken(sec
 
 @pytest.mark.parametrize("answers", ["in the clear", "with another secret"])
 def test_a_machine_tells_a_false_leader_nothing(answers, secret):
-    heard = []
+    heard, over = [], threading.Event()
     if answers == "in the clear":
         listener = socket.create_server((HOST, 0))
 
@@ -248,7 +253,7 @@ def test_a_machine_tells_a_false_leader_nothing(answers, secret):
 
         def lie():
             with suppress(LinkError):
-                gives_graph(door, timeout_s=0.5)
+                gives_graph(door, over=over)
 
         port, liar = door.port, threading.Thread(target=lie, daemon=True)
     liar.start()
@@ -257,6 +262,7 @@ def test_a_machine_tells_a_false_leader_nothing(answers, secret):
     assert type(machine.error) is LinkError  # after which ``veilgraph net machine`` waits for the next job
     assert answers == "in the clear" or "does not have this party's secret" in str(machine.error)
     assert all(b"veilgraph" not in said for said in heard)
+    over.set()
     liar.join(10)
 
 
@@ -355,8 +361,9 @@ def test_a_machine_of_another_release_is_told_so(secret, monkeypatch):
 
     def leads():
         with pytest.raises(LinkError):
-            gives_graph(door, timeout_s=1.0)
+            gives_graph(door, over=over)
 
+    over = threading.Event()
     with monkeypatch.context() as patched, closing(open_door(HOST, 0, secret)) as door:
         patched.setattr(rendezvous, "release_here", release)
         leader = threading.Thread(target=leads, daemon=True)
@@ -364,6 +371,7 @@ def test_a_machine_of_another_release_is_told_so(secret, monkeypatch):
         machine = Following(door.port, 1, secret, takes_graph)
         assert machine.outcome() is None
         assert "veilgraph 0.0 here, and veilgraph 9.9 where the party joins" in str(machine.error)
+        over.set()
         leader.join(20)
 
 

@@ -1,7 +1,6 @@
 """What of the comparison with peers needs none: results are checked, figures read, limits kept, absence named."""
 
 import dataclasses
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from benchmarks import peer_runs, peers
 from benchmarks.peer_runs import OURS, Peer
 from benchmarks.product_check import TOLERANCE, PeerFigures, check, load
 from tests.errors import refused
+from tests.paradigms.cutting import wait_for
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
 
@@ -24,6 +24,14 @@ def _interpreter(folder: Path, script: str) -> Path:
     path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     path.chmod(0o755)
     return path
+
+
+def _content(path: Path) -> bytes:
+    """Nothing where the process has ended by now."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _parties() -> list[PartyGraph]:
@@ -70,11 +78,13 @@ def test_a_program_without_figures_is_an_error_that_names_the_interpreter(tmp_pa
 
 
 def test_a_peer_that_takes_too_long_is_ended_with_its_parties(tmp_path: Path) -> None:
-    late = tmp_path / "late"
-    python = _interpreter(tmp_path, f"(sleep 1; touch {late}) & wait")
+    def running() -> list[Path]:
+        ours = str(tmp_path).encode()
+        return [process for process in Path("/proc").glob("[0-9]*/cmdline") if ours in _content(process)]
+
+    python = _interpreter(tmp_path, f"sh -c 'sleep 60; : {tmp_path}' & wait")
     assert peer_runs.measure_peer(python, peer_runs.PEERS["SPU"], Path("values"), 1, limit_s=0.2) is None
-    time.sleep(1.2)
-    assert not late.exists()
+    wait_for(lambda: not running(), 20, "its party to end")
 
 
 def test_a_named_interpreter_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_idle_longer_than_the_timeout_keeps_the_connection() -> None:
     with pytest.raises(LinkTimeout):
         links["B"].receive("A", TAG)
     links["A"].send("B", TAG, torch.ones(1))
+    assert links["B"].comes("A", TAG, 30.0)
     assert links["B"].receive("A", TAG).item() == 1
     for link in links.values():
         link.close()

@@ -190,7 +190,7 @@ def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_p
     def save(self: Checkpoints, epoch: int, tensors: dict[str, torch.Tensor], facts: Record) -> None:
         if self.path(epoch).parents[1].name == "A" and epoch == 4:
             refused.append(epoch)
-            time.sleep(0.5)  # the others get as far as saving theirs
+            wait_for(checkpoint(run, "B", 4).exists, 20, "B to save its own")
             raise CutError
         saved(self, epoch, tensors, facts)
 

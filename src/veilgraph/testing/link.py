@@ -174,6 +174,7 @@ class LinksConformance(ABC):
         with pytest.raises(LinkTimeout, match="server"):
             network["B"].receive("server", TAG)
         network["A"].send("B", TAG, torch.ones(1))
+        assert network["B"].comes("A", TAG, 30.0)
         assert network["B"].receive("A", TAG).item() == 1
 
     def test_whether_a_message_comes_is_known_without_taking_it(
@@ -273,6 +274,7 @@ class LinksConformance(ABC):
         network["A"].send("B", Tag(Kind.SEED, TAG.step, TAG.round), torch.zeros(1))
         with pytest.raises(LinkTimeout, match="share"):
             network["B"].receive("A", TAG)
+        assert network["B"].comes("A", Tag(Kind.SEED, TAG.step, TAG.round), 30.0)
         assert network["B"].receive("A", Tag(Kind.SEED, TAG.step, TAG.round)).item() == 0
 
     def test_whoever_sends_more_than_is_expected_has_failed(self, connect: Connect) -> None:
