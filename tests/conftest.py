@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from veilgraph.protocol import preset
 
@@ -19,8 +19,12 @@ preset.DEFAULT = preset.PAPER
 AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
-# An example that is the first to import something takes seconds, and any takes long on a busy machine.
-settings.register_profile("veilgraph", deadline=None)
+# An example that is the first to import something takes seconds, and any takes long on a busy machine. Examples are the
+# same in every run: new ones are looked for in ``make nightly``, where what they find holds nobody up.
+EXPLORES = not os.environ.keys().isdisjoint({"VEILGRAPH_NIGHTLY", "VEILGRAPH_FUZZ_CASES"})
+settings.register_profile(
+    "veilgraph", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not EXPLORES
+)
 settings.load_profile("veilgraph")
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import veilgraph
+from tests.chance import fixed_chance
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
@@ -214,7 +215,7 @@ def test_commands_write_private_files_and_folders(tmp_path: Path, monkeypatch: p
     """A project's own folder of runs, the exported tables, curves and audits."""
     monkeypatch.chdir(private_folder(tmp_path / "project"))
     write_job(saved_job(tmp_path / "data", SHORT), Path("job.yaml"))
-    with umask(0):
+    with umask(0), fixed_chance("files"):
         assert command("train", "job.yaml", "--record-views").exit_code == 0
         (run,) = Path("runs").iterdir()
         assert command("audit", run, "--attack", "uniformity").exit_code == 0

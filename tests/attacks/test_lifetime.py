@@ -25,6 +25,7 @@ from torch import Tensor
 import veilgraph.run.party
 from tests import nightly
 from tests.attacks.machines import Sites, made
+from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.core.errors import BudgetSpent, RunError
@@ -44,6 +45,13 @@ from veilgraph.run.run_directory import PartyStore
 
 REPEATS, COLUMNS = 400, 8
 ONCE = {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5}
+
+
+@pytest.fixture
+def fixed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The attacker sees the same noise every time, and other noise in each release."""
+    with fixed_chance(request.node.name):
+        yield
 
 
 @pytest.fixture
@@ -114,6 +122,7 @@ def found(released: list[Tensor], coins: Tensor) -> float:
     return float(roc_auc_score(coins.numpy(), scores.numpy()))
 
 
+@pytest.mark.usefixtures("fixed")
 def test_without_a_lifetime_ledger_repeats_find_every_row(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path
 ) -> None:
@@ -126,6 +135,7 @@ def test_without_a_lifetime_ledger_repeats_find_every_row(
 NAMED = pytest.mark.parametrize("named", [True, False], ids=["with ids", "without ids"])
 
 
+@pytest.mark.usefixtures("fixed")
 @NAMED
 def test_the_same_rows_are_the_same_release_however_often(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool
@@ -137,6 +147,7 @@ def test_the_same_rows_are_the_same_release_however_often(
     assert found(released, coins) < 0.75
 
 
+@pytest.mark.usefixtures("fixed")
 @NAMED
 def test_other_rows_of_the_same_nodes_end_at_the_first_release_beyond_the_total(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path, named: bool

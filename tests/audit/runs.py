@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor
 
-from veilgraph.audit.finding import AuditResult
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
@@ -44,16 +42,3 @@ _mask = PairwiseMasks.mask
 
 VERDICTS = ("uniformity", "epsilon", *CHECKS)
 """Attacks that fail an audit without a limit."""
-
-
-def of_an_honest_run(audited: Callable[[Path], AuditResult], folder: Path) -> AuditResult:
-    """An audit of a run without leaks, of another run where the first raises an alarm.
-
-    One honest audit in a hundred does (``FALSE_ALARM_RATE``), and tests make dozens; a leak is found both times.
-
-    Args:
-        audited: trains in a folder, and audits what it trained.
-        folder: of both.
-    """
-    first = audited(folder / "first")
-    return audited(folder / "second") if first.failed else first

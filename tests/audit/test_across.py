@@ -20,6 +20,7 @@ pytest.importorskip("private_set_intersection", reason="there is no openmined-ps
 from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.link.altered import AlteredLink
+from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
 from veilgraph.audit import across
 from veilgraph.audit.across import audit_across
@@ -28,7 +29,7 @@ from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings
@@ -103,7 +104,7 @@ def part(folder: Path, party: PartyId) -> RunDirectory:
 
 def audited(
     folder: Path,
-    secrets: SecretSource = system_secrets,
+    secrets: SecretSource | None = None,
     alter: Callable[[PartyId, Link], Link] = lambda party, link: link,
 ) -> tuple[dict[PartyId, AuditResult], Sent]:
     """What every holder finds, and what every party sent."""
@@ -113,7 +114,8 @@ def audited(
         def take(link: Link) -> None:
             recorded = RecordedLink(link, keep_transcript=True)
             try:
-                audit_across(part(folder, party), party, alter(party, recorded), secrets)
+                draws = secrets or fixed_secrets("across", party)
+                audit_across(part(folder, party), party, alter(party, recorded), draws)
             finally:
                 sent[party] = [message for message in recorded.transcript() if message.sender == party]
 

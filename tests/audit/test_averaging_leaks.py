@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.audit.runs import VERDICTS, of_an_honest_run
+from tests.audit.runs import VERDICTS
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import GivesUp
@@ -229,7 +229,7 @@ def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("late", ["", pytest.param("C", marks=nightly)])
 def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(late: str, tmp_path: Path) -> None:
     asked = coalitions(NAMES) if late else sorted({leak.adversary for leak in LEAKS.values()})
-    result = of_an_honest_run(lambda folder: audited(made(folder, small(), late), *asked), tmp_path)
+    result = audited(made(tmp_path / "run", small(), late), *asked)
     assert (result.failed, result.untested) == ((), ())
     assert all("shares that" in each.attack for each in result.skipped if each.name == "uniformity")
     tested = {(each.adversary, each.evidence) for each in result.findings}
@@ -344,12 +344,8 @@ def test_tasks_without_classes_of_nodes_have_their_masks_tested_and_the_rest_lis
     ids = {graph.party: [str(row) for row in range(graph.num_nodes)] for graph in given}
     settings = task_job(task, {"train": {"epochs": 2}})
     plan = AuditPlan(("A", "server+A", "client"), ("uniformity", "membership-confidence"))
-
-    def made_and_audited(folder: Path) -> AuditResult:
-        train(settings, folder, parties=given, ids=ids, record_views=True)
-        return audit(folder, plan)
-
-    result = of_an_honest_run(made_and_audited, tmp_path)
+    train(settings, tmp_path / "run", parties=given, ids=ids, record_views=True)
+    result = audit(tmp_path / "run", plan)
     assert (result.failed, {each.attack for each in result.findings}) == ((), {"uniformity"})
     listed = "\n".join(f"{each.adversary}: {each.attack}: {each.why}" for each in result.skipped)
     assert "A: any attack on averaged-weights, task-tallies" in listed

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.audit.runs import VERDICTS, of_an_honest_run, same_mask
+from tests.audit.runs import VERDICTS, same_mask
 from tests.cli.commands import veilgraph
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
@@ -332,7 +331,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Leak], AuditRe
     def made(leak: Leak) -> AuditResult:
         key = leak.job, str(leak.limits), leak.after
         if key not in found:
-            found[key] = of_an_honest_run(partial(audited, leak), tmp_path_factory.mktemp("honest"))
+            found[key] = audited(leak, tmp_path_factory.mktemp("honest"))
         return found[key]
 
     return made

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.audit.runs import of_an_honest_run
 from tests.paradigms.averaging.private_jobs import job
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult, Finding
@@ -54,7 +53,7 @@ def p_value(found: Finding) -> float:
 
 
 def test_an_honest_training_draws_as_its_ledger_counts(tmp_path: Path) -> None:
-    result = of_an_honest_run(audited, tmp_path)
+    result = audited(tmp_path / "run")
     assert [(each.adversary, each.target) for each in rates(result)] == [(SERVER, name) for name in "AB"]
     assert not result.failed
     assert all("its ledger counts with 0.3" in each.note for each in rates(result))

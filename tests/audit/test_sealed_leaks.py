@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.audit.runs import VERDICTS, of_an_honest_run
+from tests.audit.runs import VERDICTS
 from tests.mpc.sealed.faults import Forms, Patch, compared, left_out, repeated, rounds_alike, unshuffled
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.private import voting
@@ -196,7 +196,7 @@ def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: 
 def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_path: Path) -> None:
     honest = Leak(job, print, "", "", predicts=job == "mlp")
     asked = [SERVER, *"ABC"[: JOBS[job][0]], *(["A+B", "B+C"] if job == "three" else [])]
-    result = of_an_honest_run(lambda folder: audited(made(honest, folder), *asked), tmp_path)
+    result = audited(made(honest, tmp_path), *asked)
     assert (result.failed, result.untested) == ((), ())
     listed = [each.attack for each in result.skipped if each.adversary == "A" and "sealed-scores" in each.attack]
     assert len(listed) == (job == "three")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.sockets import SocketLink, socket_mesh
 from veilgraph.run import jobs
+from veilgraph.run.run_directory import Record, RunDirectory
 
 ENDS_WITHIN_S = 10.0
 """Far below the job's timeout, which must not be needed."""
@@ -28,7 +30,9 @@ Programs = Mapping[PartyId, Callable[[Link], None]]
 Errors = dict[PartyId, BaseException | None]
 
 
-def cut_while_running(programs: Programs, one: PartyId, other: PartyId, ready: Callable[[], None]) -> Errors:
+def cut_while_running(
+    programs: Programs, one: PartyId, other: PartyId, ready: Callable[[], None], cut: threading.Event
+) -> Errors:
     """Runs the parties in threads over sockets and cuts a connection when ``ready`` returns."""
     mesh = socket_mesh(list(programs))
     links = {party: SocketLink(party, mesh[party], TIMEOUT_S) for party in programs}
@@ -42,6 +46,7 @@ def cut_while_running(programs: Programs, one: PartyId, other: PartyId, ready: C
         ready()
         try:
             mesh[one][other].shutdown(socket.SHUT_RDWR)
+            cut.set()
             late = wait_for_all(running.values(), ENDS_WITHIN_S).not_done
         finally:
             for link in links.values():
@@ -60,17 +65,26 @@ def test_a_lost_connection(
     run = tmp_path / "run"
     source = random.Random(f"{one} {other}")
     errors: Errors = {}
+    cut = threading.Event()
+    append = RunDirectory.append_metrics
+
+    def append_and_wait(self: RunDirectory, record: Record) -> None:
+        """Before the last epoch, for the cut: on a busy machine it could come after the end."""
+        append(self, record)
+        if record["epoch"] == EPOCHS - 1:
+            cut.wait(30)
 
     def ready() -> None:
         wait_for(lambda: lines_of(run) >= epochs, 30, f"{epochs} epochs")
         time.sleep(source.uniform(0, 0.01))
 
     def run_over_sockets(programs: Programs, *_: object) -> None:
-        errors.update(cut_while_running(programs, one, other, ready))
+        errors.update(cut_while_running(programs, one, other, ready, cut))
         raise PeerFailed("the test's own")
 
     settings = (graph_job if epochs else table_job)(tmp_path / "data", {"timeout_s": TIMEOUT_S})
     with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "append_metrics", append_and_wait)
         patch.setattr(jobs, "run_threads", run_over_sockets)
         with pytest.raises(PeerFailed, match="the test's own"):
             jobs.train(settings, run)

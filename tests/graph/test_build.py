@@ -135,7 +135,7 @@ def graphs(draw):
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(drawn=graphs(), directed=st.booleans())
 def test_written_graphs_come_back(tmp_path, suffix, drawn, directed):
     write(tmp_path / f"n.{suffix}", {"id": drawn.ids, "p": drawn.features[:, 0], "q": drawn.features[:, 1]})

@@ -1,6 +1,6 @@
 """Whole jobs in threads with every message kept: roles as ``party.run_party`` builds them, secrets injected.
 
-Each holder's noise is from fixed secrets of its own, as its masks are: no test of them fails by chance.
+Each holder's coins and noise are from fixed secrets of its own, as its masks are: no test of them fails by chance.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.chance import fixed_chance
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
@@ -23,8 +24,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.plan import Channel, Plan
+from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
@@ -32,7 +32,6 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
-from veilgraph.run import ledgers
 from veilgraph.run.fitting import fit
 from veilgraph.run.launch import run_threads
 from veilgraph.run.ledgers import LEDGER, publisher_of
@@ -166,12 +165,8 @@ def run_job(
 
         return run
 
-    def of_party(plan: Plan, ledger: Ledger | None, _: object, *kept: Any) -> NoisedPublisher:
-        return NoisedPublisher(plan, ledger, fixed_secrets("noise", secrets, plan.party), *kept)
-
     parties: Sequence[PartyId] = (*settings.data.names, SERVER)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledgers, "NoisedPublisher", of_party)
+    with fixed_chance("job", secrets), pytest.MonkeyPatch.context() as patch:
         _watch(patch, recording)
         run_threads({party: program(party) for party in parties}, 30, lambda: None)
     for party in parties:

@@ -180,11 +180,7 @@ JOBS = {
 
 
 def audited(settings: JobSettings, folder: Path) -> dict[PartyId, tuple[OneRunBound, OneRunBound]]:
-    """Holder → what its canaries prove, of (ε, δ)-privacy and of Gaussian privacy. Coins are fixed, as noise is."""
-    for holder in settings.publishing:
-        of = plan(settings, holder)
-        assert of is not None
-        PartyStore(folder / holder).save_canaries(Canaries.draw(of.canaries, NODES, fixed_secrets("coins", holder)))
+    """Holder → what its canaries prove, of (ε, δ)-privacy and of Gaussian privacy."""
     recording = run_job(settings, make_graphs(settings, 1), folder, secrets=1)
     found = {}
     for holder in settings.publishing:

@@ -92,10 +92,11 @@ def test_a_sum_has_the_noise_of_one_less_what_a_coalition_takes_off(
     left = total(put["embeddings"])
     assert float(left.var()) == pytest.approx(holders * share, rel=0.08)
     assert float(rows.var()) == pytest.approx(float(left.var()), rel=1e-12)
-    for name in list(put["embeddings"])[:colluding]:
+    names = sorted(put["embeddings"])
+    for name in names[:colluding]:
         left = left - torch.stack(put["embeddings"][name])
     assert float(left.var()) == pytest.approx(needed, rel=0.08)
-    one_more = torch.stack(put["embeddings"][list(put["embeddings"])[colluding]])
+    one_more = torch.stack(put["embeddings"][names[colluding]])
     assert float((left - one_more).var()) == pytest.approx(needed - share, rel=0.08)
 
 

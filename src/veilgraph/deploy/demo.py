@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -190,10 +191,12 @@ def _with_free_ports(project: Path) -> Path:
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that were free a moment ago."""
+    """Two ports that were free a moment ago, below those that the system gives to whoever asks for any."""
     with socket.socket() as one, socket.socket() as other:
         for held in (one, other):
-            held.bind(("localhost", 0))
+            while not held.getsockname()[1]:
+                with suppress(OSError):  # another has it
+                    held.bind(("localhost", 20_000 + secrets.randbelow(12_000)))
         return one.getsockname()[1], other.getsockname()[1]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.mpc.sealed.parties import NAMES, run
+from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.sealed.counter import CountingMachine
 from veilgraph.mpc.sealed.machine import Machine
@@ -58,7 +59,7 @@ def test_what_others_are_told_of_weights_is_uniform_and_new_in_every_session() -
         graph: Any = machine.hidden_graph("A", edges if own else None, 5, 10, weights if own else None, BITS)
         return getattr(graph, "masked_weights", None)
 
-    told = [run(program)["B"] for _ in range(20)]
+    told = [run(program, secrets=fixed_secrets("session", number))["B"] for number in range(20)]
     highest = torch.stack([one < 0 for one in told if isinstance(one, torch.Tensor)]).double()
     assert highest.numel() == 20 * 15
     assert abs(float(highest.mean()) - 0.5) < 0.15

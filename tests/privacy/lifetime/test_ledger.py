@@ -69,7 +69,7 @@ def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
         max_size=8,
     )
 )
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_node_is_ever_beyond_the_budget_and_nothing_that_fits_is_refused(tmp_path_factory, charges):
     folder, limit = tmp_path_factory.mktemp("ledgers") / "ledger", 2.0
     opened, least = ledger(folder, Budget(limit, 1e-4, "row", "zero-out")), 1e-4

@@ -1,0 +1,82 @@
+"""Jobs in threads in which nothing is by chance: what an audit finds in one, it finds in it every time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.mpc.sessions import fixed_secrets
+from veilgraph.core import randomness
+from veilgraph.core.secrets import SecretSource
+from veilgraph.core.types import Link, PartyId
+from veilgraph.paradigms.horizontal import collecting
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publish_sampled import SampledPublisher
+from veilgraph.privacy.sampled_settings import SampledPlan
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.role import Session
+from veilgraph.run import computing, ledgers, sampled_ledgers
+
+
+class Chance:
+    """What parties draw masks, shares, coins and noise from, in place of the system's randomness.
+
+    Each party has sources of its own, whose order no other party's pace changes. A session, or a publisher, that is
+    made again draws other secrets, so that nothing is used twice.
+    """
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self, *seed: object) -> None:
+        """From here on the same is drawn as after any other restart with this seed."""
+        self._seed = seed
+        self._made = Counter[tuple[str, PartyId]]()
+        self._threads: dict[str, SecretSource] = {}
+
+    @contextmanager
+    def is_fixed(self) -> Iterator[None]:
+        """While the block lasts."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(computing, "Session", self._session)
+            patch.setattr(ledgers, "NoisedPublisher", self._noised)
+            patch.setattr(sampled_ledgers, "SampledPublisher", self._sampled)
+            for module in (ledgers, collecting, randomness):
+                patch.setattr(module, "system_secrets", self._of_thread)
+            yield
+
+    def _source(self, what: str, party: PartyId) -> SecretSource:
+        self._made[what, party] += 1
+        return fixed_secrets(*self._seed, what, party, self._made[what, party])
+
+    def _session(self, settings: JobSettings, link: Link, streams: Any, _: object, **more: Any) -> Session:
+        return Session(settings, link, streams, self._source("session", link.party), **more)
+
+    def _noised(self, plan: Plan, ledger: Ledger | None, _: object, *kept: Any) -> NoisedPublisher:
+        return NoisedPublisher(plan, ledger, self._source("noise", plan.party), *kept)
+
+    def _sampled(self, plan: SampledPlan, ledger: Ledger, _: object, *account: Any) -> SampledPublisher:
+        return SampledPublisher(plan, ledger, self._source("draws", ledger.path.parent.name), *account)
+
+    def _of_thread(self, length: int) -> bytes:
+        """Parties are threads, with names of their own."""
+        name = threading.current_thread().name
+        if name not in self._threads:
+            self._threads[name] = fixed_secrets(*self._seed, name)
+        return self._threads[name](length)
+
+
+@contextmanager
+def fixed_chance(*seed: object) -> Iterator[None]:
+    """Nothing in the block is by chance."""
+    chance = Chance()
+    chance.restart(*seed)
+    with chance.is_fixed():
+        yield
