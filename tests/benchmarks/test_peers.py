@@ -1,6 +1,7 @@
 """What of the comparison with peers needs none: results are checked, figures read, limits kept, absence named."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_a_peer_that_takes_too_long_is_ended_with_its_parties(tmp_path: Path) ->
         ours = str(tmp_path).encode()
         return [process for process in Path("/proc").glob("[0-9]*/cmdline") if ours in _content(process)]
 
-    python = _interpreter(tmp_path, f"sh -c 'sleep 60; : {tmp_path}' & wait")
+    python = _interpreter(tmp_path, f"sh -c 'sleep 60; : {tmp_path}' > {os.devnull} & wait")
     assert peer_runs.measure_peer(python, peer_runs.PEERS["SPU"], Path("values"), 1, limit_s=0.2) is None
     wait_for(lambda: not running(), 20, "its party to end")
 
