@@ -12,10 +12,11 @@ import pytest
 
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core import randomness
-from veilgraph.core.secrets import SecretSource
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import Link, PartyId
 from veilgraph.paradigms.horizontal import collecting
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime import lines
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.publish_sampled import SampledPublisher
@@ -50,6 +51,7 @@ class Chance:
             patch.setattr(sampled_ledgers, "SampledPublisher", self._sampled)
             for module in (ledgers, collecting, randomness):
                 patch.setattr(module, "system_secrets", self._of_thread)
+            patch.setattr(lines, "system_secrets", self._of_ledger)
             yield
 
     def _source(self, what: str, party: PartyId) -> SecretSource:
@@ -71,6 +73,10 @@ class Chance:
         if name not in self._threads:
             self._threads[name] = fixed_secrets(*self._seed, name)
         return self._threads[name](length)
+
+    def _of_ledger(self, length: int) -> bytes:
+        """Its salt, which orders nodes; its name and nonces stay its own, for of two with one name one is a copy."""
+        return self._of_thread(length) if length == SEED_BYTES else system_secrets(length)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Games on every release that an ε is claimed of: no more is proven than is claimed, and more with half of the noise.
 
-A bound on honest code is wrong with a probability of at most 1e-7. How much of the claim is proven is chance as well, so
+A bound on honest code is wrong with a probability of at most 1e-7. How much of the claim is proven is by chance too, so
 coins and noise are from fixed secrets.
 """
 
