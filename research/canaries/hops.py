@@ -1,5 +1,8 @@
 """Releases with noise in every hop, through their publisher: an edge, a node's features, a node with all its edges.
 
+Of a vertical job, where a hop sums what the one before it released, and of one of paradigm node-dp, where it sums
+opinions, of which the adversary knows all.
+
 Many copies of a small graph lie side by side, each in one of two worlds by its coin. The score is the likelihood ratio:
 by how much what was released is nearer to what the noise was added to in the one world than in the other. Rows that
 later hops sum were released, so that whoever sees them knows both.
@@ -18,10 +21,13 @@ from research.canaries.game import Game, Played, paying
 from research.canaries.rows import job_of, planned
 from research.canaries.world import World, beside
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.aggregation import NoisySums, pair_matrix
+from veilgraph.paradigms.node_dp.private import release_plan
+from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.privacy.aggregation import NoisySums, Then, pair_matrix
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.protocol.job_file import parse_job
 
 
 def worlds(unit: Unit, neighbours: Neighbours, bound: int) -> tuple[World, World]:
@@ -76,13 +82,23 @@ class Hops(Game):
         job = job_of(2, 1, schedule="once", unit=self.unit, aggregation=aggregation, **noise, **bound)
         return planned(job, "B")
 
+    @property
+    def worlds(self) -> tuple[World, World]:
+        """In and out."""
+        return worlds(self.unit, self.neighbours, self.bound)
+
+    def then(self, rows: Tensor) -> Then | None:
+        """What later hops sum, where it is not what was released."""
+        return None
+
     @override
     def play(self, coins: Tensor) -> Played:
-        here, there = worlds(self.unit, self.neighbours, self.bound)
+        here, there = self.worlds
         of = self.plan
         rows, edges = beside(here, there, coins)
+        then = self.then(rows)
         with paying(self.delta) as ledger, closing(NoisedPublisher(of, ledger, system_secrets)) as door:
-            released = door.aggregated(rows, pair_matrix(edges, None, len(rows)), len(rows))
+            released = door.aggregated(rows, pair_matrix(edges, None, len(rows)), len(rows), then)
             claim = door.spent().epsilon_total
         away = []
         for world in (here, there):
@@ -92,7 +108,42 @@ class Hops(Game):
                 self.hops,
                 of.mechanism("embeddings"),
                 of.settings.sum_clip,
-                own_rows=self.own_rows == "noised",
+                own_rows=of.own_rows and self.own_rows == "noised",
             )
-            away.append((released - made.clean(features, released)).square().reshape(len(coins), -1).sum(1))
+            away.append((released - made.clean(features, released, then)).square().reshape(len(coins), -1).sum(1))
         return Played(away[1] - away[0], claim)
+
+
+@dataclass(frozen=True)
+class Opinions(Hops):
+    """An edge of a node-dp learner, or all of a node's: sums of what nodes are taken for, the same in both worlds.
+
+    Opinions are of one column and as far from each other as rows of length 1 can be, which probabilities are not.
+    """
+
+    @property
+    @override
+    def plan(self) -> Plan:
+        bound: dict[str, Any] = {} if self.unit == "edge" else {"degree_bound": self.bound}
+        noise: dict[str, Any] = {"epsilon_total": self.epsilon, "delta": self.delta, "neighbours": self.neighbours}
+        job = parse_job(
+            {
+                "paradigm": "node-dp",
+                "data": {"dataset": "synthetic", "holders": 2, "label_holder": "A"},
+                "release": {"features": {"epsilon": 1.0, "low": -1.0, "high": 1.0}},
+                "privacy": {"unit": self.unit, "aggregation": {"hops": self.hops}, **noise, **bound},
+            }
+        )
+        found = release_plan(node_dp(job), "A")
+        assert found is not None
+        return found
+
+    @property
+    @override
+    def worlds(self) -> tuple[World, World]:
+        here, there = worlds(self.unit, self.neighbours, self.bound)
+        return here, World(here.features, there.pairs)
+
+    @override
+    def then(self, rows: Tensor) -> Then:
+        return lambda _: rows

@@ -5,12 +5,15 @@ Coins and noise are from fixed secrets, so that nothing here depends on chance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from tests import nightly
 from tests.errors import refused
 from tests.paradigms.sealed.private import noise_from
 from tests.roles.federation import Settings, merge
@@ -23,6 +26,7 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.wire import Summands
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job_file import parse_job
@@ -97,6 +101,100 @@ def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_a
     proven, claim = proves(bare)
     assert proven > claim
     assert {each.attack for each in bare.failed} == {"epsilon"}
+
+
+Noised = Callable[[DealerMachine, Summands, float], Summands]
+NOISED: Noised = DealerMachine.noised
+
+
+def of_noise(change: Callable[[Tensor], Tensor]) -> Noised:
+    """A dealer's noise, changed."""
+
+    def noised(self: DealerMachine, summands: Summands, deviation: float) -> Summands:
+        found = NOISED(self, summands, deviation)
+        noise = (found.part - summands.part).double()
+        return Summands(summands.part + change(noise).round().to(found.part.dtype), found.bits)
+
+    return noised
+
+
+def alone(place: slice) -> Callable[[Tensor], Tensor]:
+    def kept(noise: Tensor) -> Tensor:
+        found = torch.zeros_like(noise)
+        found[:, place] = noise[:, place]
+        return found
+
+    return kept
+
+
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": torch.zeros_like,
+    "a quarter": lambda noise: noise / 4,
+    "half": lambda noise: noise / 2,
+    "four fifths": lambda noise: noise * 0.8,
+    "of two nodes, one of them": lambda noise: torch.where(torch.arange(len(noise))[:, None] % 2 == 0, noise, 0.0),
+    "of two nodes, the same": lambda noise: noise[torch.arange(len(noise)) // 2 * 2],
+    "of a node's classes, the same": lambda noise: noise[:, :1].expand_as(noise),
+    "of a node's classes, one": alone(slice(1, 2)),
+    "of all classes, on one": lambda noise: 2 * alone(slice(1, 2))(noise),
+    "that adds up to nothing": lambda noise: noise - noise.mean(dim=1, keepdim=True),
+}
+
+
+def noise_of_votes(
+    folder: Path, patch: pytest.MonkeyPatch, change: Callable[[Tensor], Tensor], *more: Settings
+) -> Finding:
+    """What an audit says of a run whose dealer changes its noise."""
+    patch.setattr(DealerMachine, "noised", of_noise(change))
+    without: Settings = {"train": {"epochs": 2}, "privacy": {"canaries": 0, "canaries_in": "rows"}}
+    with noise_from(KEY):
+        train(job_in(folder / "data", without, *more, names="ABC"), folder / "run", record_views=True)
+    result = audit(folder / "run", AuditPlan((SERVER,), ("noise-level",)))
+    (found,) = result.findings
+    assert isinstance(found, Finding)
+    assert result.failed == ((found,) if p_value(found) < 1e-6 else ())
+    return found
+
+
+def p_value(found: Finding) -> float:
+    assert found.value is not None
+    return found.value.low
+
+
+def share(found: Finding) -> float:
+    """Of the noise, that is there at least."""
+    return float(found.note.split()[2])
+
+
+LITTLE: Settings = {"privacy": {"epsilon_total": 30.0}}
+HONEST: dict[str, tuple[Settings, ...]] = {
+    "noise": (),
+    "little noise": (LITTLE,),
+    "among canaries": (LITTLE, {"privacy": {"canaries": 60, "canaries_in": "data"}}),
+    "edges that go one way": (LITTLE, {"model": {"directed": True}}),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_all_of_the_noise_is_found_to_be_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "one way" in name:
+        given = graphs_of
+
+        def one_way(names: str) -> list[PartyGraph]:
+            return [graph.with_edges(graph.edge_index[0] < graph.edge_index[1]) for graph in given(names)]
+
+        monkeypatch.setitem(globals(), "graphs_of", one_way)
+    found = noise_of_votes(tmp_path, monkeypatch, lambda noise: noise, *HONEST[name])
+    assert p_value(found) > 0.05
+    assert 0.85 < share(found) < 0.97, "the least of all estimates is below all of it"
+
+
+SOON = ("half", "of all classes, on one", "that adds up to nothing", "of a node's classes, the same")
+
+
+@pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=nightly) for name in FAULTS])
+def test_too_little_noise_on_votes_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name])) < 1e-6
 
 
 def test_the_label_holder_alone_or_with_others_is_the_adversary(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from research import canary_bounds
 from research.canaries.bounded import Bounded, tree
 from research.canaries.game import Bound, Game, in_one_run, repeated
 from research.canaries.gradients import Gradients
-from research.canaries.hops import Hops, worlds
+from research.canaries.hops import Hops, Opinions, worlds
 from research.canaries.nodes import Features, GaussianFeatures, Labels
 from research.canaries.rows import JointRows, PureRows, Rows
 from research.canaries.votes import Votes
@@ -62,6 +62,9 @@ GAMES: dict[str, tuple[Game, int]] = {
     "node, every hop": (Hops(unit="node", **NOISY), TRIALS),
     "node-edges absent, every hop": (Hops(unit="node-edges", neighbours="zero-out", **NOISY), TRIALS),
     "node-edges replaced, every hop": (Hops(unit="node-edges", **NOISY), TRIALS),
+    "edge, sums of opinions": (Opinions(**NOISY), TRIALS),
+    "node-edges absent, sums of opinions": (Opinions(unit="node-edges", neighbours="zero-out", **NOISY), TRIALS),
+    "node-edges replaced, sums of opinions": (Opinions(unit="node-edges", **NOISY), TRIALS),
     "node, multi-bit": (Features(EPSILON), TRIALS),
     "node, one-bit": (Features(EPSILON, mechanism="one-bit"), TRIALS),
     "node, laplace": (Features(EPSILON, mechanism="laplace"), TRIALS),
@@ -185,6 +188,9 @@ def test_within_a_degree_bound_as_many_rows_turn_round_as_are_counted(unit: Any,
         ("node, every hop", 1.0),
         ("node-edges absent, every hop", 0.95),
         ("node-edges replaced, every hop", 0.83),
+        ("edge, sums of opinions", 1.0),
+        ("node-edges absent, sums of opinions", 1.0),
+        ("node-edges replaced, sums of opinions", 1.0),
     ],
 )
 def test_with_noise_in_every_hop_releases_move_by_nearly_all_that_is_counted(name: str, share: float) -> None:

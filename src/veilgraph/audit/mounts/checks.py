@@ -21,6 +21,7 @@ from veilgraph.audit.mounts.claims import claim_finding
 from veilgraph.audit.mounts.gradient_epsilon import gradients_noise
 from veilgraph.audit.mounts.sampling import sampled
 from veilgraph.audit.mounts.told import told_dealer, told_orders
+from veilgraph.audit.mounts.vote_noise import votes_noise
 from veilgraph.audit.passes import numbers, together
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.source import source_of
@@ -68,8 +69,7 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
     if view.party != SERVER or privacy is None:
         return
     if isinstance(settings, SealedJob):
-        yield Skipped(SERVER, "noise-level", "noise is on wires that nobody sees: predictions follow from it",
-                      "noise-level")  # fmt: skip
+        yield from votes_noise(case)
         return
     if settings.summing:
         yield Skipped(SERVER, "noise-level", "noise is on sums that their learner makes for itself, and sends nobody",
