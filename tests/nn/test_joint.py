@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilgraph.nn.joint import JointNetwork, Whitening, shrunk
+from veilgraph.nn.joint import Axes, JointNetwork, Whitening, shrunk
 from veilgraph.nn.propagate import SparseMatrix
 
 
@@ -51,6 +51,41 @@ def test_whitening_leaves_out_directions_that_nothing_lies_in() -> None:
     assert float(whitening(rows)[:, 3:].abs().max()) < 1e-6
     whitening.learn(torch.zeros(10, 5).double())
     assert not bool(whitening(torch.zeros(10, 5).double()).any())
+
+
+def learnt(rows: Tensor, variance: float) -> Axes:
+    axes = Axes(rows.shape[1], torch.float64)
+    axes.learn(rows, variance)
+    return axes
+
+
+def test_noise_is_taken_off_along_axes_that_have_nothing_else() -> None:
+    basis, _ = torch.linalg.qr(drawn(12, 3, seed=1))
+    rows = drawn(2000, 3, seed=2) @ torch.diag(torch.tensor([30.0, 5, 2]).double()) @ basis.T
+    noise = drawn(2000, 12, seed=3)
+    axes = learnt(rows + noise, 1.0)
+    assert axes.share == pytest.approx(3 / 12)
+    assert float((axes.matrix - basis @ basis.T).abs().max()) < 0.05
+    assert float((axes(rows + noise) - rows).square().mean()) == pytest.approx(3 / 12, abs=0.01)
+    assert torch.equal(axes(rows[:5]), rows[:5] @ axes.matrix), "later rows are seen along the same"
+
+
+@pytest.mark.parametrize(("nodes", "width"), [(40, 12), (400, 12), (60, 64)])
+def test_noise_alone_has_no_axes(nodes: int, width: int) -> None:
+    """99 times of 100; and a little more than noise has one."""
+    drawings = [3 * drawn(nodes, width, seed=seed) for seed in range(30)]
+    assert sum(learnt(rows, 9.0).share > 0 for rows in drawings) <= 2
+    assert sum(learnt(rows, 9.0 / 1.4).share > 0 for rows in drawings) >= 20
+    axes = learnt(drawings[0], 18.0)
+    assert not bool(shrunk(axes(drawings[0]), 18.0 * axes.share).any())
+
+
+def test_without_noise_all_that_there_is_stays() -> None:
+    rows = drawn(50, 3) @ drawn(3, 8, seed=1)
+    axes = learnt(rows, 0.0)
+    assert axes.share == pytest.approx(3 / 8)
+    assert torch.allclose(axes(rows), rows)
+    assert not bool(learnt(torch.zeros(10, 8).double(), 0.0).matrix.any())
 
 
 def network_of(blocks: int) -> JointNetwork:

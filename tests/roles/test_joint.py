@@ -17,7 +17,7 @@ from tests.paradigms.cutting import cut_run
 from tests.paradigms.once import once_job
 from tests.paradigms.private import LABEL_HOLDER
 from tests.paradigms.runs import assert_same_run
-from tests.roles.federation import with_own_nodes
+from tests.roles.federation import merge, with_own_nodes
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
@@ -63,11 +63,15 @@ def released(graph: PartyGraph) -> Tensor:
 
 
 def learner(
-    graph: PartyGraph, variances: Sequence[float] = (NOISE, NOISE), at_once: int = AT_ONCE, **changes: Any
+    graph: PartyGraph,
+    variances: Sequence[float] = (NOISE, NOISE),
+    at_once: int = AT_ONCE,
+    few: bool = False,
+    **changes: Any,
 ) -> JointLearner:
     variance = torch.tensor([[each] * WIDTH for each in variances], dtype=torch.float64).ravel()
     objective = Objective(graph.common_part(), TrainSettings(patience=None, **changes), torch.float32)
-    return JointLearner(graph, WIDTH, variance, objective, LearningStreams(0, "A"), torch.float32, at_once)
+    return JointLearner(graph, WIDTH, variance, objective, LearningStreams(0, "A"), torch.float32, at_once, few)
 
 
 def accuracy(graph: PartyGraph, logits: Tensor) -> float:
@@ -164,6 +168,43 @@ def test_what_it_sees_is_made_of_each_block_by_its_noise() -> None:
     assert torch.equal(sums, shrunk(rows[:, WIDTH:], 0.0)), "sums are not whitened, with noise or without"
 
 
+def test_of_few_columns_it_sees_sums_along_their_axes() -> None:
+    graph, rows = party(given=True), released(party())
+    trained = learner(graph, few=True)
+    given: list[Any] = []
+    trained.network.register_forward_pre_hook(lambda module, inputs: given.append(inputs[1]))
+    trained.learn(rows)
+    trained.logits(rows)
+    for place, block in enumerate((rows[:, :WIDTH], rows[:, WIDTH:])):
+        _, axes = torch.linalg.eigh(block.T.double() @ block.double())
+        along = (axes[:, -2:] @ axes[:, -2:].T).float()
+        assert torch.allclose(given[-1][1 + place], shrunk(block @ along, NOISE * 2 / WIDTH), atol=1e-5)
+    assert accuracy(graph, trained.logits(rows)) > 0.9
+    before = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
+    trained.logits(rows.flip(1))
+    assert all(torch.equal(before[name], tensor) for name, tensor in trained.state_dict().items())
+
+
+def test_of_few_columns_it_keeps_the_mean_of_its_steps() -> None:
+    graph, rows = party(given=True), released(party())
+    trained = learner(graph, few=True, select_by="auc")
+    seen: list[dict[str, Tensor]] = []
+    trained.network.register_forward_pre_hook(
+        lambda module, inputs: seen.append({name: one.clone() for name, one in module.state_dict().items()})
+    )
+    trained.learn(rows)
+    assert len(seen) == 200, "no validation node is asked"
+    seen.append({})  # the last step is taken after the last pass, and is in the mean as well
+    kept = trained.network.state_dict()
+    for name, tensor in kept.items():
+        before = torch.stack([each[name] for each in seen[21:200]]).mean(dim=0)
+        last = 180 * tensor - 179 * before
+        assert float((last - seen[199][name]).abs().max()) < 0.05, "a step of Adam further than the one before"
+    again = learner(graph, few=True, select_by="auc")
+    again.learn(rows)
+    assert torch.equal(trained.logits(rows), again.logits(rows))
+
+
 def test_other_rows_are_whitened_as_those_of_the_training() -> None:
     graph = party()
     rows = released(graph)
@@ -205,14 +246,18 @@ HOPPED: dict[str, Any] = {
 }
 
 
-def test_it_is_in_the_run_and_found_by_what_comes_after(tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_it_is_in_the_run_and_found_by_what_comes_after(tmp_path: Path, few: bool) -> None:
     """Without noise, so that both runs have the same release."""
-    settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 6}}, noise_multiplier=0)
+    dim = 40 if few else 5
+    known = {"privacy": {"aggregation": {"dim": dim, **({"own_rows": "clear"} if few else {})}}}
+    settings = once_job(tmp_path / "data", merge(HOPPED, known), {"train": {"epochs": 6}}, noise_multiplier=0)
     whole = train(settings, tmp_path / "whole")
     weights = load_tensors(whole.path / "parties" / LABEL_HOLDER / "model.safetensors")[0]
     ours = {name for name in weights if name.startswith("joint.")}
     assert any(name.startswith("joint.network.own") for name in ours)
-    assert float((weights["joint.whitening.matrix"] - torch.eye(5)).abs().max()) > 0.1, "it was learnt"
+    learnt = ["joint.whitening.matrix", *(f"joint.axes.{hop}.matrix" for hop in range(2 * few))]
+    assert all(float((weights[name] - torch.eye(dim)).abs().max()) > 0.1 for name in learnt)
     assert torch.equal(predict(whole.path).probabilities, whole.predictions.probabilities)
     cut = cut_run(settings, tmp_path / "cut", 3)
     resumed = resume(cut)

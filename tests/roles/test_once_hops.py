@@ -25,6 +25,7 @@ from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical import once_learner
 from veilgraph.paradigms.vertical.fixed import random_projection
 from veilgraph.paradigms.vertical.joint import JointLearner
+from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.paradigm import VERTICAL
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.released import noise_variance
@@ -141,6 +142,34 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
         found.append([one.tensor for one in sent["B"]])
     for other in found[1:]:
         assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
+
+
+@pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (3, "concat")])
+def test_noise_is_taken_off_sums_of_columns_that_are_known_to_be_few(holders: int, strategy: str) -> None:
+    graphs = small_parties(holders)
+    columns = [graph.num_features for graph in graphs]
+    known = {"unit": "edge", "noise_multiplier": 1e-4}
+    combine = {"model": {"combine": {"strategy": strategy}}}
+
+    def learner(dim: int, own_rows: str = "clear") -> LearningHolder:
+        aggregation = {"hops": HOPS, "dim": dim, "own_rows": own_rows}
+        return work(job(holders, combine, **{**known, "aggregation": aggregation}), graphs, {}).learner
+
+    wide, fits = learner(sum(columns) + 5), learner(sum(columns))
+    for few, found in ((True, wide), (True, fits), (False, learner(sum(columns) - 1)), (False, learner(99, "noised"))):
+        assert found._joint is not None
+        found.finish()
+        assert any(".axes." in f".{name}" for name in found._joint.state_dict()) == few
+    assert wide._joint is not None
+    assert wide.released is not None
+    of_pieces = columns[1:] if strategy == "concat" else [sum(columns[1:])]
+    shares = [axes.share * (sum(columns) + 5) for axes in wide._joint._axes]
+    assert shares == pytest.approx([count for count in of_pieces for _ in range(HOPS)])
+    names = [graph.party for graph in graphs[1:]] if strategy == "concat" else [graphs[1].party]
+    for place, name in enumerate(names):
+        lift = random_projection(columns[1 + place], sum(columns) + 5, LearningStreams(5, name), torch.float64)
+        kept = lift @ wide._joint._axes[HOPS * place].matrix
+        assert float((kept - lift).abs().max()) < 1e-2, "what is summed lies along them"
 
 
 def test_what_epsilon_is_not_about_is_said_where_columns_are_given() -> None:

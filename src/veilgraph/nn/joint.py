@@ -2,11 +2,13 @@
 
 One branch for each block, joined and classified, as in GAP's classification module (Sajadmanesh, Shamsabadi, Bellet &
 Gatica-Perez 2023). Rows are drawn towards zero by what their noise must have added (positive-part James-Stein), so
-that a row that is nothing but noise is zeros; columns without noise are whitened, for others hide small ones.
+that a row that is nothing but noise is zeros; columns without noise are whitened, for others hide small ones. Sums of
+few columns lie along few axes, and noise along the others is taken off.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -75,6 +77,45 @@ class Whitening(nn.Module):
     def forward(self, rows: Tensor) -> Tensor:
         """Tensor[N, d] to Tensor[N, d]."""
         found: Tensor = ((rows - self.mean) @ self.matrix).clamp(-_FARTHEST, _FARTHEST)
+        return found
+
+
+class Axes(nn.Module):
+    """The axes along which noisy rows vary by more than noise alone would.
+
+    Of N rows of d entries of noise the largest axis has squares that sum to no more than σ²·(m + 2s) in 99 of 100
+    cases, with m = (√N + √d)² and s = (√N + √d)·(1/√N + 1/√d)^⅓ (Johnstone 2001, *On the distribution of the largest
+    eigenvalue in principal components analysis*, theorem 1.1).
+
+    Args:
+        width: d.
+        dtype: of the rows.
+    """
+
+    matrix: Tensor
+
+    def __init__(self, width: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("matrix", torch.eye(width, dtype=dtype))
+
+    @torch.no_grad()
+    def learn(self, rows: Tensor, noise_variance: float) -> None:
+        """Takes them from the rows, Tensor[N, d]; later rows are seen along the same."""
+        wide = rows.double()
+        squares, axes = torch.linalg.eigh(wide.T @ wide)
+        high, broad = math.sqrt(len(rows)), math.sqrt(rows.shape[1])
+        by_noise = noise_variance * ((high + broad) ** 2 + 2 * (high + broad) * (1 / high + 1 / broad) ** (1 / 3))
+        found = axes[:, squares > max(by_noise, _SMALLEST_VARIANCE * float(squares.max()))]
+        self.matrix.copy_(found @ found.T)
+
+    @property
+    def share(self) -> float:
+        """How many of the d axes these are, in parts of d: the share of the noise that is left."""
+        return float(self.matrix.trace()) / len(self.matrix)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Rows without what lies along other axes: Tensor[N, d] to Tensor[N, d]."""
+        found: Tensor = rows @ self.matrix
         return found
 
 

@@ -2,12 +2,16 @@
 
 Released rows are anybody's: what is computed from them costs no ε. The network learns once, after the holder's own
 one, and the validation nodes choose between them (``Objective.simplest``).
+
+It keeps the step that serves validation nodes best. Where all columns are few it hardly overfits, and the best of many
+steps by a score of few nodes is luck: there it keeps the mean of its weights over all steps but the first (Polyak &
+Juditsky 1992).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,7 +25,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.adam import Adam
-from veilgraph.nn.joint import JointNetwork, Whitening, shrunk
+from veilgraph.nn.joint import Axes, JointNetwork, Whitening, shrunk
 from veilgraph.nn.propagate import SparseMatrix
 from veilgraph.paradigms.vertical.fixed import project, random_projection
 from veilgraph.protocol.scores import Objective
@@ -32,6 +36,8 @@ _STEPS: Final = 300
 _EVALUATED_EVERY: Final = 2
 _PATIENCE: Final = 20
 """Evaluations without a better one, after which it stops."""
+_MEAN_OF: Final = range(21, 201)
+"""Steps whose mean is kept in place of the best one."""
 _RATE: Final = 0.01
 _DECAY: Final = 5e-4
 AT_ONCE: Final = 8192
@@ -49,6 +55,7 @@ class JointLearner(nn.Module):
         streams: of the party.
         dtype: of the weights.
         at_once: the most training nodes of a step.
+        few: whether all columns, others' included, are known to be no more than d.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class JointLearner(nn.Module):
         streams: LearningStreams,
         dtype: torch.dtype,
         at_once: int = AT_ONCE,
+        few: bool = False,
     ) -> None:
         super().__init__()
         self._at_once = at_once
@@ -70,31 +78,29 @@ class JointLearner(nn.Module):
         projection = random_projection(graph.num_features, width, streams, dtype)
         self._projected = functional.normalize(project(graph.features, projection)[: graph.common])
         self.whitening = Whitening(width, dtype)
+        self._axes = [Axes(width, dtype) for _ in self._variances if few]
+        self.axes = nn.ModuleList(self._axes)
         with streams.global_generator("joint"):
             widths = [width] * (1 + len(self._variances))
             self.network = JointNetwork(graph.num_features, widths, objective.classes, dtype)
 
     def learn(self, released: Tensor) -> None:
-        """Trains, and keeps the step that serves the validation nodes best.
+        """Trains, and keeps the step that serves the validation nodes best; with few columns, the mean of the steps.
 
         Args:
             released: Tensor[C, w].
         """
         self.whitening.learn(self._projected)
-        blocks, objective = self._blocks(released), self._objective
+        for axes, block, variance in zip(self._axes, self._split(released), self._variances, strict=False):
+            axes.learn(block, variance)
+        blocks = self._blocks(released)
+        self.network.load_state_dict(self._mean(blocks) if self._axes else self._best(blocks))
+
+    def _best(self, blocks: Sequence[Tensor]) -> dict[str, Tensor]:
+        objective = self._objective
         validation = self._inputs(objective.val_nodes, blocks)
-        optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
         best, kept, since = (-float("inf"), -float("inf")), _clone(self.network), 0
-        drawn = _Drawn(objective.train_nodes, self._at_once, self._streams)
-        inputs: tuple[SparseMatrix, list[Tensor]] | None = None
-        for step in range(1, _STEPS + 1):
-            nodes = drawn.of(step)
-            if inputs is None or drawn.changes:
-                inputs = self._inputs(nodes, blocks)
-            optimizer.zero_grad()
-            logits = self.network(*inputs, self._streams.generator("joint dropout", step))
-            backward(objective.training_loss(logits, nodes))
-            optimizer.step()
+        for step in self._steps(blocks, _STEPS):
             if step % _EVALUATED_EVERY:
                 continue
             with torch.no_grad():
@@ -105,8 +111,31 @@ class JointLearner(nn.Module):
                 since += 1
                 if since >= _PATIENCE:
                     break
-        self.network.load_state_dict(kept)
         _log.info("the joint network was trained for %d steps", step)
+        return kept
+
+    def _mean(self, blocks: Sequence[Tensor]) -> dict[str, Tensor]:
+        mean = _clone(self.network)
+        for step in self._steps(blocks, _MEAN_OF.stop - 1):
+            if step in _MEAN_OF:
+                for name, tensor in self.network.state_dict().items():
+                    mean[name].lerp_(tensor, 1 / (step - _MEAN_OF.start + 1))
+        return mean
+
+    def _steps(self, blocks: Sequence[Tensor], count: int) -> Iterator[int]:
+        """Trains, and says after each step which one it was."""
+        optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
+        drawn = _Drawn(self._objective.train_nodes, self._at_once, self._streams)
+        inputs: tuple[SparseMatrix, list[Tensor]] | None = None
+        for step in range(1, count + 1):
+            nodes = drawn.of(step)
+            if inputs is None or drawn.changes:
+                inputs = self._inputs(nodes, blocks)
+            optimizer.zero_grad()
+            logits = self.network(*inputs, self._streams.generator("joint dropout", step))
+            backward(self._objective.training_loss(logits, nodes))
+            optimizer.step()
+            yield step
 
     @torch.no_grad()
     def logits(self, released: Tensor) -> Tensor:
@@ -121,8 +150,14 @@ class JointLearner(nn.Module):
 
     def _blocks(self, released: Tensor) -> list[Tensor]:
         """What the network sees beside the columns: these, projected; then each released matrix."""
-        blocks = torch.split(released, self._width, dim=1)
-        return [self.whitening(self._projected), *map(shrunk, blocks, self._variances)]
+        seen, variances = self._split(released), self._variances
+        if self._axes:
+            seen = [axes(block) for axes, block in zip(self._axes, seen, strict=True)]
+            variances = [of * axes.share for axes, of in zip(self._axes, variances, strict=True)]
+        return [self.whitening(self._projected), *map(shrunk, seen, variances)]
+
+    def _split(self, released: Tensor) -> Sequence[Tensor]:
+        return torch.split(released, self._width, dim=1)
 
     def _inputs(self, nodes: Tensor, blocks: Sequence[Tensor]) -> tuple[SparseMatrix, list[Tensor]]:
         return SparseMatrix(self._features[nodes.numpy()]), [block[nodes] for block in blocks]

@@ -86,7 +86,8 @@ class LearningHolder(OnceRole, Judge):
         hops = None if privacy is None else privacy.aggregation
         self._joint = None
         if hops is not None:
-            self._joint = JointLearner(graph, hops.dim, self._noise_variance, self._objective, streams, dtype)
+            few = vertical(session.settings).gives_columns and graph.num_features <= hops.dim
+            self._joint = JointLearner(graph, hops.dim, self._noise_variance, self._objective, streams, dtype, few=few)
 
     @override
     def _newest(self) -> int:
