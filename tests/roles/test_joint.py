@@ -23,7 +23,7 @@ from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.discriminant import class_evidence
 from veilgraph.nn.joint import shrunk
-from veilgraph.paradigms.vertical.joint import AT_ONCE, JointLearner
+from veilgraph.paradigms.vertical.joint import AT_ONCE, MANY, JointLearner
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
@@ -67,11 +67,12 @@ def learner(
     variances: Sequence[float] = (NOISE, NOISE),
     at_once: int = AT_ONCE,
     few: bool = False,
+    many: int = MANY,
     **changes: Any,
 ) -> JointLearner:
     variance = torch.tensor([[each] * WIDTH for each in variances], dtype=torch.float64).ravel()
     objective = Objective(graph.common_part(), TrainSettings(patience=None, **changes), torch.float32)
-    return JointLearner(graph, WIDTH, variance, objective, LearningStreams(0, "A"), torch.float32, at_once, few)
+    return JointLearner(graph, WIDTH, variance, objective, LearningStreams(0, "A"), torch.float32, at_once, few, many)
 
 
 def accuracy(graph: PartyGraph, logits: Tensor) -> float:
@@ -185,9 +186,12 @@ def test_of_few_columns_it_sees_sums_along_their_axes() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in trained.state_dict().items())
 
 
-def test_of_few_columns_it_keeps_the_mean_of_its_steps() -> None:
+TRAINING = NODES * 3 // 5
+
+
+def test_of_few_columns_and_many_nodes_it_keeps_the_mean_of_its_steps() -> None:
     graph, rows = party(given=True), released(party())
-    trained = learner(graph, few=True, select_by="auc")
+    trained = learner(graph, few=True, many=TRAINING, select_by="auc")
     seen: list[dict[str, Tensor]] = []
     trained.network.register_forward_pre_hook(
         lambda module, inputs: seen.append({name: one.clone() for name, one in module.state_dict().items()})
@@ -200,7 +204,7 @@ def test_of_few_columns_it_keeps_the_mean_of_its_steps() -> None:
         before = torch.stack([each[name] for each in seen[21:200]]).mean(dim=0)
         last = 180 * tensor - 179 * before
         assert float((last - seen[199][name]).abs().max()) < 0.05, "a step of Adam further than the one before"
-    again = learner(graph, few=True, select_by="auc")
+    again = learner(graph, few=True, many=TRAINING, select_by="auc")
     again.learn(rows)
     assert torch.equal(trained.logits(rows), again.logits(rows))
 
@@ -225,9 +229,10 @@ def test_a_step_draws_its_own_dropout() -> None:
     assert len(set(drawn_from)) == len(drawn_from)
 
 
-def test_the_step_that_serves_validation_nodes_best_is_kept() -> None:
+@pytest.mark.parametrize(("few", "many"), [(False, 1), (True, TRAINING + 1)])
+def test_the_step_that_serves_validation_nodes_best_is_kept(few: bool, many: int) -> None:
     graph, scores = party(), []
-    trained, rows = learner(graph), released(party())
+    trained, rows = learner(graph, few=few, many=many), released(party())
     objective, nodes = trained._objective, trained._objective.val_nodes
 
     def scored(module: object, inputs: tuple[Any, ...], logits: Tensor) -> None:

@@ -3,9 +3,9 @@
 Released rows are anybody's: what is computed from them costs no ε. The network learns once, after the holder's own
 one, and the validation nodes choose between them (``Objective.simplest``).
 
-It keeps the step that serves validation nodes best. Where all columns are few it hardly overfits, and the best of many
-steps by a score of few nodes is luck: there it keeps the mean of its weights over all steps but the first (Polyak &
-Juditsky 1992).
+It keeps the step that serves validation nodes best. Where all columns are few and training nodes many it hardly
+overfits, and the best of many steps by a few nodes is luck: there it keeps the mean of its weights over all steps but
+the first (Polyak & Juditsky 1992).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _EVALUATED_EVERY: Final = 2
 _PATIENCE: Final = 20
 """Evaluations without a better one, after which it stops."""
 _MEAN_OF: Final = range(21, 201)
-"""Steps whose mean is kept in place of the best one."""
+"""Steps whose mean is kept in place of the best one, of few columns and"""
+MANY: Final = 1000
+"""training nodes or more: with 600 on Amazon the best one is as good, with 200 better (docs/gap.md)."""
 _RATE: Final = 0.01
 _DECAY: Final = 5e-4
 AT_ONCE: Final = 8192
@@ -56,6 +58,7 @@ class JointLearner(nn.Module):
         dtype: of the weights.
         at_once: the most training nodes of a step.
         few: whether all columns, others' included, are known to be no more than d.
+        many: from how many training nodes on it then keeps the mean of its steps.
     """
 
     def __init__(
@@ -68,9 +71,11 @@ class JointLearner(nn.Module):
         dtype: torch.dtype,
         at_once: int = AT_ONCE,
         few: bool = False,
+        many: int = MANY,
     ) -> None:
         super().__init__()
         self._at_once = at_once
+        self._keeps_mean = few and len(objective.train_nodes) >= many
         self._graph, self._width, self._objective, self._streams = graph, width, objective, streams
         self._dtype = dtype
         self._variances = noise_variance[::width].tolist()
@@ -85,7 +90,7 @@ class JointLearner(nn.Module):
             self.network = JointNetwork(graph.num_features, widths, objective.classes, dtype)
 
     def learn(self, released: Tensor) -> None:
-        """Trains, and keeps the step that serves the validation nodes best; with few columns, the mean of the steps.
+        """Trains, and keeps the step that serves the validation nodes best, or the mean of all.
 
         Args:
             released: Tensor[C, w].
@@ -94,7 +99,7 @@ class JointLearner(nn.Module):
         for axes, block, variance in zip(self._axes, self._split(released), self._variances, strict=False):
             axes.learn(block, variance)
         blocks = self._blocks(released)
-        self.network.load_state_dict(self._mean(blocks) if self._axes else self._best(blocks))
+        self.network.load_state_dict(self._mean(blocks) if self._keeps_mean else self._best(blocks))
 
     def _best(self, blocks: Sequence[Tensor]) -> dict[str, Tensor]:
         objective = self._objective
