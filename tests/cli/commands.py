@@ -1,18 +1,24 @@
 """Calls of the command line in this process."""
 
 import re
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
+from typer import main
 from typer.testing import CliRunner, Result
 
 from veilgraph.cli import app
 
+_made_once = cache(main.get_group)
+"""All commands of the program, which typer makes anew at every call: that takes longer than most of them do."""
 FRAME = re.compile(r"[╭╮╰╯│─\s]+")
 
 
 def veilgraph(*arguments: str | Path) -> Result:
     """What ``veilgraph`` with these arguments does; anything but an orderly exit is raised."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    with mock.patch.object(main, "get_group", _made_once):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def one_error(result: Result) -> str:
