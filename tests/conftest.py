@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -26,6 +27,14 @@ settings.register_profile(
     "veilgraph", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not EXPLORES
 )
 settings.load_profile("veilgraph")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: garbage is looked for in what tests make, and not at every turn."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.fixture(autouse=True, scope="session")
