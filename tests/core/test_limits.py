@@ -451,7 +451,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         "training-nodes",
         "own-columns",
     }
-    for names in itertools.chain(itertools.combinations(all_revelations(), 3), [tuple(all_revelations())[::2], ()]):
+    for names in itertools.chain(itertools.combinations(all_revelations(), 2), [tuple(all_revelations())[::2], ()]):
         reason = refusal(LimitSettings(leakage=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
