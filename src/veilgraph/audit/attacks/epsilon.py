@@ -69,7 +69,7 @@ class Claims(Protocol):
         """F⁻¹ of a loss above 0: of a larger loss no power needs a larger level."""
 
     def epsilon(self, loss: float, delta: float) -> float:
-        """The ε that a loss has at δ."""
+        """The ε that a loss has at δ: of a larger loss no smaller one."""
 
 
 class GaussianClaims:
@@ -172,15 +172,20 @@ def one_run_epsilon(
     held = GaussianClaims() if gaussian else claims
 
     def proven(r: int, correct: int) -> float:
+        """The loss, which is ε itself where nothing is claimed of it."""
         if held is not None:
-            loss = _largest(lambda loss: _needed(m, r, correct, _level(held, loss), level) > 1)
-            return held.epsilon(loss, delta) if loss else 0.0
+            return _largest(lambda loss: _needed(m, r, correct, _level(held, loss), level) > 1)
         return _largest(lambda epsilon: p_value(m, r, correct, epsilon, delta) <= level)
+
+    def epsilon_of(loss: float) -> float:
+        """Of the largest alone, for it grows with the loss and takes long to find."""
+        return held.epsilon(loss, delta) if held is not None and loss else loss
 
     rights = {r: int(are_in[order[m - (r + 1) // 2 :]].sum() + (~are_in[order[: r // 2]]).sum()) for r in tried}
     bounds = {r: proven(r, right) for r, right in rights.items()}
     best = max(tried, key=lambda r: bounds[r])
-    return OneRunBound(bounds[best], rights[best], best, max(proven(r, r) for r in tried))
+    ceiling = max(proven(r, r) for r in tried)
+    return OneRunBound(epsilon_of(bounds[best]), rights[best], best, epsilon_of(ceiling))
 
 
 def p_value(m: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
