@@ -9,13 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-import yaml
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
-from veilgraph.core.yaml_file import read_yaml
+from veilgraph.core.yaml_file import read_yaml, yaml_bytes
 from veilgraph.embedding.attackers import FAMILIES
 from veilgraph.embedding.method import AnyMethodSettings, MethodSettings
 from veilgraph.embedding.methods.apge import ApgeSettings
@@ -159,4 +158,4 @@ def read_embed_job(path: Path) -> EmbedJob:
 
 def write_embed_job(job: EmbedJob, path: Path) -> None:
     """Writes the job with every default spelled out."""
-    write_whole(path, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False, allow_unicode=True).encode())
+    write_whole(path, yaml_bytes(job.model_dump(mode="json")))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from veilgraph.core.errors import ConfigError
@@ -19,6 +18,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
+from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
 from veilgraph.privacy.sampled_settings import SampledPlan
@@ -370,4 +370,4 @@ def job_of(kind: type[J], job: JobSettings) -> J:
 
 def write_job(settings: JobSettings, path: Path) -> None:
     """Writes the job as YAML, all defaults spelled out."""
-    write_whole(path, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
+    write_whole(path, yaml_bytes(settings.model_dump(mode="json")))

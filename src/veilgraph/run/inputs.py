@@ -10,13 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import yaml
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.given import check_mapping
 from veilgraph.core.types import PartyId
+from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
@@ -65,7 +65,7 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
 def _write_tables(tables: Tables, party: PartyId, path: Path) -> None:
     """Their files, and the party file that describes them, at ``path``."""
     tables.write(path.parent)
-    write_whole(path, yaml.safe_dump(tables.described(party), sort_keys=False, allow_unicode=True).encode())
+    write_whole(path, yaml_bytes(tables.described(party)))
 
 
 def fingerprint(inputs: Inputs) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
-import yaml
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import whole_file, write_whole
+from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.party import PartyGraph
 
 TableFormat = Literal["csv", "parquet"]
@@ -137,4 +137,4 @@ def write_table(columns: Mapping[str, Any], path: Path) -> None:
 
 def write_yaml(content: Mapping[str, Any], path: Path) -> None:
     """Writes settings in the order given."""
-    write_whole(path, yaml.safe_dump(dict(content), sort_keys=False).encode())
+    write_whole(path, yaml_bytes(dict(content)))
