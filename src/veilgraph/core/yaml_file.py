@@ -90,5 +90,8 @@ def read_yaml(path: Path, what: str, loader: type[SettingsLoader] = SettingsLoad
 
 def yaml_bytes(content: object) -> bytes:
     """Plain Python values as a YAML file, keys in their order."""
-    written: Any = yaml.dump(content, Dumper=_SafeDumper, sort_keys=False, allow_unicode=True)
+    try:
+        written: Any = yaml.dump(content, Dumper=_SafeDumper, sort_keys=False, allow_unicode=True)
+    except UnicodeEncodeError:  # a path that is no Unicode, which libyaml does not escape
+        written = yaml.safe_dump(content, sort_keys=False)
     return str(written).encode()
