@@ -9,7 +9,7 @@ import yaml
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.yaml_file import SettingsLoader, read_yaml
+from veilgraph.core.yaml_file import SettingsLoader, read_yaml, yaml_bytes
 from veilgraph.protocol.party_settings import TextLoader
 
 SCALARS = "a: 007\nb: [no, 1e3, .inf, ~, 2001-02-03, 'x', é]\nc: &c {d: 1_000}\ne: {<<: *c, f: *c}\n"
@@ -63,3 +63,12 @@ def test_what_names_itself_is_not_read_for_ever(tmp_path: Path) -> None:
     found = read(tmp_path, "&a [*a]")
     assert isinstance(found, list)
     assert found[0] is found
+
+
+def test_what_is_written_is_read_again_in_its_order(tmp_path: Path) -> None:
+    content = {"b": "ü: 世\n \x85#", "a": [None, True, "yes", 1.5, float("inf"), "1"], "": {"long": "word " * 100}}
+    again = read(tmp_path, yaml_bytes(content).decode())
+    assert again == content
+    assert isinstance(again, dict)
+    assert list(again) == list(content)
+    assert yaml.safe_load(yaml_bytes({"path": "a\udc80"})) == {"path": "a\udc80"}, "it is no Unicode, and escaped"

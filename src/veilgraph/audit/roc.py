@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -48,20 +50,23 @@ class Roc:
     def auc(self) -> float:
         """Probability that a positive has a higher score than a negative; a tie counts half."""
         pairs = self.true_positives[-1] * self.false_positives[-1]
-        return float(np.trapezoid(self.true_positives, self.false_positives) / pairs)
+        heights = self.true_positives[1:] + self.true_positives[:-1]
+        return float(np.diff(self.false_positives) @ heights / (2 * pairs))  # trapezoids, in whole numbers
 
     def advantage(self, threshold: float) -> float:
         """True minus false positive rate at ``threshold``, in [−1, 1].
 
         It is 2(Acc − 0.5) with positives and negatives of equal weight however many there are.
         """
-        point = int(np.searchsorted(-self.thresholds, -threshold, side="right")) - 1
-        return float(self.true_positive_rate[point] - self.false_positive_rate[point])
+        point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
+        return _share(self.true_positives, point) - _share(self.false_positives, point)
 
     def tpr_at(self, false_positive_rate: float) -> float:
         """The highest true positive rate among the points with at most this false positive rate: no interpolation."""
-        point = int(np.searchsorted(self.false_positive_rate, false_positive_rate, side="right")) - 1
-        return float(self.true_positive_rate[point])
+        negatives = int(self.false_positives[-1])
+        most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
+        point = int(np.searchsorted(self.false_positives, most, side="right")) - 1
+        return _share(self.true_positives, point)
 
     def best_threshold(self) -> float:
         """Where the advantage is greatest; of several such thresholds the highest, infinity if none beats a guess."""
@@ -88,8 +93,13 @@ class Ranked:
         return Roc(self._thresholds, self._reached(others), self._reached(chosen))
 
     def _reached(self, places: NDArray[np.intp]) -> Counts:
-        counts = np.bincount(places, minlength=len(self._thresholds) - 1)
-        return np.concatenate([[0], np.cumsum(counts)])
+        reached = np.zeros(len(self._thresholds), dtype=np.int64)
+        np.cumsum(np.bincount(places, minlength=len(reached) - 1), out=reached[1:])
+        return reached
+
+
+def _share(reached: Counts, point: int) -> float:
+    return float(reached[point] / reached[-1])
 
 
 def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "truth") -> tuple[Floats, Truth]:
