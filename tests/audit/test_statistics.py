@@ -1,12 +1,13 @@
 """The figures of an attack against slow counting and scikit-learn, their intervals, and when an attack is found."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, norm
+from scipy.stats import binom, norm, rankdata
 from sklearn.metrics import roc_curve
 
 from tests.errors import refused
@@ -99,6 +100,15 @@ def test_low_false_positive_rates_are_counted_exactly():
     assert (few["tpr_at_0_1_percent"], few["tpr_at_1_percent"]) == (0, 0)
 
 
+def test_a_figure_alone_has_the_interval_that_it_has_among_all():
+    scores, truth = normals(np.random.default_rng(0), 40, 60, 1.0)
+    for of in (intervals, partial(differences, baseline=-scores)):
+        every = of(scores, truth=truth, seed=1, samples=100)
+        assert every.keys() == set(FIGURES)
+        for figure in FIGURES:
+            assert of(scores, truth=truth, seed=1, samples=100, figures=[figure]) == {figure: every[figure]}
+
+
 def test_an_interval_holds_the_true_value_as_often_as_it_says():
     """Two unit normals one apart: AUC Φ(1/√2), and TPR − FPR = 2Φ(1/2) − 1 at the threshold between them."""
     random = np.random.default_rng(0)
@@ -180,6 +190,22 @@ def test_where_nothing_leaks_false_alarms_are_as_rare_as_stated():
             alarms[case] += found.found
     assert (alarms <= binom.ppf(0.999, repetitions, level)).all()
     assert alarms.sum() > 0  # the test is not one that never finds anything
+
+
+def test_against_a_baseline_ranks_are_swapped_one_by_one_and_ranked_again():
+    random = np.random.default_rng(5)
+    truth = targets(15, 25)
+    scores, baseline = random.integers(9, size=40) + truth, random.integers(6, size=40) + truth
+    ranks, others = rankdata(scores), rankdata(baseline)
+    gain = measure(scores, truth).auc - measure(baseline, truth).auc
+    coins, at_least = np.random.default_rng(3), 0
+    for _ in range(99):
+        swap = coins.random(40) < 0.5
+        first, second = np.where(swap, others, ranks), np.where(swap, ranks, others)
+        at_least += measure(first, truth).auc - measure(second, truth).auc >= gain - 1e-12
+    found = verdict(scores, truth, level=0.05, seed=3, baseline=baseline, permutations=99)
+    assert 0.05 < found.p_value < 0.95
+    assert found.p_value == pytest.approx((1 + at_least) / 100)
 
 
 def test_a_leak_is_found_against_chance_and_against_a_baseline():

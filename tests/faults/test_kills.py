@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.faults.host import Host, Order
 from tests.faults.kills import KILLS, Moment, assert_stopped_cleanly, run_and_kill
 from tests.faults.runs import ROLES, assert_undisturbed, graph_job, mean_job, secure_max_job, table_job
@@ -74,7 +75,7 @@ def life_s(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Jo
 
 
 @pytest.mark.parametrize("seed", range(KILLS))
-@pytest.mark.parametrize("paradigm", JOBS)
+@pytest.mark.parametrize("paradigm", ["vertical", pytest.param("horizontal", marks=nightly)])
 def test_every_role_is_killed(
     tmp_path: Path, host: Host, life_s: Callable[[Job], float], paradigm: str, seed: int
 ) -> None:

@@ -224,9 +224,10 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
     for name in ("without", "pooled"):
         others = getattr(outcome, name)
         if others is not None:
-            found[name] = intervals(others, truth, seed=seed, samples=_SAMPLES)["auc"]
+            found[name] = intervals(others, truth, seed=seed, samples=_SAMPLES, figures=["auc"])["auc"]
     if outcome.without is not None:
-        found["gain"] = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES)["auc"]
+        gain = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES, figures=["auc"])
+        found["gain"] = gain["auc"]
     found["verdict"] = judged or _both_ways(
         verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS)
     )

@@ -7,9 +7,9 @@ adversary says "positive" where the score is at least a threshold; tied scores g
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ _FIGURES: dict[Figure, Callable[[Roc, float], float]] = {
     "tpr_at_1_percent": lambda roc, threshold: roc.tpr_at(0.01),
 }
 """Figure → its value from the ROC and the adversary's threshold."""
+
+ALL_FIGURES: Final[tuple[Figure, ...]] = tuple(_FIGURES)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ def intervals(
     samples: int = 1000,
     confidence: float = 0.95,
     threshold: float | None = None,
+    figures: Sequence[Figure] = ALL_FIGURES,
 ) -> dict[Figure, Interval]:
     """Every figure with a stratified percentile bootstrap interval.
 
@@ -106,6 +109,7 @@ def intervals(
         confidence: in (0, 1); each tail has half of the rest.
         threshold: of the advantage, fixed on other data; None takes the best on these targets, which is more than an
             adversary who does not know the truth would have.
+        figures: those that are wanted.
 
     Raises:
         DataError: see ``measure``.
@@ -117,8 +121,8 @@ def intervals(
     if threshold is not None and math.isnan(threshold):
         raise ConfigError("threshold=nan must be a number or infinity; leave it out for the best on these targets")
     used = ranked.roc().best_threshold() if threshold is None else threshold
-    drawn = [_figures(ranked.roc(*draw), used) for draw in _draws(ranked, seed, samples)]
-    return _percentiles(_figures(ranked.roc(), used), drawn, confidence)
+    drawn = [_values(figures, ranked.roc(*draw), used) for draw in _draws(ranked, seed, samples)]
+    return _percentiles(figures, _values(figures, ranked.roc(), used), drawn, confidence)
 
 
 def differences(
@@ -129,6 +133,7 @@ def differences(
     seed: int,
     samples: int = 1000,
     confidence: float = 0.95,
+    figures: Sequence[Figure] = ALL_FIGURES,
 ) -> dict[Figure, Interval]:
     """By how much an attack exceeds a baseline adversary on the same targets: paired bootstrap intervals.
 
@@ -139,6 +144,7 @@ def differences(
         seed: as in ``intervals``; every sample has the same targets for both.
         samples: as in ``intervals``.
         confidence: as in ``intervals``.
+        figures: as in ``intervals``.
 
     Returns:
         Figure → attack minus baseline, each with its best threshold on these targets.
@@ -150,10 +156,11 @@ def differences(
     attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
     used, other_used = attack.roc().best_threshold(), other.roc().best_threshold()
     drawn = [
-        _figures(attack.roc(*draw), used) - _figures(other.roc(*draw), other_used)
+        _values(figures, attack.roc(*draw), used) - _values(figures, other.roc(*draw), other_used)
         for draw in _draws(attack, seed, samples)
     ]
-    return _percentiles(_figures(attack.roc(), used) - _figures(other.roc(), other_used), drawn, confidence)
+    value = _values(figures, attack.roc(), used) - _values(figures, other.roc(), other_used)
+    return _percentiles(figures, value, drawn, confidence)
 
 
 def verdict(
@@ -209,8 +216,8 @@ def verdict(
     return Verdict(p_value <= level, auc, against, p_value, level)
 
 
-def _figures(roc: Roc, threshold: float) -> Floats:
-    return np.array([value(roc, threshold) for value in _FIGURES.values()])
+def _values(figures: Sequence[Figure], roc: Roc, threshold: float) -> Floats:
+    return np.array([_FIGURES[figure](roc, threshold) for figure in figures])
 
 
 def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
@@ -225,13 +232,15 @@ def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[NDArray[np
         )
 
 
-def _percentiles(values: Floats, drawn: list[Floats], confidence: float) -> dict[Figure, Interval]:
+def _percentiles(
+    figures: Sequence[Figure], values: Floats, drawn: list[Floats], confidence: float
+) -> dict[Figure, Interval]:
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence={confidence!r} must lie strictly between 0 and 1; take 0.95")
     low, high = np.quantile(np.stack(drawn), [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return {
         figure: Interval(float(values[place]), float(low[place]), float(high[place]), confidence)
-        for place, figure in enumerate(_FIGURES)
+        for place, figure in enumerate(figures)
     }
 
 

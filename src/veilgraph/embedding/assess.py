@@ -133,7 +133,7 @@ def _links(seen: Floats, held: HeldOut, seed: int) -> Interval | None:
     tested = sample_pairs(pairs, nodes, seed=seed, links=min(_MOST_LINKS, pairs.shape[1]), left_out=given)
     partial = sample_pairs(given, nodes, seed=seed + 1, links=min(_MOST_LINKS, given.shape[1]), left_out=pairs)
     scores = link_scores(3, Knowledge(NodeRows(seen), partial), tested.pairs, seed=seed)
-    return intervals(scores, tested.truth, seed=seed, samples=200)["auc"]
+    return intervals(scores, tested.truth, seed=seed, samples=200, figures=["auc"])["auc"]
 
 
 def standardised(rows: Tensor) -> Floats:
