@@ -120,31 +120,42 @@ assert pytest.main(["-q", "-p", "no:cacheprovider", "suite.py"]) == 0
 """
 
 
+def installed(folder: Path) -> Path:
+    for module, points in POINTS.items():
+        install(folder / "site", module, points)
+    return folder / "site"
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Where the packages are installed."""
-    for module, points in POINTS.items():
-        install(tmp_path / "site", module, points)
-    return tmp_path / "site"
+    return installed(tmp_path)
 
 
-def test_parts_of_other_packages_train_are_audited_and_reported(site: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Has what the script made."""
+    folder = tmp_path_factory.mktemp("trained")
     for name, job in {"job": JOB, "noisy": NOISY}.items():
-        (tmp_path / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
-    run_with(site, SCRIPT, tmp_path)
-    found = json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))
+        (folder / f"{name}.yaml").write_text(json.dumps(job), encoding="utf-8")
+    run_with(installed(folder), SCRIPT, folder)
+    return folder
+
+
+def test_parts_of_other_packages_train_are_audited_and_reported(trained: Path) -> None:
+    found = json.loads((trained / "run" / "audit.json").read_text(encoding="utf-8"))
     assert found["paradigm"] == "toy"
     attacked = {each["evidence"]: each["passed"] for each in found["findings"] if each["attack"] == "link-cosine"}
     hummed = ["what A hums in round 1", "what B hums in round 1", "the sum of all embeddings of round 1"]
     assert attacked == dict.fromkeys(hummed, True), "the job's limit is held to it"
-    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    page = (trained / "run" / "report.html").read_text(encoding="utf-8")
     assert "toy: a paradigm of another package" in page
     assert "Somebody else says how this works." in page
     assert "The server hears that a toy hums." in page
     assert "link-cosine" in page
     (sent,) = {
         (line["what"], tuple(line["reveals"]))
-        for line in map(json.loads, (tmp_path / "run/parties/A/disclosures.jsonl").read_text("utf-8").splitlines())
+        for line in map(json.loads, (trained / "run/parties/A/disclosures.jsonl").read_text("utf-8").splitlines())
         if line["kind"] == "masked"
     }
     assert sent == ("masked embeddings; a hum", ("embedding-sums", "toy-hum"))
@@ -156,17 +167,9 @@ def test_they_are_held_to_the_suites(site: Path, tmp_path: Path) -> None:
     run_with(site, SUITES, tmp_path)
 
 
-def test_a_mechanism_of_another_package_pays_with_its_own_event(site: Path, tmp_path: Path) -> None:
+def test_a_mechanism_of_another_package_pays_with_its_own_event(trained: Path) -> None:
     """Its ledger is read again, and its calibration, which is found from the event, stays within the budget."""
-    (tmp_path / "noisy.yaml").write_text(json.dumps(NOISY), encoding="utf-8")
-    script = """
-from pathlib import Path
-from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import train
-train(read_job(Path("noisy.yaml")), Path("run"))
-"""
-    run_with(site, script, tmp_path)
-    lines = (tmp_path / "run/parties/B/ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (trained / "noisy/parties/B/ledger.jsonl").read_text(encoding="utf-8").splitlines()[1:]
     entries = [json.loads(line) for line in lines]
     assert {entry["event"]["kind"] for entry in entries} == {"logistic"}
     assert 55 < entries[-1]["total"] <= 60
