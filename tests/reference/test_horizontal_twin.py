@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from veilgraph.run.jobs import resume, train
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import load_tensors
 
-STEPS = 50
+STEPS = 50 if "VEILGRAPH_NIGHTLY" in os.environ else 15
 Settings = Mapping[str, Any]
 
 
