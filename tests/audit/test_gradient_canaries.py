@@ -156,6 +156,7 @@ def test_an_honest_run_proves_less_than_its_ledger_says_and_one_without_noise_mo
     assert {each.attack for each in bare.failed} == {"epsilon", "noise-level"}
 
 
+@nightly
 def test_noise_made_jointly_is_held_to_what_all_others_add_and_epsilon_to_as_many_as_it_withstands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

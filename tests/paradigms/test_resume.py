@@ -392,6 +392,7 @@ def test_killed_early_and_late(tmp_path: Path) -> None:
         assert resumed.summary["started_at"] >= line - 7 - 3
 
 
+@nightly
 def test_one_partys_process_is_killed(tmp_path: Path, host: Host) -> None:
     """The others stop with a clear error instead of waiting, and the run goes on afterwards."""
     settings = saved_job(tmp_path / "data", {"train": {"epochs": 120, "checkpoint_every": 7, "evaluate_every": 3}})
