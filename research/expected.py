@@ -40,14 +40,15 @@ def made() -> dict[str, Any]:
 def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
     for way, (level, of) in _WAYS.items():
         for each in gap_beside.SETS:
-            points = {epsilon: figures.of(each.name, level, of, epsilon) for epsilon in gap_beside.EPSILONS}
-            without = figures.of(each.name, level, gap_beside.OURS, math.inf)
-            control = figures.of(each.name, level, of, gap_beside.CONTROL)
-            alone = figures.of(each.name, level, gap_beside.ALONE, 0) or figures.of(
-                each.name, level, gap_beside.OURS, gap_beside.CONTROL
-            )
-            if without and control and all(points.values()):
-                yield _curve(way, each.name, each.figure.replace("auc", "AUC"), alone, without, control, points)
+            measured = partial(figures.by_seed, each.name, level)
+            every = {epsilon: measured(of, epsilon) for epsilon in (*gap_beside.EPSILONS, gap_beside.CONTROL, math.inf)}
+            alone = measured(gap_beside.ALONE, 0)
+            seeds = sorted(set(alone).intersection(*every.values()))  # the same ones in all, for splits differ
+            if seeds:
+                found = {epsilon: [values[seed] for seed in seeds] for epsilon, values in every.items()}
+                without, control = found.pop(math.inf), found.pop(gap_beside.CONTROL)
+                figure = each.figure.replace("auc", "AUC")
+                yield _curve(way, each.name, figure, [alone[seed] for seed in seeds], without, control, found)
 
 
 def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:

@@ -42,8 +42,12 @@ class Figures:
 
     def of(self, name: str, level: str, way: str, epsilon: float | None) -> list[float]:
         """Of all seeds; None for no noise."""
+        return list(self.by_seed(name, level, way, epsilon).values())
+
+    def by_seed(self, name: str, level: str, way: str, epsilon: float | None) -> dict[str, float]:
+        """Seed → figure; None for no noise."""
         prefix = f"{name}/{level}/{way}/{NONE if epsilon is None else f'{epsilon:g}'}/"
-        return [value for key, value in self.found.items() if key.startswith(prefix)]
+        return {key.removeprefix(prefix): value for key, value in self.found.items() if key.startswith(prefix)}
 
     def sets(self) -> list[str]:
         """Those of which anything was measured."""

@@ -34,6 +34,7 @@ Report = Callable[[str], None]
 _GRACE_S: Final = 20.0
 _POLL_S: Final = 0.2
 _UNFINISHED: Final = "unfinished"
+_TRIED_PORTS: Final = 100
 
 
 @dataclass(frozen=True)
@@ -191,13 +192,23 @@ def _with_free_ports(project: Path) -> Path:
 
 
 def free_ports() -> tuple[int, int]:
-    """Two ports that were free a moment ago, below those that the system gives to whoever asks for any."""
+    """Two ports that were free a moment ago, below those that Linux gives to whoever asks for any.
+
+    Raises:
+        OSError: there is none at localhost.
+    """
     with socket.socket() as one, socket.socket() as other:
-        for held in (one, other):
-            while not held.getsockname()[1]:
-                with suppress(OSError):  # another has it
-                    held.bind(("localhost", 20_000 + secrets.randbelow(12_000)))
-        return one.getsockname()[1], other.getsockname()[1]
+        return _held_port(one), _held_port(other)
+
+
+def _held_port(held: socket.socket) -> int:
+    for _ in range(_TRIED_PORTS):
+        with suppress(OSError):  # another has it
+            held.bind(("localhost", 20_000 + secrets.randbelow(12_000)))
+            break
+    else:
+        held.bind(("localhost", 0))
+    return int(held.getsockname()[1])
 
 
 def _shortened(settings: JobSettings, epochs: int) -> JobSettings:

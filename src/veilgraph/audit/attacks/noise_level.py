@@ -53,7 +53,7 @@ class Level:
 
     Attributes:
         p_value: of all tests together.
-        share: at most this share of the noise is there, as an estimate: the least of all releases and pairs.
+        share: of the noise, that is there: an estimate, the least of all releases and pairs, which data make larger.
         excess: how much longer than the clip the longest row is, at least, over C; 0 where none is.
     """
 

@@ -86,7 +86,7 @@ def _noise_level(case: Case, view: View) -> Iterator[Finding | Skipped]:
         if not releases:
             continue
         found = noise_level(releases)
-        note = f"At least {found.share:.3g} of the noise is there, in every release and anew."
+        note = f"Of the noise {found.share:.3g} is there by the least of all estimates, in every release and anew."
         if found.excess:
             note += f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
         words = f"{len(releases)} releases of {' and '.join(who)}"

@@ -109,7 +109,7 @@ def gradients_noise(case: Case, party: PartyId) -> Iterator[Finding | Skipped]:
     for holders, found in by_holders.items():
         level = noise_level(found)
         words = f"{len(found)} sums of {' and '.join(holders)}, less what they say they added before the noise"
-        note = f"At least {level.share:.3g} of the noise is there, in every release and anew."
+        note = f"Of the noise {level.share:.3g} is there by the least of all estimates, in every release and anew."
         yield claim_finding("noise-level", party, holders[0], "noise", words, level.p_value, note)
 
 

@@ -59,7 +59,7 @@ def votes_noise(case: Case) -> Iterator[Finding | Skipped]:
     found = noise_level(releases)
     who = " and ".join(job.publishing)
     words = f"votes over edges of {who}, of the shares that all holders keep, less the number of votes of a node"
-    note = f"At least {found.share:.3g} of the noise is there, at every node anew."
+    note = f"Of the noise {found.share:.3g} is there by the least of all estimates, at every node anew."
     yield claim_finding("noise-level", SERVER, job.publishing[0], "noise", words, found.p_value, note)
 
 

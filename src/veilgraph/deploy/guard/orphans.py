@@ -2,8 +2,8 @@
 
 The engine puts a job into a session of its own, which no signal to its site's group reaches. One that tells a site that
 is gone that it has begun tells it again for ever, without a pause after the first seconds and with a line in
-four logs each time (FLARE's ``ClientAppRunner.notify_job_status``): a core is busy, and a gigabyte of disk is full in a
-quarter of an hour.
+four logs each time (FLARE's ``ClientAppRunner.notify_job_status``): a core is busy, and more than a gigabyte of logs is
+there in three quarters of an hour.
 """
 
 from __future__ import annotations

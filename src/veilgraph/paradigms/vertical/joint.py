@@ -37,9 +37,9 @@ _EVALUATED_EVERY: Final = 2
 _PATIENCE: Final = 20
 """Evaluations without a better one, after which it stops."""
 _MEAN_OF: Final = range(21, 201)
-"""Steps whose mean is kept in place of the best one, of few columns and"""
+"""Steps whose mean is kept in place of the best one, where columns are few and training nodes many."""
 MANY: Final = 1000
-"""training nodes or more: with 600 on Amazon the best one is as good, with 200 better (docs/gap.md)."""
+"""As many: with 600 training nodes of Amazon the best step is as good as the mean, with 200 better (docs/gap.md)."""
 _RATE: Final = 0.01
 _DECAY: Final = 5e-4
 AT_ONCE: Final = 8192
