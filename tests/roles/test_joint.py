@@ -352,3 +352,8 @@ def test_no_epoch_is_chosen_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     settings = once_job(tmp_path / "data", HOPPED, {"train": {"epochs": 4}}, epsilon_total=4.0)
     train(settings, tmp_path / "run")
     assert asked == ["learn", "logits"]
+
+
+def test_the_page_says_from_how_many_training_nodes_on_the_mean_is_kept() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
+    assert f"With {MANY:,} training nodes or more the network then keeps the mean" in page
