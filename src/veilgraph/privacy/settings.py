@@ -85,6 +85,24 @@ class AggregationSettings(Settings):
         said: dict[str, Any] = dump(self)
         return said if self.own_rows == "clear" else {k: v for k, v in said.items() if k != "own_rows"}
 
+    def check_opinions(self, where: str) -> None:
+        """Refuses what sums of neighbours' classes, in place of their rows, do not have.
+
+        Args:
+            where: kind of job, as a message names it.
+
+        Raises:
+            ValueError: a row of a node would be released, or there would be other columns than the classes'.
+        """
+        if not self.releases_own_rows:
+            raise ValueError(
+                f"privacy.aggregation.own_rows={self.own_rows!r} in {where}: no row of a node is released; leave it out"
+            )
+        if self.dim != type(self).model_fields["dim"].default:
+            raise ValueError(
+                f"privacy.aggregation.dim={self.dim} in {where}: sums have a column for every class; leave it out"
+            )
+
 
 class JointNoiseSettings(Settings):
     """Each holder adds a share of the noise, so that the sum under masks has what one ε needs (``privacy.joint``)."""

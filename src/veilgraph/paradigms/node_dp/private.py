@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.hop_sensitivity import rows_moved, sensitivity_of
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
+from veilgraph.privacy.settings import PrivacySettings
 
 if TYPE_CHECKING:
     from veilgraph.paradigms.node_dp.settings import NodeDpJob
@@ -56,26 +56,12 @@ def check_private(job: NodeDpJob, privacy: PrivacySettings) -> None:
             "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged over "
             "the learner's edges, which would have no noise; leave one of both out"
         )
-    _check_sums(privacy.aggregation)
-
-
-def _check_sums(aggregation: AggregationSettings | None) -> None:
-    if aggregation is None:
+    if privacy.aggregation is None:
         raise ValueError(
             "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set privacy.aggregation "
             "to {}"
         )
-    if aggregation.own_rows != "noised":
-        raise ValueError(
-            f"privacy.aggregation.own_rows={aggregation.own_rows!r} in a job of paradigm node-dp: no row of a node is "
-            "released; leave it out"
-        )
-    default = type(aggregation).model_fields["dim"].default
-    if aggregation.dim != default:
-        raise ValueError(
-            f"privacy.aggregation.dim={aggregation.dim} in a job of paradigm node-dp: sums have a column for every "
-            "class; leave it out"
-        )
+    privacy.aggregation.check_opinions("a job of paradigm node-dp")
 
 
 def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:

@@ -84,16 +84,7 @@ def _check_votes(aggregation: AggregationSettings | None) -> None:
         raise ValueError(
             f"privacy.aggregation.hops={aggregation.hops} in a sealed job: votes are summed over one hop; leave it out"
         )
-    if aggregation.own_rows != "noised":
-        raise ValueError(
-            f"privacy.aggregation.own_rows={aggregation.own_rows!r} in a sealed job: no row of a node is released; "
-            "leave it out"
-        )
-    if "dim" in aggregation.model_fields_set and aggregation.dim != type(aggregation).model_fields["dim"].default:
-        raise ValueError(
-            f"privacy.aggregation.dim={aggregation.dim} in a sealed job: votes have a column for every class; leave it "
-            "out"
-        )
+    aggregation.check_opinions("a sealed job")
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
