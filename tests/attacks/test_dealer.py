@@ -34,7 +34,7 @@ from veilgraph.deploy import join as joining
 from veilgraph.deploy.control import not_connected, write_submission
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
-from veilgraph.deploy.guard import commands, ended, hooks, program
+from veilgraph.deploy.guard import commands, ended, hooks, orphans, program
 from veilgraph.deploy.guard.heard import forget, heard_s
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
@@ -264,11 +264,14 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
         monkeypatch.setattr(module, attribute, lambda *_: None)
     monkeypatch.setattr(commands, "tell_ages", lambda: given.append("ages"))
     monkeypatch.setattr(ended, "keep_who_ended", given.append)
+    monkeypatch.setattr(ended, "end_unfinished", lambda: given.append("ended"))
+    monkeypatch.setattr(orphans, "end_with_parent", given.append)
     monkeypatch.setattr(runpy, "run_module", lambda *_, **__: given.append("FLARE"))
     monkeypatch.setattr(sys, "argv", ["program", role, "-m", str(path)])
     program.main()
     rules = RULES if name is None else RELAY_RULES
-    assert given == [rules, *(["ages", path] if role == "server" else []), "FLARE"]
+    grace_s = orphans.GRACE_S if role.endswith("-job") else 0.0
+    assert given == [grace_s, rules, *(["ages", path, "ended"] if role == "server" else []), "FLARE"]
     (note,) = heard
     if not role.endswith("-job"):
         assert callable(note)

@@ -319,10 +319,10 @@ def test_the_attack_succeeds_without_the_check(run: Path, monkeypatch: pytest.Mo
 
 def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-    from veilgraph.deploy import join as joining_module  # noqa: PLC0415
+    from veilgraph.deploy import site_process as starting  # noqa: PLC0415
     from veilgraph.deploy.certificates import request_certificate, sign_certificate  # noqa: PLC0415
     from veilgraph.deploy.https import make_self_signed, make_token_file  # noqa: PLC0415
-    from veilgraph.deploy.join import join, site_process  # noqa: PLC0415
+    from veilgraph.deploy.join import join  # noqa: PLC0415
     from veilgraph.deploy.kit import Kit  # noqa: PLC0415
     from veilgraph.deploy.project import ProjectSettings, provision  # noqa: PLC0415
 
@@ -341,8 +341,8 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
             writes = tmp_path / "writes.py"
             writes.write_text("import os, pathlib\nos.mkdir('made')\npathlib.Path('made/log.txt').write_text('1')\n")
             patch.setenv("PYTHONPATH", str(tmp_path))
-            patch.setattr(joining_module, "PROGRAM", "writes")
-            with site_process(server) as process:
+            patch.setattr(starting, "PROGRAM", "writes")
+            with starting.site_process(server) as process:
                 assert process.wait(60) == 0
     assert (server.path / "made" / "log.txt").is_file()
     assert wide(tmp_path / "consortium") == []

@@ -21,9 +21,9 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 from veilgraph.cli import passphrase
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked
-from veilgraph.deploy import control, demo, join
+from veilgraph.deploy import control, demo, site_process
 from veilgraph.deploy.demo import free_ports
-from veilgraph.deploy.join import tell_waiting
+from veilgraph.deploy.join import JobNews, tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import Presence
 from veilgraph.deploy.project import read_project
@@ -286,7 +286,7 @@ def test_a_site_logs_json_where_it_is_asked_to(
     said = "import sys, time; print('Successfully registered client', flush=True); time.sleep(0.6); sys.exit(7)"
     (tmp_path / "site_program.py").write_text(said)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(join, "PROGRAM", "site_program")
+    monkeypatch.setattr(site_process, "PROGRAM", "site_program")
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
     result = veilgraph("net", "join", bank, "--party", party, "--log-format", "json", "--metrics", "127.0.0.1:0")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -315,7 +315,7 @@ def test_a_site_tells_of_its_jobs_as_they_begin_and_end(kits: Path, tmp_path: Pa
         (kit.path / job_id / "log.txt").write_text(f"2026-01-31 04:00:12,345 - veilgraph - {words}\n")
         news.tell(told.append)
 
-    news = join.JobNews(kit, every_s=0)
+    news = JobNews(kit, every_s=0)
     tell(f"{0:08}-0000-4000-8000-{0:012}", "ERROR - {}")
     assert not told, "what was there before the site began is no news"
     tell(job_id := f"{1:08}-0000-4000-8000-{0:012}", "INFO - training begins after epoch 0")
@@ -330,7 +330,7 @@ def test_a_site_tells_of_its_jobs_as_they_begin_and_end(kits: Path, tmp_path: Pa
 def test_a_site_that_ends_again_and_again_says_with_what(
     kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join, "PROGRAM", "json.there_is_no_such_program")
+    monkeypatch.setattr(site_process, "PROGRAM", "json.there_is_no_such_program")
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
     said = one_error(veilgraph("net", "join", bank, "--party", party))
     assert "bank: the site ended 5 times in 60 s, last with: " in said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +18,7 @@ from nvflare.private.fed.server.training_cmds import TrainingCommandModule
 
 from tests.deploy.course import JOB_ID, Course, logged
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, LinkError, LinkTimeout, PeerFailed
+from veilgraph.core.errors import ConfigError, DataError, LinkError, LinkTimeout, PeerFailed, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import control, engine
 from veilgraph.deploy.failures import CONSEQUENCES, LOST, Failure, errors_of
@@ -195,8 +195,72 @@ def test_a_site_that_misses_three_signs_of_life_is_lost() -> None:
 def test_a_job_waits_for_who_is_lost() -> None:
     """FLARE would take it: it lists a site for ten minutes after its last sign of life."""
     with refused(LinkError, code="not-connected", party="shop"):
-        control._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, -1.0)
-    control._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, -1.0)
+        control._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, -1.0, anew=False)
+    control._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, -1.0, anew=False)
+
+
+class Clock:
+    """In place of ``time``, for what waits; a site that is there gives a sign of life every ten seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gone: Callable[[float], bool], *course: str) -> None:
+        self.now, self.gone, self.course = 0.0, gone, list(course)
+        self.aborted: list[str] = []
+        monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def get_system_info(self) -> SimpleNamespace:
+        """The shop's newest sign of life was 8 s before the beginning, the bank's 3 s."""
+        signs = [moment for moment in range(-8, int(self.now) + 1, 10) if moment < 0 or not self.gone(moment)]
+        return session_with(bank=(self.now + 3) % 10, shop=self.now - signs[-1]).get_system_info()
+
+    def get_job_meta(self, job_id: str) -> dict[str, str]:
+        return {"status": self.course.pop(0) if len(self.course) > 1 else self.course[0]}
+
+    def get_job_logs(self, job_id: str) -> dict[str, dict[str, str]]:
+        return {"logs": {"server": ""}}
+
+    def abort_job(self, job_id: str) -> None:
+        self.aborted.append(job_id)
+
+
+def test_a_job_that_lost_a_site_is_submitted_again_when_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shop was killed 8 s ago, or a moment after that, and counts as connected for 22 s more."""
+    clock = Clock(monkeypatch, lambda moment: moment < 45)
+    control._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=False)
+    assert clock.now == 0, "the attack: FLARE would be given a job of which a site is gone"
+    control._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=True)
+    assert 52 <= clock.now < 55
+    there = Clock(monkeypatch, lambda moment: False)
+    control._await_sites(there, ("bank", "shop"), ROLES, 120.0, anew=True)
+    assert there.now < 10, "the others' next sign of life is all that it costs"
+    never = Clock(monkeypatch, lambda moment: True)
+    with refused(LinkError, code="not-connected", party="shop"):
+        control._await_sites(never, ("bank", "shop"), ROLES, 120.0, anew=True)
+    assert 120 <= never.now < 123
+
+
+def test_a_job_that_cannot_begin_for_want_of_a_site_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE would try for 40 minutes. One that waits for others to end is left where it is."""
+    gone = Clock(monkeypatch, lambda moment: True, "SUBMITTED")
+    with refused(LinkTimeout, code="not-connected", party="shop"):
+        control._await_end(gone, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    assert gone.aborted == [JOB_ID]
+    assert 22 + 60 <= gone.now < 22 + 60 + 8
+    returns = Clock(monkeypatch, lambda moment: moment % 100 < 70, *["SUBMITTED"] * 1000, "FINISHED:COMPLETED")
+    control._await_end(returns, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    assert returns.aborted == []
+    runs = Clock(monkeypatch, lambda moment: True, *["RUNNING"] * 1000, "FINISHED:COMPLETED")
+    control._await_end(runs, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    assert runs.aborted == [], "its parties notice by themselves"
+
+
+def test_what_a_server_left_as_running_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch, lambda moment: False, "RUNNING", "FINISHED:ABNORMAL")
+    with pytest.raises(RunError, match="its server's process has ended") as ended:
+        control._await_end(clock, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    assert ended.value.code == "ended", "which is what `retries` goes by"
 
 
 def test_the_server_says_how_long_ago_it_heard_of_a_site(monkeypatch: pytest.MonkeyPatch) -> None:

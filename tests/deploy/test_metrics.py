@@ -30,6 +30,7 @@ from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.deploy import join as joining
+from veilgraph.deploy import site_process
 from veilgraph.deploy.demo import join_site as joining_site
 from veilgraph.deploy.guard import heard as hearing
 from veilgraph.deploy.guard.heard import FOLDER, Heard, forget, heard_s
@@ -340,7 +341,7 @@ def test_join_says_how_its_site_is(bank: Kit, tmp_path: Path, monkeypatch: pytes
     party = tmp_path / "party.yaml"
     party.write_text("party: bank\nnodes: {file: n.csv, id: id, features: [{columns: x}]}\nedges: []\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
-    monkeypatch.setattr(joining, "PROGRAM", "site_program")
+    monkeypatch.setattr(site_process, "PROGRAM", "site_program")
     said: list[str] = []
     words: list[str] = []
     last: list[dict[tuple[str, ...], float]] = []

@@ -1,4 +1,4 @@
-"""A job's process that tells its site that it has begun does not do so for ever."""
+"""No process of a site lives on without the one that began it, and the next start waits for those of the last."""
 
 from __future__ import annotations
 
@@ -6,59 +6,86 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests import nightly
+pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
-SITE = """
-import subprocess, sys, time
+from nvflare.apis.job_def import RunStatus
+from nvflare.private.fed.server.job_runner import JobRunner
+
+from tests import nightly
+from veilgraph.core.errors import RunError
+from veilgraph.deploy import site_process as starting
+from veilgraph.deploy.guard import ended
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.project import ProjectSettings, provision
+
+PARENT = """
+import subprocess, sys, time, os
 from veilgraph.deploy.guard import orphans
-orphans.name_site()
-job = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
-print(job.pid, flush=True)
-time.sleep(float(sys.argv[2]))
+os.environ.update(orphans.begun_here())
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(60)
 """
-JOB = """
+CHILD = """
 import time
 from veilgraph.deploy.guard import orphans
 {before}
-with orphans.ends_with_site({grace_s}, 0.05):
-    time.sleep({tells_s})
+orphans.end_with_parent({grace_s}, 0.05)
 time.sleep(60)
 """
-ENGINE = """
+ENDS = CHILD.format(before="", grace_s=0.2)
+LOOKS_LATE = CHILD.format(before="time.sleep(1)", grace_s=0.2)
+HAS_TIME = CHILD.format(before="", grace_s=60)
+PROGRAM = """
 import sys
-from types import ModuleType, SimpleNamespace
-from veilgraph.deploy.guard import hooks, orphans, program
+from types import SimpleNamespace
+from veilgraph.deploy.guard import commands, hooks, orphans, program, sockets
 
-def tell():
+orphans.GRACE_S = 0.2
+{before}
+sockets.register = lambda: None
+commands.limit_site = lambda: None
+program.read_roles = lambda startup: SimpleNamespace(dealer=None)
+program.runpy = SimpleNamespace(run_module=lambda *name, **how: run())
+hooks.install = lambda *rules, **named: None
+sys.argv = ["program", "{role}", "-m", "kit"]
+program.main()
+"""
+TELLS = """
+def run():
     import logging
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
     from nvflare.fuel.f3.message import Message
     from nvflare.private.fed.client.client_app_runner import ClientAppRunner
     runner = ClientAppRunner.__new__(ClientAppRunner)
     runner.logger = logging.getLogger()
-    nobody = Message({{MessageHeaderKey.RETURN_CODE: ReturnCode.COMM_ERROR}}, None)
+    nobody = Message({MessageHeaderKey.RETURN_CODE: ReturnCode.COMM_ERROR}, None)
     cell = SimpleNamespace(core_cell=SimpleNamespace(get_fqcn=lambda: "B.job"), send_request=lambda **said: nobody)
     runner.notify_job_status(SimpleNamespace(cell=cell), "job", 2, retry_timeout=60)
-
-orphans.limit_job.__defaults__ = (0.2, 0.05)
-{before}
-program.read_roles = lambda startup: SimpleNamespace(dealer=None)
-program.runpy = SimpleNamespace(run_module=lambda *name, **how: tell())
-hooks.install = lambda **rules: None
-sys.argv = ["program", "holder-job", "-m", "kit"]
-program.main()
 """
-TELLS = JOB.format(before="", grace_s=0.2, tells_s=60)
-LOOKS_LATE = JOB.format(before="time.sleep(1)", grace_s=0.2, tells_s=60)
-HAS_TOLD = JOB.format(before="", grace_s=0.2, tells_s=0)
-TELLS_IN_TIME = JOB.format(before="", grace_s=60, tells_s=1)
+COMPUTES = """
+def run():
+    import time
+    time.sleep(60)
+"""
+BEGINS_A_JOB = """
+def run():
+    import os, time
+    from nvflare.utils.process_utils import spawn_process
+    told = spawn_process([sys.executable, "-c", os.environ["JOB"]], dict(os.environ))
+    print(told.pid, flush=True)
+    time.sleep(60)
+"""
 
 
 def is_there(pid: int) -> bool:
@@ -78,54 +105,166 @@ def ends(pid: int, within_s: float = 30.0) -> bool:
     return True
 
 
+@dataclass
+class Begun:
+    """Processes, which end with the test."""
+
+    parents: list[subprocess.Popen[str]] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
+
+    def parent_of(self, child: str, **environment: str) -> int:
+        """Runs ``child`` as the child of another process; its id."""
+        command = [sys.executable, "-c", PARENT, child]
+        self.parents.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment))
+        return self.said()
+
+    def said(self) -> int:
+        """The next process that one of the last parent's descendants says to have begun."""
+        told = self.parents[-1].stdout
+        assert told is not None  # all of them share it
+        self.pids.append(int(told.readline()))
+        return self.pids[-1]
+
+    def kill_parent(self) -> None:
+        self.parents[-1].kill()
+        self.parents[-1].wait()
+
+
 @pytest.fixture
-def started() -> Iterator[list[int]]:
-    """Processes of jobs, which end with the test."""
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
+def begun() -> Iterator[Begun]:
+    begun = Begun()
+    yield begun
+    for pid in begun.pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for parent in begun.parents:
+        parent.kill()
+        parent.communicate()
 
 
-def site_of(job: str, pids: list[int], lives_s: float = 60.0) -> tuple[subprocess.Popen[bytes], int]:
-    site = subprocess.Popen([sys.executable, "-c", SITE, job, str(lives_s)], stdout=subprocess.PIPE)
-    assert site.stdout is not None
-    with site.stdout as told:
-        pids.append(int(told.readline()))
-    return site, pids[-1]
-
-
-@pytest.mark.parametrize("job", [TELLS, LOOKS_LATE], ids=["before it tells", "before it looks"])
-def test_a_job_that_tells_a_site_that_is_gone_ends(job: str, started: list[int]) -> None:
-    site, pid = site_of(job, started)
-    site.kill()
-    site.wait()
+@pytest.mark.parametrize("child", [ENDS, LOOKS_LATE], ids=["at once", "before it looks"])
+def test_a_process_ends_with_the_one_that_began_it(child: str, begun: Begun) -> None:
+    pid = begun.parent_of(child)
+    begun.kill_parent()
     assert ends(pid)
 
 
-@pytest.mark.parametrize("job", [HAS_TOLD, TELLS_IN_TIME], ids=["that has told it", "that tells it in time"])
-def test_another_one_goes_on(job: str, started: list[int]) -> None:
-    site, pid = site_of(job, started)
-    time.sleep(0.5)
-    site.kill()
-    site.wait()
-    assert not ends(pid, 1.5)
+def test_while_that_is_there_it_goes_on(begun: Begun) -> None:
+    pid = begun.parent_of(ENDS)
+    assert not ends(pid, 1.0)
 
 
-def test_what_the_engine_tells_for_ever_ends_with_the_site(started: list[int]) -> None:
-    """FLARE's own method, with a cell that reaches nobody, in a process begun as a site begins it."""
-    pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-    site, pid = site_of(ENGINE.format(before=""), started)
-    site.kill()
-    site.wait()
+def test_and_it_has_time_to_end_by_itself(begun: Begun) -> None:
+    pid = begun.parent_of(HAS_TIME)
+    begun.kill_parent()
+    assert not ends(pid, 1.0)
+
+
+@pytest.mark.parametrize("role", ["holder-job", "server-job"])
+def test_a_job_that_computes_for_long_ends_with_its_site(role: str, begun: Begun) -> None:
+    pid = begun.parent_of(COMPUTES + PROGRAM.format(before="", role=role))
+    begun.kill_parent()
+    assert ends(pid, 60)
+
+
+def test_what_the_engine_tells_for_ever_ends_with_the_site(begun: Begun) -> None:
+    """FLARE's own method, with a cell that reaches nobody."""
+    pid = begun.parent_of(TELLS + PROGRAM.format(before="", role="holder-job"))
+    begun.kill_parent()
+    assert ends(pid, 60)
+
+
+def test_a_site_ends_with_its_join_and_its_jobs_with_it(begun: Begun) -> None:
+    """A job that is begun as FLARE begins it: in a session of its own."""
+    job = COMPUTES + PROGRAM.format(before="", role="holder-job")
+    site = begun.parent_of(BEGINS_A_JOB + PROGRAM.format(before="", role="holder"), JOB=job)
+    pid = begun.said()
+    begun.kill_parent()
+    assert ends(site, 60)
     assert ends(pid, 60)
 
 
 @nightly
-def test_and_without_the_limit_never(started: list[int]) -> None:
-    pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-    site, pid = site_of(ENGINE.format(before="orphans.limit_job = lambda: None"), started)
-    site.kill()
-    site.wait()
+@pytest.mark.parametrize("does", [TELLS, COMPUTES], ids=["tells", "computes"])
+def test_and_without_the_watch_never(does: str, begun: Begun) -> None:
+    before = "orphans.end_with_parent = lambda grace_s: None"
+    pid = begun.parent_of(does + PROGRAM.format(before=before, role="holder-job"))
+    begun.kill_parent()
     assert not ends(pid, 8)
+
+
+# The next start
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Kit:
+    content = {"name": "fraud", "server": {"host": "localhost"}, "holders": ["bank", "shop"]}
+    project = ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]})
+    kit = Kit.open(provision(project, tmp_path / "consortium")["server"])
+    kit.prepare(None, kit.runs)
+    return kit
+
+
+def test_a_start_waits_for_the_jobs_of_the_last(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Begun
+) -> None:
+    """The site is gone, its job is there. The job is begun as FLARE begins it, and knows of no lock."""
+    site = "import sys, os\nfrom types import SimpleNamespace\nJOB = 'import time; time.sleep(60)'\n"
+    site += "os.environ['JOB'] = JOB\n" + BEGINS_A_JOB.replace("time.sleep(60)", "return") + "run()\n"
+    (tmp_path / "begins.py").write_text(site, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(starting, "PROGRAM", "begins")
+    monkeypatch.setattr(starting, "_LAST_S", 0.5)
+    told: list[str] = []
+    looks: list[int] = []
+
+    def waited(stopped: threading.Event) -> bool:
+        return starting.last_ended(kit, stopped, lambda: looks.append(1), lambda line: told.append(str(line)))
+
+    assert waited(threading.Event())
+    assert not told, "there was no last start"
+    with starting.site_process(kit) as process:
+        assert process.wait(60) == 0
+    job = int(starting.site_log(kit).read_text(encoding="utf-8").splitlines()[-1])
+    begun.pids.append(job)
+    assert is_there(job)
+    with pytest.raises(RunError, match=r"have not ended in 0.5 s .*kill -9"):
+        waited(threading.Event())
+    assert len(told) == 1, "it says once that it waits"
+    assert len(looks) > 1, "or the site would seem stuck"
+    with pytest.raises(RunError), starting.site_process(kit):
+        pass
+    stopped = threading.Event()
+    stopped.set()
+    assert not waited(stopped), "one that is told to stop does not wait"
+    monkeypatch.setattr(starting, "_LAST_S", 60.0)
+    ending = threading.Timer(0.5, os.kill, (job, signal.SIGKILL))
+    ending.start()
+    assert waited(threading.Event())
+    assert not is_there(job)
+
+
+# What a killed server left
+
+
+def test_jobs_that_a_server_left_as_running_have_ended_when_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE's own runner and what its store is asked for; without this they run for ever."""
+    jobs = {"left": RunStatus.RUNNING, "deployed": RunStatus.DISPATCHED, "waits": RunStatus.SUBMITTED}
+
+    def by_status(wanted: list[RunStatus], fl_ctx: object) -> list[SimpleNamespace]:
+        return [SimpleNamespace(job_id=name) for name, status in jobs.items() if status in wanted]
+
+    manager = SimpleNamespace(
+        get_jobs_by_status=by_status, set_status=lambda name, status, fl_ctx: jobs.update({name: status})
+    )
+    engine = SimpleNamespace(get_component=lambda name: manager)
+    fl_ctx = SimpleNamespace(get_engine=lambda: engine)
+    runner = JobRunner("nowhere")
+    runner.ask_to_stop = True
+    monkeypatch.setattr(JobRunner, "run", JobRunner.run)  # put back afterwards
+    runner.run(fl_ctx)
+    assert jobs["left"] == RunStatus.RUNNING, "the attack: FLARE forgets it"
+    ended.end_unfinished()
+    runner.run(fl_ctx)
+    over = RunStatus.FINISHED_ABNORMAL
+    assert jobs == {"left": over, "deployed": over, "waits": RunStatus.SUBMITTED}

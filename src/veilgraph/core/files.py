@@ -173,8 +173,10 @@ def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[None]:
+def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[int]:
     """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Gives the descriptor that holds it. A process that inherits that holds the folder as well, until its own end.
 
     Args:
         folder: to hold.
@@ -190,7 +192,7 @@ def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise RunError(refusal) from error
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,7 @@ A submitted job is settings: no code, no data. Every site checks it against its 
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
 import time
@@ -57,11 +58,14 @@ UNANSWERED_S: Final = 60.0
 """So long a question to a server that does not answer is asked again: it may be busy, and its jobs go on."""
 _REJOIN_S: Final = 120.0
 _POLLS_PER_LOG: Final = 3
+_SUBMITTED: Final = "SUBMITTED"
 _RUNNING: Final = "RUNNING"
 FINISHED: Final = "FINISHED:"
 """How the status of a job begins that has ended."""
 _COMPLETED: Final = "FINISHED:COMPLETED"
 _ABORTED: Final = "FINISHED:ABORTED"
+_ABNORMAL: Final = "FINISHED:ABNORMAL"
+"""Also what a server says of jobs that it finds running as it begins (``guard.ended``)."""
 _ENDED: Final = "ended"
 """Code of the error of a job that the engine ended without a party's word of why."""
 _APP: Final = "veilgraph"
@@ -138,7 +142,8 @@ def submit(
         wait: return only when the job has ended.
         report: called with a line when something happens.
         retries: after a lost party or connection, go on with the run so many times; for ``wait`` only.
-        connect_s: longest wait for the server, and for holders, or a dealer, that are not connected yet.
+        connect_s: longest wait for the server, and for holders, or a dealer, that are not connected, before the job is
+            submitted and, with ``wait``, before it begins.
 
     Returns:
         FLARE's id of the job.
@@ -151,7 +156,9 @@ def submit(
     check_names(settings)
     for retry in range(retries + 1):
         try:
-            return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
+            return _submit(
+                kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s, anew=retry > 0
+            )
         except (PeerFailed, LinkTimeout, RunError) as error:
             if retry == retries or (isinstance(error, RunError) and error.code != _ENDED):
                 raise
@@ -161,18 +168,26 @@ def submit(
 
 
 def _submit(
-    kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
+    kit: Kit,
+    settings: JobSettings,
+    work: SiteWork,
+    *,
+    resume: bool,
+    wait: bool,
+    report: Report,
+    connect_s: float,
+    anew: bool,
 ) -> str:
     with admin_session(kit, connect_s) as session:
         roles = kit.roles
         sites = sites_of(settings, roles)
-        _await_sites(session, sites, roles, connect_s)
+        _await_sites(session, sites, roles, connect_s, anew=anew)
         with tempfile.TemporaryDirectory() as folder:
             write_submission(Path(folder), settings, work, resume=resume, sites=sites)
             job_id = str(session.submit_job(folder))
         report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
-            _await_end(session, job_id, report)
+            _await_end(session, job_id, report, sites, roles, connect_s)
     return job_id
 
 
@@ -306,16 +321,22 @@ def answered(ask: Callable[[], Answer]) -> Answer:
             time.sleep(_POLL_S)
 
 
-def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float) -> None:
-    deadline = time.monotonic() + connect_s
-    while missing := [
-        site.name
-        for site in answered(lambda: presences(session, roles))
-        if site.name in sites and site.state != "connected"
-    ]:
-        if time.monotonic() > deadline:
+def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float, *, anew: bool) -> None:
+    """Waits for all sites; ``anew``: for a sign of life of each from now on, for a lost one was there just now."""
+    began = time.monotonic()
+    while missing := _missing(session, sites, roles, time.monotonic() - began if anew else math.inf):
+        if time.monotonic() > began + connect_s:
             raise not_connected(missing, roles)
         time.sleep(_POLL_S)
+
+
+def _missing(session: Session, sites: tuple[PartyId, ...], roles: Roles, heard_s: float = math.inf) -> list[PartyId]:
+    """Those that are not connected, or that the server has not heard of for so long."""
+    return [
+        site.name
+        for site in answered(lambda: presences(session, roles))
+        if site.name in sites and (site.state != "connected" or (site.heard_s or 0.0) > heard_s)
+    ]
 
 
 def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
@@ -360,8 +381,15 @@ def write_submission(
         write_whole(path, json.dumps(content, indent=2).encode())
 
 
-def _await_end(session: Session, job_id: str, report: Report) -> None:
-    last, said = "", ""
+def _await_end(
+    session: Session, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles, connect_s: float
+) -> None:
+    """Waits until the job has ended.
+
+    The engine would try for 40 minutes, at ever longer intervals, to begin a job of which a site is gone. Such a job is
+    withdrawn, and `retries` submits it again when the site is back.
+    """
+    last, said, complete = "", "", time.monotonic()
     for poll in count():
         now = str(answered(lambda: session.get_job_meta(job_id)).get("status", ""))
         if now != last:
@@ -369,6 +397,13 @@ def _await_end(session: Session, job_id: str, report: Report) -> None:
             last = now
         if now.startswith(FINISHED):
             break
+        if now == _SUBMITTED and poll % _POLLS_PER_LOG == 0:
+            missing = _missing(session, sites, roles)
+            complete = complete if missing else time.monotonic()
+            if time.monotonic() > complete + connect_s:
+                session.abort_job(job_id)
+                error = not_connected(missing, roles)
+                raise LinkTimeout(f"job {job_id} is withdrawn: {error}", code=error.code, party=error.party)
         if now == _RUNNING and poll % _POLLS_PER_LOG == 0:
             news = _said(session, job_id)
             if news and news != said:
@@ -385,9 +420,10 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
         return RunError(f"job {job_id} was stopped; go on with --resume")
     for error in reported(session, job_id):
         return error.told(f"{error}; go on with --resume") if isinstance(error, CONSEQUENCES) else error
+    known = ": its server's process has ended, it seems, and was started again" if outcome == _ABNORMAL else ""
     return RunError(
-        f"job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}; see veilgraph net logs, and at each site the "
-        "log of its job; go on with --resume",
+        f"job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}{known}; see veilgraph net logs, and at each "
+        "site the log of its job; go on with --resume",
         code=_ENDED,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,29 +12,25 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
 from veilgraph.core.events import Event, Level
-from veilgraph.core.files import appended_file, check_private, locked, private_folder
+from veilgraph.core.files import check_private, locked
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.guard.heard import forget
-from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM
-from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
-from veilgraph.deploy.kit import SETTINGS_FILES, Kit
+from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.address import Address
 from veilgraph.deploy.metrics.door import serving
 from veilgraph.deploy.metrics.watch import SiteWatch
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
+from veilgraph.deploy.site_process import last_ended, program_of, site_log, site_process
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.protocol.requests import all_waiting
 
 _READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
 """By the role of the site's program in the engine."""
 _POLL_S: Final = 0.2
-_GRACE_S: Final = 15.0
 _RESTARTS: Final = 5
 _CALM_S: Final = 60.0
 _TAIL_BYTES: Final = 4096
@@ -106,15 +101,15 @@ def join(
         started: list[float] = []
         asked = frozenset[str]()
         jobs = JobNews(kit)
-        while not stopped.is_set():
+        while last_ended(kit, stopped, watch.look, report):
             started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
             if len(started) >= _RESTARTS:
                 raise RunError(
                     f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s, last with: {_last_line(kit)}; see "
-                    f"{_log(kit)}"
+                    f"{site_log(kit)}"
                 )
             started.append(time.monotonic())
-            logged = _log(kit).stat().st_size if _log(kit).exists() else 0
+            logged = site_log(kit).stat().st_size if site_log(kit).exists() else 0
             with site_process(kit) as process:
                 if not _wait_ready(kit, process, stopped, connect_s, logged, watch):
                     watch.restarts += not stopped.is_set()
@@ -201,53 +196,6 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def site_process(kit: Kit) -> Iterator[subprocess.Popen[bytes]]:
-    """The site's program, in a process group of its own so that its jobs end with it."""
-    variables = ["secure_train=true", f"org={kit.name}", "config_folder=config"]
-    role = _program(kit)
-    if role != "server":
-        variables.append(f"uid={kit.name}")
-    command = [sys.executable, "-u", "-m", PROGRAM, role, "-m", str(kit.path), "-s", SETTINGS_FILES[kit.kind]]
-    command += ["--set", *variables]
-    private_folder(kit.path / "transfer")
-    forget(kit.path)
-    with appended_file(_log(kit)) as log, TemporaryDirectory(prefix=FOLDER_PREFIX) as sockets:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            cwd=kit.path,
-            env={name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
-            | {FOLDER_VARIABLE: sockets},
-            start_new_session=True,
-            umask=0o077,  # of what FLARE writes into the kit
-        )
-        try:
-            yield process
-        finally:
-            _end(process)
-
-
-def _program(kit: Kit) -> str:
-    """The role of the site's program in the engine, to which a dealer apart is a client as holders are."""
-    return "server" if kit.kind == "server" else "holder"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(_GRACE_S if number == signal.SIGTERM else None)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()
-
-
 def _wait_ready(
     kit: Kit,
     process: subprocess.Popen[bytes],
@@ -260,18 +208,18 @@ def _wait_ready(
     deadline = time.monotonic() + connect_s
     while process.poll() is None and not stopped.wait(_POLL_S):
         watch.look()
-        with _log(kit).open("rb") as log:
+        with site_log(kit).open("rb") as log:
             log.seek(logged)
             text = log.read().decode(errors="replace")
-        if _READY[_program(kit)] in text:
+        if _READY[program_of(kit)] in text:
             return True
         refusal = _refusal(text)
         if refusal is not None:
-            raise LinkError(f"{kit.name} cannot join: {refusal}; see {_log(kit)}")
+            raise LinkError(f"{kit.name} cannot join: {refusal}; see {site_log(kit)}")
         if time.monotonic() > deadline:
             raise LinkTimeout(
                 f"{kit.name} could not connect in {connect_s:g} s; is the server running, and its host and port "
-                f"reachable from here? See {_log(kit)}"
+                f"reachable from here? See {site_log(kit)}"
             )
     return False
 
@@ -331,11 +279,7 @@ def _refusal(text: str) -> str | None:
 
 def _last_line(kit: Kit) -> str:
     """What the site's process said last."""
-    with _log(kit).open("rb") as log:
+    with site_log(kit).open("rb") as log:
         log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
         lines = log.read().decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "nothing"
-
-
-def _log(kit: Kit) -> Path:
-    return kit.path / "site.log"

@@ -1,4 +1,8 @@
-"""Whose process was the first to end without a word in a job. FLARE stops the job for it, and tells nobody who."""
+"""What the server's process notes of jobs that did not come to their end.
+
+Whose process was the first to end without a word: FLARE stops the job for it, and tells nobody who. And that jobs have
+ended which the server's last process, killed, left as running.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
@@ -34,6 +39,22 @@ def keep_who_ended(kit: Path) -> None:
         return process(server, request)
 
     FederatedServer.process_job_failure = process_job_failure
+
+
+def end_unfinished() -> None:
+    """From now on the server's process, as it begins, marks as ended (abnormally) what its last one left as running.
+
+    FLARE has the means and uses them nowhere: such a job is "running" for ever, and who waits for its end does so too.
+    """
+    from nvflare.private.fed.server.job_runner import JobRunner  # noqa: PLC0415  (slow, for the server alone)
+
+    run = JobRunner.run
+
+    def run_jobs(runner: JobRunner, fl_ctx: FLContext) -> None:
+        runner.update_abnormal_finished_jobs([], fl_ctx)
+        run(runner, fl_ctx)
+
+    JobRunner.run = run_jobs
 
 
 def ended_first(kit: Path, job_id: str) -> str | None:

@@ -1,75 +1,50 @@
-"""A job's process that has something to tell its site ends where that has ended.
+"""No process of a site lives on for long without the one that began it.
 
-The engine puts a job into a session of its own, which no signal to its site's group reaches. One that tells a site that
-is gone that it has begun tells it again for ever, without a pause after the first seconds and with a line in
-four logs each time (FLARE's ``ClientAppRunner.notify_job_status``): a core is busy, and more than a gigabyte of logs is
-there in three quarters of an hour.
+``net join`` begins the engine's process, and that one each job's: every one in a session of its own, which no signal to
+the other's group reaches. Where one is killed alone, those below it go on. An engine without its ``net join`` is a
+second site beside the one that is started next. A job's process without its engine ends by FLARE's own means within
+seconds, but not where it is just telling that one that it has begun (``ClientAppRunner.notify_job_status`` tells for
+ever, with a line in four logs each time), nor inside a long computation. So each watches who began it, and ``join``
+waits for those of its last start (``deploy.site_process``).
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
-from threading import Event, Thread
-from typing import Any, Final
+import time
+from collections.abc import Mapping
+from threading import Thread
+from typing import Final
 
-SITE_VARIABLE: Final = "VEILGRAPH_SITE_PROCESS"
-"""Of a job's environment: the id of its site's process, for a site may be gone before the job looks for it."""
+PARENT_VARIABLE: Final = "VEILGRAPH_PARENT_PROCESS"
+"""Of a process's environment: the id of the one that began it, which may be gone before it looks for it."""
 GRACE_S: Final = 20.0
-"""The engine itself tries for 15 seconds before it loses its patience."""
+"""In which a job's process may end by itself: FLARE stops the job and tells the other parties, in about 13 seconds."""
 _EVERY_S: Final = 1.0
 
 
-def name_site(environment: MutableMapping[str, str] = os.environ) -> None:
-    """At a site, before it begins: its jobs, which inherit its environment, know whose they are."""
-    environment[SITE_VARIABLE] = str(os.getpid())
+def begun_here() -> Mapping[str, str]:
+    """For the environment of a process that this one begins."""
+    return {PARENT_VARIABLE: str(os.getpid())}
 
 
-@contextmanager
-def ends_with_site(grace_s: float = GRACE_S, every_s: float = _EVERY_S) -> Iterator[None]:
-    """In a job's process: while inside, the process ends so long after its site's has ended.
+def end_with_parent(grace_s: float = 0.0, every_s: float = _EVERY_S) -> None:
+    """From now on this process ends when the one that began it has, and those that it begins end likewise with it.
 
     Args:
-        grace_s: in which what is inside may end by itself.
+        grace_s: so long after the other's end.
         every_s: how often it looks.
     """
-    site, done = int(os.environ.get(SITE_VARIABLE, os.getppid())), Event()
+    parent = int(os.environ.get(PARENT_VARIABLE, os.getppid()))
+    os.environ.update(begun_here())
 
     def watch() -> None:
-        while os.getppid() == site:
-            if done.wait(every_s):
-                return
-        if done.wait(grace_s):
-            return
-        sys.stderr.write(f"the site's process {site} has ended, and so does its job's: submit the job again\n")
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        time.sleep(grace_s)
+        sys.stderr.write(f"process {parent}, which began this one, has ended, and so does this: {os.getpid()}\n")
         sys.stderr.flush()
         os._exit(1)
 
-    watching = Thread(target=watch, name="site", daemon=True)
-    watching.start()
-    try:
-        yield
-    finally:
-        done.set()
-
-
-def limit_job(grace_s: float = GRACE_S, every_s: float = _EVERY_S) -> None:
-    """At a holder's job, before the engine's program runs.
-
-    Args:
-        grace_s: of ``ends_with_site``.
-        every_s: likewise.
-    """
-    from nvflare.private.fed.client.client_app_runner import ClientAppRunner  # noqa: PLC0415 - seconds to import
-
-    tell = ClientAppRunner.notify_job_status
-
-    @functools.wraps(tell)
-    def limited(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - FLARE's
-        with ends_with_site(grace_s, every_s):
-            tell(*arguments, **named)
-
-    ClientAppRunner.notify_job_status = limited
+    Thread(target=watch, name="parent", daemon=True).start()

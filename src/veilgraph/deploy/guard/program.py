@@ -33,6 +33,7 @@ def main() -> None:
     role = sys.argv.pop(1)
     kit = Path(sys.argv[sys.argv.index("-m") + 1])
     os.umask(0o077)
+    orphans.end_with_parent(orphans.GRACE_S if role.endswith("-job") else 0.0)
     sockets.register()
     rules = RULES if read_roles(kit / "startup").dealer is None else RELAY_RULES
     if role in ("server", "holder"):  # a job's process has no use of what these import
@@ -40,17 +41,15 @@ def main() -> None:
         from veilgraph.deploy.guard.heard import Heard  # noqa: PLC0415
         from veilgraph.deploy.revocation import refuses  # noqa: PLC0415
 
-        orphans.name_site()
         hooks.install(partial(refuses, kit), rules, Heard(kit).note)
         if role == "server":
             commands.limit_server()
             commands.tell_ages()
             ended.keep_who_ended(kit)
+            ended.end_unfinished()
         else:
             commands.limit_site()
     else:
-        if role == "holder-job":
-            orphans.limit_job()
         hooks.install(rules=rules)
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
 
