@@ -15,7 +15,7 @@ import pytest
 from tests.deploy.processes import processes_of
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.control import submit
-from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
+from veilgraph.deploy.demo import LocalNetwork, free_ports, join_site, local_network
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJobs
@@ -58,6 +58,13 @@ class Consortium:
         options = {"resume": False, "wait": True, **options}
         submit(self.network.administrator, settings, work, report=said.append, **options)
         return said
+
+    def join(self, party: str) -> None:
+        """Starts the site of ``party``, which has ended, again."""
+        party_file = None if party == SERVER else self.out / "tables" / party / "party.yaml"
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(PASSPHRASE_VARIABLE, WORDS.decode())
+            self.network.sites[party] = join_site(self.network.kits[party], party_file, 1)
 
 
 def job(name: str, **changes) -> JobSettings:

@@ -10,6 +10,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,23 +19,25 @@ import pytest
 from tests.deploy.consortium import HOLDERS, JOB, Consortium, job, job_processes
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
-from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.errors import LinkError, VeilgraphError
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.demo import join_site
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.verifying import verify
 
 KILLS = int(os.environ.get("VEILGRAPH_ENGINE_KILLS", "0"))
 pytestmark = pytest.mark.skipif(not KILLS, reason="VEILGRAPH_ENGINE_KILLS is not set: a kill takes about a minute")
 LATEST_S = 20.0
 
 
-def submitted(consortium: Consortium, settings: JobSettings) -> tuple[threading.Thread, list[VeilgraphError]]:
+def submitted(
+    consortium: Consortium, settings: JobSettings, retries: int = 3
+) -> tuple[threading.Thread, list[VeilgraphError]]:
     """Submits in a thread; what fails in spite of ``retries`` is in the list."""
     failures: list[VeilgraphError] = []
 
     def work() -> None:
         try:
-            consortium.submit(settings, retries=3)
+            consortium.submit(settings, retries=retries)
         except VeilgraphError as error:
             failures.append(error)
 
@@ -60,6 +63,14 @@ def test_a_kill_at_any_moment_is_survived(consortium: Consortium, tmp_path: Path
     assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
 
 
+def await_checkpoint(consortium: Consortium, settings: JobSettings) -> None:
+    checkpoints = consortium.network.runs("A") / settings.name / "parties" / "A" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not list(checkpoints.glob("epoch-*.safetensors")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.mark.parametrize("party", [HOLDERS[1], SERVER])
 def test_a_site_that_is_killed_and_started_again_is_survived(
     consortium: Consortium, tmp_path: Path, party: str
@@ -67,21 +78,79 @@ def test_a_site_that_is_killed_and_started_again_is_survived(
     """The site with all its processes, as when its machine loses power in the middle of a training."""
     settings = job(f"power-{party}", train={**JOB["train"], "epochs": 400})
     submitting, failures = submitted(consortium, settings)
-    checkpoints = consortium.network.runs("A") / settings.name / "parties" / "A" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not list(checkpoints.glob("epoch-*.safetensors")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    kit = consortium.network.kits[party]
-    site = consortium.network.sites[party]
-    for pid in [site.pid, *processes_of(kit)]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    site.wait()
+    await_checkpoint(consortium, settings)
+    kill(consortium, party, processes_of(consortium.network.kits[party]))
     time.sleep(3)
-    party_file = None if party == SERVER else consortium.out / "tables" / party / "party.yaml"
-    consortium.network.sites[party] = join_site(kit, party_file, 1)
+    consortium.join(party)
     submitting.join(600)
     assert not submitting.is_alive()
     assert not failures, str(failures[0])
     assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
+
+
+def kill(consortium: Consortium, party: str, pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+    site = consortium.network.sites[party]
+    if site.pid in pids:
+        site.wait()
+
+
+def program(consortium: Consortium, party: str) -> list[int]:
+    """The engine's process of a site."""
+    found = processes_of(consortium.network.kits[party])
+    return [pid for pid, command in found.items() if {"holder", "server"} & set(command)]
+
+
+@pytest.mark.parametrize("party", [HOLDERS[1], SERVER])
+@pytest.mark.parametrize("alone", ["engine", "join", "both", "terminated"])
+def test_a_site_whose_jobs_outlive_it_is_survived(
+    consortium: Consortium, tmp_path: Path, party: str, alone: str
+) -> None:
+    """Its job's process is left alive, and with ``join`` the engine's, too. The next start is never beside them."""
+    settings = job(f"{alone}-{party}", train={**JOB["train"], "epochs": 400})
+    submitting, failures = submitted(consortium, settings)
+    await_checkpoint(consortium, settings)
+    join, engine = consortium.network.sites[party].pid, program(consortium, party)
+    old = set(processes_of(consortium.network.kits[party]))
+    assert job_processes(consortium, party)
+    killed = {"engine": engine, "both": [join, *engine]}.get(alone, [join])
+    kill(consortium, party, killed, signal.SIGTERM if alone == "terminated" else signal.SIGKILL)
+    if join in killed:
+        time.sleep(1)
+        consortium.join(party)
+    deadline = time.monotonic() + 240
+    while submitting.is_alive() and time.monotonic() < deadline:
+        running = processes_of(consortium.network.kits[party])
+        if set(program(consortium, party)) - old:
+            assert not (old - {join}) & running.keys(), "it runs beside its own orphan"
+        time.sleep(0.1)
+    assert not submitting.is_alive(), f"hangs after a kill of {party} ({alone})"
+    assert not failures, str(failures[0])
+    assert not (old - {join}) & processes_of(consortium.network.kits[party]).keys()
+    assert_same_here(consortium.network, settings, HOLDERS, tmp_path)
+    for holder in HOLDERS:
+        assert verify(consortium.run(holder, settings.name))
+
+
+@pytest.mark.parametrize(("retries", "within_s"), [(0, 45), (3, 200)])
+def test_a_site_that_is_killed_and_not_started_again_is_named(
+    consortium: Consortium, retries: int, within_s: float
+) -> None:
+    party = HOLDERS[1]
+    settings = job(f"gone-{retries}", train={**JOB["train"], "epochs": 400})
+    submitting, failures = submitted(consortium, settings, retries)
+    await_checkpoint(consortium, settings)
+    kit = consortium.network.kits[party]
+    try:
+        kill(consortium, party, [consortium.network.sites[party].pid, *program(consortium, party)])
+        submitting.join(within_s)
+        assert not submitting.is_alive()
+        (failure,) = failures
+        assert isinstance(failure, LinkError)
+        assert failure.party == party
+        assert not processes_of(kit), "nothing of it is left"
+    finally:
+        consortium.join(party)
+        submitting.join(300)

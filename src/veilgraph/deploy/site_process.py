@@ -26,7 +26,7 @@ from veilgraph.deploy.progress import site_processes
 
 _POLL_S: Final = 0.2
 _GRACE_S: Final = 15.0
-_LAST_S: Final = 60.0
+LAST_S: Final = 60.0
 """Longest wait for the processes of the last start: three times what they are given (``orphans.GRACE_S``)."""
 
 Report = Callable[[str], None]
@@ -38,7 +38,7 @@ def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], rep
     Raises:
         RunError: one does not end.
     """
-    deadline = time.monotonic() + _LAST_S
+    deadline = time.monotonic() + LAST_S
     told = False
     while not stopped.is_set():
         with suppress(RunError), _alive(kit):
@@ -49,8 +49,10 @@ def last_ended(kit: Kit, stopped: threading.Event, look: Callable[[], None], rep
         if time.monotonic() > deadline:
             there = ", ".join(str(process.pid) for process in site_processes(kit))
             raise RunError(
-                f"{kit.name}: processes of the site's last start have not ended in {_LAST_S:g} s ({there}); end them "
-                "with: kill -9, and join again"
+                f"{kit.name}: processes of the site's last start have not ended in {LAST_S:g} s ({there}); end them "
+                "with: kill -9, and join again",
+                code="last-start",
+                party=kit.name,
             )
         look()
         stopped.wait(_POLL_S)

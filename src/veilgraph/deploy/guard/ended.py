@@ -19,6 +19,9 @@ from nvflare.private.defs import JobFailureMsgKey
 from veilgraph.core.files import new_file
 from veilgraph.deploy.guard.policy import CellName, is_job_id
 
+OUTCOME_S: Final = 60.0
+"""When a job's parties have all ended well, the server waits so long for every site to say that its process has, too.
+FLARE would wait for a quarter of an hour."""
 _ENDED: Final = "ended-first"
 """In the server's folder of the job."""
 _CODES: Final = (ProcessExitCode.EXCEPTION, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
@@ -45,12 +48,14 @@ def end_unfinished() -> None:
     """From now on the server's process, as it begins, marks as ended (abnormally) what its last one left as running.
 
     FLARE has the means and uses them nowhere: such a job is "running" for ever, and who waits for its end does so too.
+    And it waits for ``OUTCOME_S`` at most for a site that was lost after its part was done.
     """
     from nvflare.private.fed.server.job_runner import JobRunner  # noqa: PLC0415  (slow, for the server alone)
 
     run = JobRunner.run
 
     def run_jobs(runner: JobRunner, fl_ctx: FLContext) -> None:
+        runner.client_outcome_wait_timeout = OUTCOME_S
         runner.update_abnormal_finished_jobs([], fl_ctx)
         run(runner, fl_ctx)
 
