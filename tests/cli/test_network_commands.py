@@ -282,8 +282,9 @@ def test_metrics_without_their_library_say_what_to_install(
 def test_a_site_logs_json_where_it_is_asked_to(
     kits: Path, party: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The site's program prints what FLARE's does when it is let in, and ends."""
-    said = "import sys, time; print('Successfully registered client', flush=True); time.sleep(0.6); sys.exit(7)"
+    """The site's program prints what FLARE's does when it is let in, and ends; a job of it ends half a second later."""
+    said = "import subprocess, sys, time; print('Successfully registered client', flush=True); time.sleep(0.6)\n"
+    said += "subprocess.Popen(['sleep', '0.5'], close_fds=False, start_new_session=True); sys.exit(7)"
     (tmp_path / "site_program.py").write_text(said)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(site_process, "PROGRAM", "site_program")
@@ -293,7 +294,7 @@ def test_a_site_logs_json_where_it_is_asked_to(
     lines = [json.loads(line) for line in result.stderr.splitlines()]
     assert [(line["event"], line["level"]) for line in lines] == [
         ("metrics", "info"),
-        *[("connected", "info"), ("restarting", "error")] * 5,
+        *[("connected", "info"), ("restarting", "error"), ("waiting", "info")] * 5,
         ("error", "error"),
     ]
     assert all(line["party"] == "bank" and line["job"] is None for line in lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -27,6 +28,7 @@ from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.presence import LOST_S, Presence, presences
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.roles import Roles
+from veilgraph.protocol.job_file import parse_job
 
 ROLES = Roles(project="fraud", server="localhost", holders=("bank", "shop", "telco"))
 SITES = ROLES.holders
@@ -204,7 +206,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gone: Callable[[float], bool], *course: str) -> None:
         self.now, self.gone, self.course = 0.0, gone, list(course)
-        self.aborted: list[str] = []
+        self.aborted, self.submitted = list[str](), list[float]()
         monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
@@ -214,6 +216,10 @@ class Clock:
         """The shop's newest sign of life was 8 s before the beginning, the bank's 3 s."""
         signs = [moment for moment in range(-8, int(self.now) + 1, 10) if moment < 0 or not self.gone(moment)]
         return session_with(bank=(self.now + 3) % 10, shop=self.now - signs[-1]).get_system_info()
+
+    def submit_job(self, folder: str) -> str:
+        self.submitted.append(self.now)
+        return JOB_ID
 
     def get_job_meta(self, job_id: str) -> dict[str, str]:
         return {"status": self.course.pop(0) if len(self.course) > 1 else self.course[0]}
@@ -257,10 +263,22 @@ def test_a_job_that_cannot_begin_for_want_of_a_site_is_withdrawn(monkeypatch: py
 
 
 def test_what_a_server_left_as_running_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, lambda moment: False, "RUNNING", "FINISHED:ABNORMAL")
-    with refused(RunError, code="ended") as ended:  # which is what `retries` goes by
-        control._await_end(clock, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
-    assert "its server's process has ended" in str(ended.value)
+    """By ``retries``; and not before each site has given a sign of life."""
+    settings = parse_job({"name": "fraud", "data": {"holders": ["bank", "shop"], "label_holder": "bank"}})
+    said: list[str] = []
+
+    def submitted(clock: Clock, retries: int) -> list[float]:
+        monkeypatch.setattr(control, "admin_session", lambda kit, connect_s: nullcontext(clock))
+        options = {"resume": False, "wait": True, "report": said.append, "retries": retries}
+        control.submit(SimpleNamespace(roles=ROLES), settings, "train", **options)
+        return clock.submitted
+
+    course = ("RUNNING", "FINISHED:ABNORMAL", "FINISHED:COMPLETED")
+    first, second = submitted(Clock(monkeypatch, lambda moment: moment < 45, *course), 1)
+    assert (first, 52 <= second < 55) == (0, True)
+    assert any("its server's process has ended" in line for line in said)
+    with refused(RunError, code="ended"):
+        submitted(Clock(monkeypatch, lambda moment: moment < 45, *course), 0)
 
 
 def test_the_server_says_how_long_ago_it_heard_of_a_site(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,7 @@ def test_a_site_ends_with_its_join_and_its_jobs_with_it(begun: Begun) -> None:
     job = COMPUTES + PROGRAM.format(before="", role="holder-job")
     site = begun.parent_of(BEGINS_A_JOB + PROGRAM.format(before="", role="holder"), JOB=job)
     pid = begun.said()
+    assert not ends(pid, 1.5), "each has its own to watch"
     begun.kill_parent()
     assert ends(site, 60)
     assert ends(pid, 60)
@@ -250,7 +251,8 @@ def test_a_start_waits_for_the_jobs_of_the_last(
 
 def test_jobs_that_a_server_left_as_running_have_ended_when_it_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """FLARE's own runner and what its store is asked for; without this they run for ever."""
-    jobs = {"left": RunStatus.RUNNING, "deployed": RunStatus.DISPATCHED, "waits": RunStatus.SUBMITTED}
+    begun = {"left": RunStatus.RUNNING, "deployed": RunStatus.DISPATCHED, "waits": RunStatus.SUBMITTED}
+    jobs = dict(begun)
 
     def by_status(wanted: list[RunStatus], fl_ctx: object) -> list[SimpleNamespace]:
         return [SimpleNamespace(job_id=name) for name, status in jobs.items() if status in wanted]
@@ -262,11 +264,18 @@ def test_jobs_that_a_server_left_as_running_have_ended_when_it_begins_again(monk
     fl_ctx = SimpleNamespace(get_engine=lambda: engine)
     runner = JobRunner("nowhere")
     runner.ask_to_stop = True
-    monkeypatch.setattr(JobRunner, "run", JobRunner.run)  # put back afterwards
+    engines, at_work = JobRunner.run, []
+
+    def run(runner: JobRunner, fl_ctx: object) -> None:
+        engines(runner, fl_ctx)
+        at_work.append(dict(jobs))
+
+    monkeypatch.setattr(JobRunner, "run", run)
     runner.run(fl_ctx)
-    assert jobs["left"] == RunStatus.RUNNING, "the attack: FLARE forgets it"
+    assert at_work.pop() == jobs == begun, "the attack: FLARE forgets them"
     ended.end_unfinished()
     runner.run(fl_ctx)
+    assert at_work == [jobs], "before it does anything else"
     assert runner.client_outcome_wait_timeout == ended.OUTCOME_S, "and it waits for a site's last word no longer"
     over = RunStatus.FINISHED_ABNORMAL
     assert jobs == {"left": over, "deployed": over, "waits": RunStatus.SUBMITTED}
