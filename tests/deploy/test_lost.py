@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -212,7 +213,7 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def get_system_info(self) -> SimpleNamespace:
+    def get_system_info(self) -> Any:
         """The shop's newest sign of life was 8 s before the beginning, the bank's 3 s."""
         signs = [moment for moment in range(-8, int(self.now) + 1, 10) if moment < 0 or not self.gone(moment)]
         return session_with(bank=(self.now + 3) % 10, shop=self.now - signs[-1]).get_system_info()
@@ -269,8 +270,8 @@ def test_what_a_server_left_as_running_is_gone_on_with(monkeypatch: pytest.Monke
 
     def submitted(clock: Clock, retries: int) -> list[float]:
         monkeypatch.setattr(control, "admin_session", lambda kit, connect_s: nullcontext(clock))
-        options = {"resume": False, "wait": True, "report": said.append, "retries": retries}
-        control.submit(SimpleNamespace(roles=ROLES), settings, "train", **options)
+        kit: Any = SimpleNamespace(roles=ROLES)
+        control.submit(kit, settings, "train", resume=False, wait=True, report=said.append, retries=retries)
         return clock.submitted
 
     course = ("RUNNING", "FINISHED:ABNORMAL", "FINISHED:COMPLETED")

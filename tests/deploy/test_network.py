@@ -37,7 +37,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import admin_session, logs, status, stop, write_submission
 from veilgraph.deploy.guard.heard import heard_s
-from veilgraph.deploy.guard.orphans import SITE_VARIABLE
+from veilgraph.deploy.guard.orphans import PARENT_VARIABLE
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.presence import LOST_S
 from veilgraph.deploy.progress import SiteJobs
@@ -141,7 +141,7 @@ def train_with_a_kill(consortium: Consortium, settings: JobSettings) -> None:
     (pid,) = job_processes(consortium, "B")
     status, environment = (Path(f"/proc/{pid}/{name}").read_text() for name in ("status", "environ"))
     (site,) = [line.split()[1] for line in status.splitlines() if line.startswith("PPid:")]
-    assert f"{SITE_VARIABLE}={site}" in environment.split("\0"), "it does not know whose it is"
+    assert f"{PARENT_VARIABLE}={site}" in environment.split("\0"), "it does not know whose it is"
     os.kill(pid, signal.SIGKILL)
     submitting.join(120)
     assert failure, "the job went on without B"
