@@ -7,7 +7,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from veilgraph.protocol import agreement, resumption
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.resumption import Point
+from veilgraph.run import site
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, resume, train
 from veilgraph.run.run_directory import RunDirectory
@@ -247,6 +248,26 @@ def test_each_holder_gives_leave_by_itself_and_the_server_its_own(tmp_path: Path
     is_refused("server")
     apart(tmp_path, parties, submitted, resume=True, server=True)
     assert all((run / "parties" / party / "model.safetensors").is_file() for party, run in runs.items())
+
+
+def test_a_session_waits_for_its_sites_process_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is inside a long computation, and has not yet heard that another party was lost."""
+    settings = table_job(tmp_path / "data")
+    parties = dict(settings.data.parties or {})
+    runs = apart(tmp_path, parties, across(settings))
+    held = ExitStack()
+    held.enter_context(RunDirectory.open(runs[LIAR]).lock())
+    monkeypatch.setattr(site, "LAST_JOB_S", 0.2)
+    with pytest.raises(RunError) as refused:
+        apart(tmp_path, parties, across(settings), resume=True)
+    assert "is in use by another process" in str(refused.value)
+    monkeypatch.setattr(site, "LAST_JOB_S", 60.0)
+    ending = threading.Timer(1.0, held.close)
+    ending.start()
+    apart(tmp_path, parties, across(settings), resume=True)
+    ending.join()
 
 
 def across(settings: JobSettings) -> JobSettings:

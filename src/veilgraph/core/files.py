@@ -7,10 +7,12 @@ refused, with the command that mends it: who made it wide may have had a reason.
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets
 import shlex
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -25,6 +27,7 @@ _FILE: Final = 0o600
 _FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _TEMPORARY_BYTES: Final = 8
+_LOCK_POLL_S: Final = 0.1
 
 
 def fresh_path(name: str) -> Path:
@@ -173,7 +176,7 @@ def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[int]:
+def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
     """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
 
     Gives the descriptor that holds it. A process that inherits that holds the folder as well, until its own end.
@@ -181,17 +184,22 @@ def locked(folder: Path, refusal: str, *, wait: bool = False) -> Iterator[int]:
     Args:
         folder: to hold.
         refusal: what to say if another process holds it.
-        wait: until the other lets go, which is to be soon.
+        wait_s: longest wait until the other lets go; infinite where that is to be soon.
 
     Raises:
         RunError: with ``refusal``.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            raise RunError(refusal) from error
+        deadline = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if math.isinf(wait_s) else fcntl.LOCK_NB))
+                break
+            except OSError as error:
+                if time.monotonic() >= deadline:
+                    raise RunError(refusal) from error
+            time.sleep(_LOCK_POLL_S)
         yield descriptor
     finally:
         os.close(descriptor)

@@ -6,6 +6,7 @@ A person installs it or a peer passes it on; no older one takes its place.
 from __future__ import annotations
 
 import logging
+import math
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -91,7 +92,7 @@ def accept_newer(kit: Path, pem: bytes) -> bool:
     startup = kit / "startup"
     try:
         shown = RevocationList.read(pem, _roots(startup / _ROOT_FILE))
-        with locked(startup, f"{startup} is in use", wait=True):  # several jobs of a site may be shown lists
+        with locked(startup, f"{startup} is in use", wait_s=math.inf):  # several jobs of a site may be shown lists
             if not shown.follows(installed_list(kit)):
                 return False
             write_whole(startup / LIST_FILE, shown.pem)

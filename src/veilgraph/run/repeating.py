@@ -9,6 +9,7 @@ and noise never follow from it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,7 @@ def learning_secret(folder: Path) -> bytes:
     """
     path = folder / _FILE
     try:
-        with locked(private_folder(folder), f"{folder} is in use; try again", wait=True):
+        with locked(private_folder(folder), f"{folder} is in use; try again", wait_s=math.inf):
             if not path.is_file():
                 write_whole(path, system_secrets(SEED_BYTES))
             secret = path.read_bytes()

@@ -118,13 +118,16 @@ class RunDirectory:
             raise RunError(f"the run's own job cannot be read: {error}", key=error.key, value=error.value) from error
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, wait_s: float = 0.0) -> Iterator[None]:
         """Keeps other processes from working on the run, and removes what a killed one left half-written.
+
+        Args:
+            wait_s: longest wait for another process that does.
 
         Raises:
             RunError: another process does.
         """
-        with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it"):
+        with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it", wait_s=wait_s):
             self._forget_unfinished()
             yield
 

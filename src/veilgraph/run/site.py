@@ -26,6 +26,9 @@ from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
 from veilgraph.run.summary import summarise
 
 SiteWork = Literal["align", "train", "predict", "audit"]
+LAST_JOB_S: Final = 30.0
+"""Longest wait for this site's process of the job before, which may be inside a long computation when another party
+was lost and the job is gone on with: the engine ends it within 15 seconds."""
 SITE_WORKS: Final[dict[str, SiteWork]] = {
     "align": "align",
     "train": "train",
@@ -97,7 +100,7 @@ def take_part(
     mine = mark(secret, settings, organisation) if work in ("align", "train") else ""
     hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), mine)
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
-    with run.lock():
+    with run.lock(LAST_JOB_S):
         store = run.party(party)
         if not store.has_seed():
             marks = {name: hello.mark for name, hello in hellos.items()}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,7 +155,7 @@ class Lines:
             RunError: as the constructor.
         """
         try:
-            with locked(private_folder(self.folder), f"{self.folder} is in use", wait=True):
+            with locked(private_folder(self.folder), f"{self.folder} is in use", wait_s=math.inf):
                 if not self.path.exists():
                     self._begin()
                 self._read_new()
