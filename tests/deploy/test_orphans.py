@@ -26,6 +26,7 @@ from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.deploy import site_process as starting
 from veilgraph.deploy.guard import ended
+from veilgraph.deploy.guard.orphans import PARENT_VARIABLE
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 
@@ -212,7 +213,8 @@ def test_a_start_waits_for_the_jobs_of_the_last(
 ) -> None:
     """The site is gone, its job is there. The job is begun as FLARE begins it, and knows of no lock."""
     site = "import sys, os\nfrom types import SimpleNamespace\nJOB = 'import time; time.sleep(60)'\n"
-    site += "os.environ['JOB'] = JOB\n" + BEGINS_A_JOB.replace("time.sleep(60)", "return") + "run()\n"
+    site += f"os.environ['JOB'] = JOB\nprint(os.environ['{PARENT_VARIABLE}'], flush=True)\n"
+    site += BEGINS_A_JOB.replace("time.sleep(60)", "return") + "run()\n"
     (tmp_path / "begins.py").write_text(site, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(starting, "PROGRAM", "begins")
@@ -227,7 +229,8 @@ def test_a_start_waits_for_the_jobs_of_the_last(
     assert not told, "there was no last start"
     with starting.site_process(kit) as process:
         assert process.wait(60) == 0
-    job = int(starting.site_log(kit).read_text(encoding="utf-8").splitlines()[-1])
+    parent, job = map(int, starting.site_log(kit).read_text(encoding="utf-8").splitlines())
+    assert parent == os.getpid(), "it knows whose it is"
     begun.pids.append(job)
     assert is_there(job)
     with refused(RunError, code="last-start", party="server"):
