@@ -277,7 +277,7 @@ def test_what_a_server_left_as_running_is_gone_on_with(monkeypatch: pytest.Monke
     course = ("RUNNING", "FINISHED:ABNORMAL", "FINISHED:COMPLETED")
     first, second = submitted(Clock(monkeypatch, lambda moment: moment < 45, *course), 1)
     assert (first, 52 <= second < 55) == (0, True)
-    assert any("its server's process has ended" in line for line in said)
+    assert any("the server's site was started again" in line for line in said)
     with refused(RunError, code="ended"):
         submitted(Clock(monkeypatch, lambda moment: moment < 45, *course), 0)
 

@@ -197,7 +197,7 @@ def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if math.isinf(wait_s) else fcntl.LOCK_NB))
                 break
             except OSError as error:
-                if time.monotonic() >= deadline:
+                if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
                     raise RunError(refusal) from error
             time.sleep(_LOCK_POLL_S)
         yield descriptor

@@ -420,7 +420,7 @@ def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
         return RunError(f"job {job_id} was stopped; go on with --resume")
     for error in reported(session, job_id):
         return error.told(f"{error}; go on with --resume") if isinstance(error, CONSEQUENCES) else error
-    known = ": its server's process has ended, it seems, and was started again" if outcome == _ABNORMAL else ""
+    known = ": the server's site was started again, or a process of it did not come up" if outcome == _ABNORMAL else ""
     return RunError(
         f"job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}{known}; see veilgraph net logs, and at each "
         "site the log of its job; go on with --resume",

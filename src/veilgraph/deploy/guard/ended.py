@@ -45,7 +45,7 @@ def keep_who_ended(kit: Path) -> None:
 
 
 def end_unfinished() -> None:
-    """From now on the server's process, as it begins, marks as ended (abnormally) what its last one left as running.
+    """From now on the server's process, as it begins, notes as ended (abnormally) what its last one left as running.
 
     FLARE has the means and uses them nowhere: such a job is "running" for ever, and who waits for its end does so too.
     And it waits for ``OUTCOME_S`` at most for a site that was lost after its part was done.
