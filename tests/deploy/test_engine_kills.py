@@ -120,7 +120,7 @@ def test_a_site_whose_jobs_outlive_it_is_survived(
     if join in killed:
         time.sleep(1)
         consortium.join(party)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     while submitting.is_alive() and time.monotonic() < deadline:
         running = processes_of(consortium.network.kits[party])
         if set(program(consortium, party)) - old:
