@@ -456,3 +456,19 @@ def test_bad_input_is_one_error():
         x[2, 1] = value
         with pytest.raises(RangeOverflow):
             sums(both(PAIRS), 1, None).release(x, system_secrets)
+
+
+def test_what_a_pair_weighs_is_decided_by_no_other_edge():
+    # In another order copies add up to another last bit: 0.1 + 0.2 + 0.7 is 1.0 or 0.9999999999999999. Where the order
+    # hangs on what else is in the row, one edge at a hub moves the terms of half of its neighbours by a cell each.
+    nodes, width = 200, 64
+    source = torch.arange(1, nodes).repeat_interleave(3)
+    weight = torch.tensor([0.1, 0.2, 0.7], dtype=torch.float64).repeat(nodes - 1)
+    mixed = torch.randperm(len(source), generator=torch.Generator().manual_seed(0))
+    edges, weight = torch.stack([source, torch.zeros_like(source)])[:, mixed], weight[mixed]
+    rows, nothing = rows_of(0, nodes, width), torch.empty(0, dtype=torch.int64)
+    made = [sums(edges[:, kept], 1, None, nodes, sigma=3.0, weight=weight[kept])
+            for gone in (1, 100, 199) for kept in (edges[0] != gone, edges[0] == gone)]  # fmt: skip
+    whole, none = sums(edges, 1, None, nodes, 3.0, weight), sums(edges[:, nothing], 1, None, nodes, 3.0)
+    for without, alone in zip(made[::2], made[1::2], strict=True):
+        assert torch.equal(moved(whole, without, rows, rows), moved(alone, none, rows, rows))

@@ -3,8 +3,9 @@
 What that costs is proven in ``hop_sensitivity``; here it is made exact. With g the grid of the noise, entries of rows
 are multiples of g. What a row gives to a sum by a pair of weight w has entries w·x, rounded towards zero to multiples
 of g: it hangs on that pair and that row alone, and lies between 0 and x, so it is never longer than the row and two
-weights of a pair give what differs by no more. Sums of multiples of g are exact in float64, in whatever order, so two
-sums that differ in one term differ by exactly that term.
+weights of a pair give what differs by no more. w is the sum of the pair's copies, each first at most 1 and a multiple
+of 2^-32. Both sums are of multiples of a power of two, and so exact in float64 in whatever order, which hangs on other
+edges: two sums that differ in one term differ by exactly that term.
 
 Where sums are shortened to length B (unit ``node-edges``), that rounds once more. A shortened row is off by less than
 √d·g + 2^-31·B from where the exact map, which brings no two rows further apart, takes it. So rows are not 1 long before
@@ -31,6 +32,8 @@ Then = Callable[[Tensor], Tensor]
 """Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
 is private."""
 
+_COPIES: Final = 2.0**32
+"""Of the weight of one copy of a pair, a 1 is so many."""
 _LARGEST_WHOLE: Final = 2.0**52
 _FREE_CELL: Final = 2.0**-40
 """Of rows in a release without noise, which protects nothing."""
@@ -41,7 +44,7 @@ def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) 
 
     Args:
         edge_index: Tensor[2, E] int64, source and target. Edges from a node to itself are left out.
-        edge_weight: Tensor[E], at least 0, or None for weight 1. Copies of an edge add up.
+        edge_weight: Tensor[E], at least 0, or None for weight 1. Copies of an edge add up, each to 2^-32.
         num_nodes: N.
 
     Returns:
@@ -49,6 +52,7 @@ def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) 
     """
     source, target = edge_index.numpy()
     weight = np.ones(len(source)) if edge_weight is None else edge_weight.double().numpy()
+    weight = np.floor(np.minimum(weight, 1.0) * _COPIES) / _COPIES
     between = source != target
     matrix = sp.coo_array((weight[between], (target[between], source[between])), (num_nodes, num_nodes)).tocsr()
     matrix.data = np.minimum(matrix.data, 1.0)
