@@ -205,6 +205,20 @@ class TestFromData:
         with refused(DataError, key="num_common", party="bank"):
             PartyGraph.from_data("bank", Data(x=torch.eye(3), edge_index=NO_EDGES), num_common=4)
 
+    def test_the_number_of_classes_tells_of_no_label_where_it_is_said(self):
+        # Others are told it, without noise: the one node of the last class would be known by it at any ε.
+        graph = a_graph(labels=torch.tensor([0, 1, 0, 1, -1]), num_classes=None)
+        said = {name: getattr(graph, name) for name in MASKS} | {"edge_index": graph.edge_index, "x": graph.features}
+        worlds = [graph.labels, torch.tensor([2, 1, 0, 1, -1])]
+        guessed, stated = (
+            [PartyGraph.from_data("bank", Data(y=labels, **said, **more)).num_classes for labels in worlds]
+            for more in ({}, {"num_classes": 3})
+        )
+        assert guessed == [2, 3]
+        assert stated == [3, 3]
+        with refused(DataError, key="data.num_classes", party="bank"):
+            PartyGraph.from_data("bank", Data(y=graph.labels, **said, num_classes=2.5))
+
     def test_features_and_edges_alone(self):
         graph = PartyGraph.from_data("bank", Data(x=torch.eye(3, dtype=torch.int64), edge_index=NO_EDGES))
         assert graph.features.dtype == torch.float32

@@ -24,6 +24,7 @@ from veilgraph.graph.hetero import of_one_kind
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import (
     check_is_data,
+    classes_of,
     edge_weight_of,
     features_of,
     labels_of,
@@ -219,7 +220,7 @@ class PartyGraph:
                 per edge; optional ``y`` (whole numbers: classes; floating point: targets) and masks; with ``batch``,
                 the graph that each node is of, ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the
                 common nodes, and types of edges are relations (``hetero.of_one_kind``).
-            num_classes: default: the largest label plus one.
+            num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
         Raises:
@@ -234,8 +235,7 @@ class PartyGraph:
         data = of_nodes(party, data, membership)
         targets = targets_of(party, data)
         labels = None if targets is not None else labels_of(party, data)
-        if labels is not None and num_classes is None and labels.numel():
-            num_classes = int(labels.max()) + 1
+        num_classes = classes_of(party, data, labels) if num_classes is None else num_classes
         masks = {name: data.get(name) for name in MASKS}
         graph = cls(
             party=party,

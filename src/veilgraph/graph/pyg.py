@@ -88,6 +88,22 @@ def labels_of(party: PartyId, data: Data) -> Tensor | None:
     return labels.reshape(-1).long() if labels.dim() == 2 and labels.shape[1] == 1 else labels.long()
 
 
+def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
+    """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
+
+    The latter is a fact of the data: where one node alone has the largest label, it tells that node's.
+
+    Raises:
+        DataError: it is no whole number.
+    """
+    given = data.get("num_classes")
+    if given is None:
+        return int(labels.max()) + 1 if labels is not None and labels.numel() else None
+    if not isinstance(given, int) or isinstance(given, bool):
+        refuse(party, "data.num_classes", f"{kind_of(given)} must be a whole number", "give how many there can be")
+    return given
+
+
 def targets_of(party: PartyId, data: Data) -> Tensor | None:
     """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there.
 
