@@ -57,6 +57,15 @@ def tables(tmp_path):
     return tmp_path
 
 
+PUBLIC = """
+party: bank
+nodes:
+  file: nodes.csv
+  id: id
+  features:
+    - {columns: segment, categories: [firm, shop, ward], missing: error, other: zero}
+"""
+
 ALL = ("kunden.csv", "labels.csv", "usage.csv.gz", "transfers.parquet")
 
 
@@ -101,6 +110,19 @@ def test_what_is_to_be_decided_is_said_and_marked(tables):
     assert found.text.count("decide:") >= len(found.decisions) - 1
     assert '# "Straße": left out, as it has 60 different texts' in found.text
     assert "# leer: left out, as it has no value" in found.text
+
+
+def test_a_draft_tells_of_one_nodes_category_and_says_so(tmp_path):
+    # Others are told how many columns there are, which no ε is about: a party file of what there can be says nothing.
+    drafts = {}
+    for last in ("firm", "ward"):
+        segments = ["firm", "shop"] * (N // 2 - 1) + ["shop", last]
+        write(tmp_path / "nodes.csv", {"id": [f"C{each}" for each in range(N)], "segment": segments})
+        drafts[last] = drafted(tmp_path, "nodes.csv").text
+        assert "write what there can be" in drafts[last]
+        drafts[last] = [describe_party(parse_party_text(text), tmp_path).num_features
+                        for text in (drafts[last], PUBLIC)]  # fmt: skip
+    assert drafts == {"firm": [2, 3], "ward": [3, 3]}
 
 
 def test_one_file_and_nothing_else(tmp_path):

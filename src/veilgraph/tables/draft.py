@@ -60,6 +60,8 @@ class _Drafting:
         lines = [
             f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
             "# Then: veilgraph data check. docs/tables.md explains every key.",
+            "# Columns, categories and classes are those that were found, and others are told how many. Where an ε is",
+            "# to protect a node or a label, write what there can be: one that a single node has would tell of it.",
             f"party: {_text(self._party)}  # this holder's name in the job",
             f"ledger: {_text(f'{self._party}-ledger')}  # a folder: what is ever released with noise is counted there",
             *self._ids(),
