@@ -557,6 +557,21 @@ def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
     assert said.startswith("limits.max_delta=1e-05 and privacy.delta=0.0001: ")
 
 
+def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
+    # With so much noise that δ alone is left, 0.009 of 100 nodes: that is ε = 0.1 at the δ that the party asks for.
+    settings = released(9e-3, epsilon_total=1e-320)
+    epsilon = largest_epsilon(settings, "B", 100)
+    assert epsilon == 0
+    for limits, reason in (
+        (LimitSettings(max_epsilon=0.01, max_delta=1e-6), "limits.max_delta=1e-06 and privacy.delta=0.009: "),
+        (LimitSettings(max_epsilon=0.01, max_delta=0.01, epsilon_unit="edge"), "limits.epsilon_unit=edge and the job"),
+    ):
+        said = refusal(limits, settings, "B", 100, epsilon=epsilon)
+        assert said is not None
+        assert said.startswith(reason)
+        assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
+
+
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
     features = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-3}
     local = parse_job({"paradigm": "node-dp", "release": {"features": features}})

@@ -290,7 +290,9 @@ def _too_costly(
     if limits.max_epsilon is None:
         return None
     if epsilon <= limits.max_epsilon:
-        return _about(limits, job, party, nodes) if epsilon > 0 else None
+        # Of much noise ε is 0 and δ is what is left: whatever is released, the limits are about that.
+        noised = party in (*job.publishing, *job.summing) and (_noised_by(job, party) or job.training_plan) is not None
+        return _about(limits, job, party, nodes) if epsilon > 0 or noised else None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
