@@ -18,6 +18,7 @@ from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.paradigms.vertical.once import OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.role import Session
@@ -51,9 +52,15 @@ class Worked:
         return found
 
 
-def session_of(settings: JobSettings, link: Link, party: PartyId, keeper: Keeper | None = None) -> Session:
+def session_of(
+    settings: JobSettings,
+    link: Link,
+    party: PartyId,
+    keeper: Keeper | None = None,
+    publisher: Publisher | None = None,
+) -> Session:
     streams = LearningStreams(settings.seed, party)
-    publisher = publisher_of(settings, party)
+    publisher = publisher or publisher_of(settings, party)
     return Session(settings, link, streams, system_secrets, publisher=publisher, keeper=keeper or MemoryKeeper())
 
 
@@ -72,6 +79,7 @@ def work(
     held: Mapping[PartyId, int],
     rows: Tensor | None = None,
     keepers: Mapping[PartyId, Keeper] | None = None,
+    publishers: Mapping[PartyId, Publisher] | None = None,
 ) -> Worked:
     """Sets all parties up, keeps what was released, and lets the label holder infer."""
     by_name = {graph.party: graph for graph in graphs}
@@ -88,7 +96,7 @@ def work(
             keeper = (keepers or {}).get(party) or kept_by(
                 settings, graph, held.get(party, 0), rows if party == "A" else None
             )
-            role = kind(session_of(settings, recorded, party, keeper), graph)
+            role = kind(session_of(settings, recorded, party, keeper, (publishers or {}).get(party)), graph)
         role.setup([])
         role.keep()
         role.infer_only()

@@ -300,6 +300,20 @@ def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path)
         assert not used.releases["B"].is_new, "what was released may be used for ever"
 
 
+def test_how_much_more_a_budget_has_room_for_is_not_told(tmp_path: Path) -> None:
+    settings = JOBS["private labels"]
+    graphs, told = local_parties(settings), set()
+    unlimited = publisher_for(settings, graphs[1])
+    assert unlimited is not None
+    for budget, room in ((6.0, 1), (60.0, 10)):
+        with Ledger.open(tmp_path / f"{room}.jsonl", 1e-12, budget, job=settings.hash()) as ledger:
+            publisher = LocalPublisher(unlimited.mechanism, unlimited.response, ledger, fixed_secrets("limited"))
+            assert publisher.room() == room
+            sent = exchange(settings, graphs, publishers={"B": publisher}).sent("B")
+            told |= {bytes(each.tensor.tolist()) for each in sent if each.tag.kind is Kind.HELLO}
+    assert len(told) == 1
+
+
 # What is refused
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,9 +29,15 @@ from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.paradigms.vertical.released import noise_variance
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run import ledgers
+from veilgraph.run.lifetimes import Lasting
+from veilgraph.run.run_directory import PartyStore
 
 
 def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
@@ -136,6 +143,23 @@ def test_a_release_that_one_has_not_or_whose_data_have_changed_is_made_anew(held
     assert all(role.is_new and role.release_number == 3 for role in session.roles.values())
     assert session.learner.released is not None
     assert bool(session.learner.released.any())
+
+
+def test_what_nodes_paid_in_other_jobs_is_not_told(tmp_path: Path) -> None:
+    """How often one more release fits says who of another job is in the table; that one does is all others need."""
+    settings, graphs, told = job(2, epsilon_step=0.5, delta=1e-5), small_parties(2), set()
+    ids, rooms = [f"c{node}" for node in range(graphs[1].num_nodes)], list[int | None]()
+    for place, others in enumerate((ids[:1], ["somebody else"])):
+        life = Lifetime(tmp_path / f"{place}", "B", Budget(4.0), Marks(tmp_path / "marks"))
+        life.charge(GaussianEvent(1.5), "embeddings", 1, life.keys(others), delta=1e-5, run="0" * 64, job="other")
+        store = PartyStore(tmp_path / f"run {place}")
+        lasting = Lasting(life, ids)
+        with ledgers.publisher_of(store, settings, graphs[1], 4.0, begun=False, lasting=lasting) as publisher:
+            rooms.append(publisher.affordable_releases())
+            seen = work(settings, graphs, {}, publishers={"B": publisher}).transcripts["B"]
+        told |= {bytes(one.tensor.tolist()) for one in seen if (one.sender, one.tag.kind) == ("B", Kind.HELLO)}
+    assert rooms == [20, 42]
+    assert len(told) == 1
 
 
 def test_the_own_network_is_that_of_training_alone() -> None:

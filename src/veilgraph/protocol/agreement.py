@@ -92,8 +92,8 @@ class Hello(BaseModel):
     nonce: _Hash = ""
     """Fresh in every session that may train: all of them together name the session."""
     steps: _Count | None = None
-    """Training steps that the party's privacy budget still allows, or, where there is a single release, such releases;
-    null without a budget."""
+    """Training steps that the party's privacy budget still allows; where there is a single release, as ``room_said``
+    has it; null without a budget."""
     release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
     """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
     data have changed since, 0 for none."""
@@ -202,6 +202,14 @@ def agree_with_people(
             mine = mine.model_copy(update={"waits": False, "refuses": found})
         step += 1
     raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
+
+
+def room_said(releases: int | None) -> int | None:
+    """What a party says of how many single releases its budget allows: whether there is room for one.
+
+    How many more there are is what it released in other jobs, and which of its nodes those were about.
+    """
+    return None if releases is None else min(releases, 1)
 
 
 def fewest_steps(hellos: Mapping[PartyId, Hello]) -> int | None:

@@ -25,7 +25,7 @@ from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.protocol.agreement import Hello, check_new_release
+from veilgraph.protocol.agreement import Hello, check_new_release, room_said
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import ReleasedLabels
 from veilgraph.protocol.role import Session
@@ -95,7 +95,7 @@ def exchange_releases(
         alignment=session.alignment,
         refuses=session.refuses or ("" if graph is None else _refusal(session, graph, publisher)),
         release=held,
-        steps=_room(session, publisher),
+        steps=room_said(_room(session, publisher)),
         restarts=session.restarts,
     )
     hellos = agree_within(session, mine, releases=True)

@@ -30,7 +30,7 @@ from veilgraph.paradigms.vertical.released import (
 )
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.degree import too_many_neighbours
-from veilgraph.protocol.agreement import Hello, check_new_release
+from veilgraph.protocol.agreement import Hello, check_new_release, room_said
 from veilgraph.protocol.columns import send_columns
 from veilgraph.protocol.cut import HolderCut, ServerCut
 from veilgraph.protocol.releases import KeptRelease
@@ -71,7 +71,7 @@ class OnceRole(IdleRole, ABC):
             features=self._stated_columns(),
             alignment=session.alignment,
             refuses=session.refuses or refuses,
-            steps=affordable,
+            steps=room_said(affordable),
             release=self._newest(),
             restarts=session.restarts,
         )
