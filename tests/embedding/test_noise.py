@@ -39,6 +39,17 @@ def release(
     return Noise.embed(of, settings, Tools(LearningStreams(0, "embed"), Door(ledger, source=source), lambda *_: None))
 
 
+def test_a_delta_of_one_edge_is_refused(tmp_path: Path) -> None:
+    found = world()
+    few = NoiseSettings(name="noise", dim=4, epsilon=3.0, degree_bound=4, delta=1 / found.pairs.shape[1])
+    assert few.delta is not None
+    assert few.delta * found.num_nodes < 1
+    with refused(ConfigError, key="method.delta"):
+        release(tmp_path, found, few)
+    assert not (tmp_path / "ledger.jsonl").exists()
+    release(tmp_path, found, few.model_copy(update={"delta": few.delta / 1.01}))
+
+
 def entries(folder: Path) -> list[dict[str, object]]:
     lines = (folder / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines[1:]]

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.privacy.degree import MOST_NODES, bound_degrees
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.degree import MOST_NODES, bound_degrees, too_many_units
+from veilgraph.privacy.settings import PrivacySettings
 
 NODES = 12
 Pair = frozenset[int]
@@ -133,3 +135,27 @@ def test_a_bound_is_a_whole_number_of_at_least_one(bound):
 def test_too_many_nodes_are_refused():
     with refused(DataError, key="num_nodes", value=2147483649):
         bound_degrees(tensor([(0, 1)]), MOST_NODES + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("unit", "delta", "refuses"),
+    [
+        ("row", 1 / 20, False),  # of the 10 common nodes, which others count as well
+        ("node", 1 / 41, False),
+        ("node", 1 / 40, True),
+        ("node-edges", 1 / 40, True),
+        ("edge", 1 / 61, False),
+        ("edge", 1 / 60, True),
+        ("edge", None, False),
+    ],
+)
+def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
+    """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so 1 over the rows that are released is too much
+    where ε is about more: nodes that are not common, or pairs with an edge, each once however it is recorded."""
+    among = torch.combinations(torch.arange(40))[:60].T
+    graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
+    bound = {} if unit in ("row", "edge") else {"degree_bound": 40}
+    hops = {} if unit == "row" else {"aggregation": {}}
+    settings = PrivacySettings(unit=unit, delta=delta, epsilon_total=1, **bound, **hops)
+    assert bool(too_many_units(settings, graph)) == refuses
+    assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)

@@ -198,6 +198,7 @@ def _check_party(file: Path) -> PartyDescription:
 
 def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, dict[str, object]]:
     """Shows what a job means; returns it, and what was found for programs."""
+    from veilgraph.privacy.degree import too_many_units  # noqa: PLC0415
     from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
@@ -234,6 +235,10 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
             paradigm_of(settings).check_graphs(settings, graphs)
         if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
             raise ConfigError(f"every holder refuses the job: {refused}")
+        for graph in graphs:
+            releases = graph.party in (*settings.publishing, *settings.summing)
+            if releases and (refused := too_many_units(settings.privacy, graph)):
+                raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
         costs = _costs(settings, graphs[0].common, map(size_of, graphs))
         found["holders"] = data_facts(graphs, aligned=settings.is_aligned)

@@ -11,6 +11,7 @@ from typing import Final
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy.degree import too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned
@@ -111,7 +112,11 @@ def _streams(part: Part) -> LearningStreams:
 
 def _refuses(part: Part, aligned: Aligned) -> str:
     """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
-    return aligned.refuses or ("" if aligned.graph is None else delta_too_large(part.settings, aligned.graph.common))
+    graph, job = aligned.graph, part.settings
+    if aligned.refuses or graph is None:
+        return aligned.refuses
+    releases = part.party in (*job.publishing, *job.summing)
+    return delta_too_large(job, graph.common) or (too_many_units(job.privacy, graph) if releases else "")
 
 
 def _predict(sitting: Sitting, role: Role) -> None:

@@ -56,6 +56,13 @@ class Noise(Method[NoiseSettings]):
         """See ``Method.embed``; neither attribute is read, and the ledgers have the cost before the noise is drawn."""
         hops, bound = settings.hops, settings.degree_bound
         delta = fitting_delta(world.num_nodes) if settings.delta is None else settings.delta
+        if hops and delta * (edges := world.pairs.shape[1]) >= 1:
+            raise ConfigError(
+                f"method.delta={delta:g} with {edges} edges: where δ is 1 over their number, one can be published as "
+                f"it is within any ε; set it well below {1 / edges:.3g}",
+                key="method.delta",
+                value=delta,
+            )
         shape = (world.num_nodes, settings.dim)
         first = first_rows_of(world.features, settings.dim, tools.streams)
         deviation, moved = calibrated(settings.epsilon, delta, hops, bound, shape)
