@@ -67,8 +67,9 @@ def test_a_delta_of_one_node_in_n_is_refused_by_all(tmp_path: Path, schedule: st
 
 def test_a_delta_of_one_pair_with_an_edge_is_refused_before_anything_is_released(tmp_path: Path) -> None:
     once: Settings = {"model": {"local": {"model": "appnp"}}}
-    edge = {"schedule": "once", "unit": "edge", "degree_bound": 4, "epsilon_total": 1}
-    settings = private_job(tmp_path / "data", once, delta=1 / 61, **edge)
+    settings = private_job(
+        tmp_path / "data", once, schedule="once", unit="edge", degree_bound=4, epsilon_total=1, delta=1 / 61
+    )
     refused_by_all(
         lambda: train(settings, tmp_path / "run"), r"B refuses the job: privacy\.delta=0\.01\d+ and its table"
     )

@@ -154,8 +154,7 @@ def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
     where ε is about more: nodes that are not common, or pairs with an edge, each once however it is recorded."""
     among = torch.combinations(torch.arange(40))[:60].T
     graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
-    bound = {} if unit in ("row", "edge") else {"degree_bound": 40}
-    hops = {} if unit == "row" else {"aggregation": {}}
-    settings = PrivacySettings(unit=unit, delta=delta, epsilon_total=1, **bound, **hops)
+    said = {} if unit == "row" else {"aggregation": {}, **({} if unit == "edge" else {"degree_bound": 40})}
+    settings = PrivacySettings.model_validate({"unit": unit, "delta": delta, "epsilon_total": 1, **said})
     assert bool(too_many_units(settings, graph)) == refuses
     assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)
