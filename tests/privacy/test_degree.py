@@ -144,16 +144,21 @@ def test_too_many_nodes_are_refused():
         ("node", 1 / 41, False),
         ("node", 1 / 40, True),
         ("node-edges", 1 / 40, True),
-        ("edge", 1 / 61, False),
-        ("edge", 1 / 60, True),
+        ("edge", 1 / 65, False),  # of 60 pairs, which are told from no other number from 33 to 64
+        ("edge", 1 / 64, True),
         ("edge", None, False),
     ],
 )
 def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
     """Who publishes one of 1/δ nodes as it is keeps any ε with that δ: so 1 over the rows that are released is too much
     where ε is about more: nodes that are not common, or pairs with an edge, each once however it is recorded."""
-    among = torch.combinations(torch.arange(40))[:60].T
-    graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
+    for pairs in (60, 59, 33, 64):
+        among = torch.combinations(torch.arange(40))[:pairs].T
+        graph = PartyGraph("B", torch.eye(40), torch.cat([among, among.flip(0), among], dim=1), num_common=10)
+        _is_refused(graph, unit, delta, refuses)
+
+
+def _is_refused(graph: PartyGraph, unit: str, delta: float | None, refuses: bool) -> None:
     said = {} if unit == "row" else {"aggregation": {}, **({} if unit == "edge" else {"degree_bound": 40})}
     settings = PrivacySettings.model_validate({"unit": unit, "delta": delta, "epsilon_total": 1, **said})
     assert bool(too_many_units(settings, graph)) == refuses

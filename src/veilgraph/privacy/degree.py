@@ -96,7 +96,8 @@ def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
     """Why δ is no δ of what a holder's ε is about, of which it has 1/δ or more; empty where it has fewer.
 
     Rows are those of the common nodes (``protocol.limits.delta_too_large``); nodes are all of its table, for the
-    features of the others are in what it releases; an edge is a pair of nodes. How many there are is not said.
+    features of the others are in what it releases; an edge is a pair of nodes. How many pairs there are is known to
+    nobody else, and others could find it by jobs of other δ, to the last edge: they are counted in powers of two.
 
     Args:
         privacy: of the job.
@@ -105,22 +106,21 @@ def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
     if privacy is None or privacy.unit == "row" or privacy.noise_multiplier == 0:
         return ""
     delta = privacy.delta_of(graph.common)
-    if privacy.unit == "edge":
-        few = delta * graph.num_edges < 1 or delta * _pairs(graph.edge_index) < 1
-    else:
-        few = delta * graph.num_nodes < 1
-    if few:
+    most = _in_powers_of_two(graph.edge_index) if privacy.unit == "edge" else graph.num_nodes
+    if delta * most < 1:
         return ""
     what = "pairs of nodes with an edge" if privacy.unit == "edge" else "nodes, with those that are not common,"
     return (
-        f"privacy.delta={delta:g} and its table has {1 / delta:,.10g} {what} or more: where δ is 1 over their number, "
-        "one can be published as it is within any ε; set privacy.delta well below that"
+        f"privacy.delta={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
+        "be published as it is within any ε; set privacy.delta well below that"
     )
 
 
-def _pairs(edge_index: Tensor) -> int:
+def _in_powers_of_two(edge_index: Tensor) -> int:
+    """The least power of two that is no less than the number of pairs with an edge."""
     low, high = edge_index.aminmax(dim=0)
-    return int(torch.unique(torch.stack([low, high]), dim=1).shape[1])
+    pairs = int(torch.unique(torch.stack([low, high]), dim=1).shape[1])
+    return 1 << (pairs - 1).bit_length() if pairs else 0
 
 
 def too_many_neighbours(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
