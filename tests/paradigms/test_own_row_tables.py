@@ -150,3 +150,24 @@ def test_a_mean_of_all_edges_is_refused_where_epsilon_is_of_one(
     assert (reason is not None) == refuses, reason
     assert not refuses or "edges.0.normalize=mean is computed from all edges; set normalize to a number" in str(reason)
     assert "normalize" not in str(own.refusal(job(parties))), "one node's features are no edge's"
+
+
+@pytest.mark.parametrize("tables", ["there", "gone"])
+def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[str, Path], tables: str) -> None:
+    """Whether a job's range holds all values is told by what the party file declares, and no row is looked at."""
+    if tables == "gone":
+        (parties["B"].parent / "nodes.csv").unlink()
+    own, reasons = Organisation.read(parties["B"], "B"), set[str]()
+    for range_ in ({"high": 0.5}, {"high": 1 - 2**-40}, {"low": 2**-40}, {"low": 0.2, "high": 0.3}):
+        settings = perturbed(parties, {"model": {"initial": {"release": range_}}})
+        said = own.refusal(settings, named=True)
+        assert said is not None
+        reasons.add(said.partition("does not hold")[2])
+    assert len(reasons) == 1
+    for range_ in ({}, {"low": -1.0, "high": 2.0}):
+        said = own.refusal(perturbed(parties, {"model": {"initial": {"release": range_}}}), named=True)
+        assert said is None or "does not hold" not in said
+    declare(parties["B"])
+    half = perturbed(parties, {"model": {"initial": {"release": {"high": 0.5}}}})
+    undeclared = own.read(parties["B"], "B").refusal(half)
+    assert undeclared is None or "does not hold" not in undeclared, "rows decide"

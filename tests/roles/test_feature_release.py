@@ -346,6 +346,21 @@ def test_a_value_outside_the_range_stops_all_before_anybody_pays_and_is_not_told
     is_refused(settings, graphs, "^C refuses the job: it has a feature outside the range from low=-10 to high=10 of")
 
 
+def test_jobs_of_one_range_after_another_find_the_largest_value() -> None:
+    """A bit each, which no ε counts. Tables withstand it where their party file declares what values there can be:
+    ``test_own_row_tables`` has the same jobs."""
+    graphs, low, high = local_parties(JOBS["laplace"]), 0.0, 10.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        try:
+            exchange(local_job(3, **MECHANISMS["laplace"], high=middle), graphs)
+            high = middle
+        except ConfigError:
+            low = middle
+    largest = max(float(graph.features.to_dense().max()) for graph in graphs[1:])
+    assert low <= largest <= high < low + 0.003
+
+
 def unlabelled(graph: PartyGraph) -> PartyGraph:
     return replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None)
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from tests.tables.writing import build, party, write
@@ -19,7 +20,7 @@ from veilgraph.graph.features import is_sparse
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.columns import column_hashes
 from veilgraph.tables.encode import FeatureEncoding, Scaling, within_range
-from veilgraph.tables.feature_settings import ScaleSettings, beyond_own_row
+from veilgraph.tables.feature_settings import Features, ScaleSettings, beyond_own_row, declared_values
 from veilgraph.tables.nodes import FeatureColumn
 
 ROWS, CATEGORIES = 12, [f"c{place}" for place in range(60)]
@@ -181,3 +182,22 @@ def test_the_jobs_data_settings_have_no_other_scaling() -> None:
     annotation = DataSettings.model_fields["feature_scaling"].annotation
     assert annotation is not None
     assert set(annotation.__args__) == {"none", "row", "length", "standard"}
+
+
+@pytest.mark.parametrize(
+    ("features", "values"),
+    [
+        ([{"columns": "x", "scale": {"low": 5, "high": 9}}], (0.0, 1.0)),
+        ([{"columns": "x", "scale": {"low": 5, "high": 9}, "missing": 7}], (0.0, 1.0)),
+        ([{"columns": "x", "categories": ["a", "b"]}, {"columns": "y", "boolean": True}], (0.0, 1.0)),
+        ([{"columns": "y", "boolean": True, "missing": -0.5}], (-0.5, 1.0)),
+        ([{"columns": "x", "scale": {"low": 5, "high": 9}}, {"columns": "y"}], None),
+        ([{"columns": "d", "date": {"days_since": "2020-01-01"}}], None),
+        ([{"columns": "d", "date": {"days_since": "2020-01-01"}, "scale": {"low": 0, "high": 99}}], (0.0, 1.0)),
+    ],
+)
+def test_what_values_there_can_be_is_known_without_a_row(
+    features: list[dict[str, Any]], values: tuple[float, float] | None
+) -> None:
+    read: tuple[Any, ...] = TypeAdapter(tuple[Features, ...]).validate_python(features)
+    assert declared_values(read) == values

@@ -21,7 +21,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
 from veilgraph.tables.edge_settings import beyond_own_edge, says_hops
 from veilgraph.tables.encode import FeatureEncoding
-from veilgraph.tables.feature_settings import beyond_own_row, scaled_twice
+from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
 if TYPE_CHECKING:
     from veilgraph.protocol.feature_release import Releases
@@ -95,8 +95,8 @@ class Organisation:
         if not job.is_relational and (reason := says_hops(self.settings.edges)) is not None:
             return reason
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
-        if twice := scaled_twice(features, scaling, named=named):
-            return twice
+        if reason := scaled_twice(features, scaling, named=named) or self._outside(job):
+            return reason
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
@@ -105,6 +105,23 @@ class Organisation:
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
         besides = paradigm_of(job).told_by_tables(job, features)
         return refusal_of_limits(self.settings.limits, job, party, nodes, besides)
+
+    def _outside(self, job: JobSettings) -> str:
+        """Why its nodes do not perturb values of the job's range, where its party file says which they can have; or "".
+
+        Then rows are not looked at: jobs of one range after another would find the largest value there is.
+        """
+        release, values = job.feature_release, declared_values(self.settings.nodes.features)
+        if release is None or self.settings.party not in job.releasing or values is None:
+            return ""
+        if job.data.feature_scaling != "none" and values != (0.0, 1.0):  # of a row that is scaled, more than its own
+            return ""
+        if release.low <= values[0] and values[1] <= release.high:
+            return ""
+        return (
+            f"{job.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
+            "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1"
+        )
 
 
 def refusal_of_limits(

@@ -241,6 +241,19 @@ def scaled_twice(features: Sequence[NumericFeatures | CategoricalFeatures], scal
     )
 
 
+def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -> tuple[float, float] | None:
+    """The least and the largest value that a feature can have, whatever the rows hold; None where rows decide.
+
+    Args:
+        features: ``nodes.features`` of a party file.
+    """
+    numbers = [each for each in features if isinstance(each, NumericFeatures)]
+    if any(each.scale is None and not isinstance(each, BooleanFeatures) for each in numbers):
+        return None
+    fills = [each.missing for each in numbers if each.scale is None and isinstance(each.missing, float)]
+    return min(0.0, *fills, 0.0), max(1.0, *fills, 1.0)
+
+
 def _entry(place: int, columns: Sequence[str], *, named: bool) -> str:
     """An entry of ``nodes.features``, as keys of settings are named elsewhere."""
     rest = f" and {len(columns) - 1} more" if len(columns) > 1 else ""
