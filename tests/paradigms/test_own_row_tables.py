@@ -19,10 +19,12 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import load_party
 from veilgraph.graph.settings import DataSettings
+from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.jobs import align, predict, train
+from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 RANGE = {"low": 0, "high": 2}
@@ -171,3 +173,31 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
     half = perturbed(parties, {"model": {"initial": {"release": {"high": 0.5}}}})
     undeclared = own.read(parties["B"], "B").refusal(half)
     assert undeclared is None or "does not hold" not in undeclared, "rows decide"
+
+
+def test_jobs_of_one_degree_bound_after_another_find_no_degree(parties: dict[str, Path], tmp_path: Path) -> None:
+    """Each tells whether a node has more neighbours than its bound, and so all of them the largest degree. With
+    ``limits.most_neighbours`` smaller bounds are refused by the party file alone, and larger ones all alike."""
+
+    def refusal(bound: int, declared: int | None) -> str:
+        said = {"leakage": [], "max_epsilon": 99} | ({} if declared is None else {"most_neighbours": declared})
+        declare(parties["B"], limits=said, scale=RANGE)
+        run = tmp_path / f"{bound} {declared}"
+        try:
+            train(job(parties, unit="node-edges", degree_bound=bound, aggregation={"hops": 1}), run)
+        except ConfigError as error:
+            assert not run.exists() or entries(run, "B") == []
+            return str(error)
+        return ""
+
+    assert refusal(999, None) == ""
+    graph = load_party(RunDirectory.open(tmp_path / "999 None").party("B").graph_path)
+    most = most_neighbours(graph.edge_index, graph.num_nodes)
+    assert "has more than privacy.degree_bound" in refusal(most - 1, None)
+    assert refusal(most, None) == ""
+    smaller = {refusal(bound, most + 9).partition(" and privacy")[0] for bound in (most, most + 8)}
+    assert smaller == {f"B refuses the job: limits.most_neighbours={most + 9}"}
+    assert refusal(most + 9, most + 9) == ""
+    larger = {refusal(bound, most - 1) for bound in (most - 1, 999)}
+    assert len(larger) == 1
+    assert "a node of its graph has more neighbours than limits.most_neighbours" in larger.pop()

@@ -58,6 +58,13 @@ class LimitSettings(Settings):
         description="fewest colluding holders that noise made jointly (privacy.joint_noise) must withstand; such noise "
         "is in part the others', and a job with less is refused; null: so is every such job",
     )
+    most_neighbours: int | None = Field(
+        None,
+        ge=1,
+        description="the most neighbours of any node of this party's tables, by public knowledge: where ε is of a node "
+        "with its edges a job of a smaller degree_bound is refused, and every job where a node has more; null: each "
+        "job's bound is held against the tables, and jobs of one bound after another find the largest degree",
+    )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
     )
@@ -146,6 +153,7 @@ def refusal(
         _too_many_rounds(limits, job),
         _too_costly(limits, job, party, epsilon, common_nodes),
         _too_trusting(limits, job, party),
+        _too_narrow(limits, job, party),
         None if common_nodes is None else too_few(limits, common_nodes),
         _unaccepted(
             limits, job, party, epsilon, besides or {}, common_nodes
@@ -316,6 +324,23 @@ def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> st
         f"{key}.colluding={colluding}, where ε rests on other holders' noise: raise the latter, "
         "leave joint_noise out, or set the limit to how many may collude"
     )
+
+
+def _too_narrow(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
+    rule = degree_rule(job, party)
+    if rule is None or limits.most_neighbours is None or rule[1] >= limits.most_neighbours:
+        return None
+    return f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={rule[1]}: raise the latter"
+
+
+def degree_rule(job: JobSettings, party: PartyId) -> tuple[str, int] | None:
+    """The setting and bound of the neighbours that a holder's nodes may have, on which its ε rests; None where none."""
+    privacy, plan = job.privacy, job.training_plan
+    if plan is not None and plan.settings.degree_bound is not None:
+        return "averaging.privacy.degree_bound", plan.settings.degree_bound
+    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
+        return None
+    return ("privacy.degree_bound", privacy.degree_bound) if party in (*job.publishing, *job.summing) else None
 
 
 def _unaccepted(

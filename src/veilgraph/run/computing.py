@@ -11,9 +11,11 @@ from typing import Final
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.degree import too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.limits import delta_too_large
+from veilgraph.protocol.limits import degree_rule, delta_too_large
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
@@ -116,7 +118,21 @@ def _refuses(part: Part, aligned: Aligned) -> str:
     if aligned.refuses or graph is None:
         return aligned.refuses
     releases = part.party in (*job.publishing, *job.summing)
-    return delta_too_large(job, graph.common) or (too_many_units(job.privacy, graph) if releases else "")
+    units = too_many_units(job.privacy, graph) if releases else ""
+    return delta_too_large(job, graph.common) or units or _breaks_own_rule(part, graph)
+
+
+def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
+    """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
+    own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
+    if own is None or degree_rule(part.settings, part.party) is None:
+        return ""
+    if most_neighbours(graph.edge_index, graph.num_nodes) <= own:
+        return ""
+    return (
+        "a node of its graph has more neighbours than limits.most_neighbours: raise that, or have the edges exported "
+        "with fewer at a node, a choice that no ε covers"
+    )
 
 
 def _predict(sitting: Sitting, role: Role) -> None:
