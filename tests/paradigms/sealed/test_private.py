@@ -21,7 +21,7 @@ from tests.paradigms.sealed.dense import graphs_of
 from tests.paradigms.sealed.private import KEY, PROBABILITIES, noise_from, noise_of, pairs, voting, with_edges
 from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_job, summed, trained
 from tests.roles.federation import Settings
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
@@ -30,7 +30,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
-from veilgraph.paradigms.sealed.entering import edges_once
+from veilgraph.paradigms.sealed.entering import edges_once, own_data, padded
 from veilgraph.paradigms.sealed.networks.voting import VOTE_BITS
 from veilgraph.paradigms.sealed.private import deviation_of, release_plan, shrink
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
@@ -93,6 +93,35 @@ def counted(job: SealedJob, graphs: list[PartyGraph]) -> tuple[Tensor, Tensor]:
     program.step(job.train.epochs // 2)
     assert before is not None
     return machine.counted, before.argmax(1)
+
+
+BOUNDS: list[Settings] = [
+    *({"model": {"max_degree": degree}} for degree in range(4, 40)),
+    *({"model": {"edge_slots": slots, "max_degree": 60}} for slots in range(1, 60)),
+    {"model": {"directed": True}},
+]
+
+
+def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
+    """Whether a job ends by a bound hangs on the padded number of edges alone, which others are told anyway; without
+    ``privacy`` it hangs on every edge: how many there are, how many at a node, and whether each goes both ways."""
+    there = [(0, 1), (0, 2), (0, 3), (4, 5), (5, 6), (7, 8), (8, 9), (9, 10), (3, 4), (6, 7)]
+    whole, one_less = pairs(*there), pairs(*(each for each in there if each != (0, 3)))
+    one_way = whole[:, 1:]
+
+    def ends(edges: Tensor, *changes: Settings) -> list[str | None]:
+        graph, found = with_edges(small_graphs(2, nodes=12), 1, edges)[1], []
+        for bound in BOUNDS:
+            try:
+                own_data(small_job(2, *changes, bound), graph)
+                found.append(None)
+            except DataError as error:
+                found.append(error.key)
+        return found
+
+    assert padded(one_less.shape[1]) == padded(whole.shape[1]) == padded(one_way.shape[1]) == 20
+    assert len({tuple(ends(edges, voting(epsilon_total=4))) for edges in (whole, one_less, one_way)}) == 1
+    assert len({tuple(ends(edges)) for edges in (whole, one_less, one_way)}) == 3
 
 
 def test_votes_are_how_many_neighbours_at_others_are_taken_for_a_class() -> None:

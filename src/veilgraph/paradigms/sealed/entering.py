@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
@@ -62,6 +63,11 @@ def slots_of(job: SealedJob, edges: int) -> int:
         return 1
     if job.model.edge_slots is not None:
         return job.model.edge_slots
+    return padded(edges)
+
+
+def padded(edges: int) -> int:
+    """A number of edges, rounded up by up to a quarter."""
     step = 1 << max(0, edges.bit_length() - 3)
     return max(1, -(-edges // step) * step)
 
@@ -91,10 +97,35 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             value=False,
         )
     weights = _weights(common)
+    if _is_noised(job, graph.party):
+        _check_slots(job, graph.party, hidden_edges(job, common))
+    else:
+        _check_edges(job, common, weights)
+    return OwnData(_columns(model, plan, graph), hidden_edges(job, common), weights)
+
+
+def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
+    """Of edges that ε is about: their padded number has to fit, which a job without slots tells, and no other fact.
+
+    Whether a node has more than so many edges, or an edge goes one way, would end a job too: jobs of one bound after
+    another would find how many, to the last edge. Votes are counted the same whatever they are.
+    """
+    if job.model.edge_slots is not None and padded(edges.shape[1]) > job.model.edge_slots:
+        raise DataError(
+            f"party {party!r}: {padded(edges.shape[1]):,} edges, rounded up, and model.edge_slots="
+            f"{job.model.edge_slots:,}: raise it",
+            key="model.edge_slots",
+            value=job.model.edge_slots,
+        )
+
+
+def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> None:
+    """Of edges that others compute over as they are."""
+    model, plan, party = job.model, plan_of(job), common.party
     slots, edges = slots_of(job, common.num_edges), common.edge_index
     if plan.crosses and common.num_edges > slots:
         raise DataError(
-            f"party {graph.party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
+            f"party {party!r}: {common.num_edges:,} edges, and model.edge_slots={slots:,}: raise it",
             key="model.edge_slots",
             value=slots,
         )
@@ -102,26 +133,29 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
     if plan.crosses and degree > share:
         raise DataError(
-            f"party {graph.party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
+            f"party {party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
             f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes",
             key="model.max_degree",
             value=model.max_degree,
         )
     if not plan.directed and not _both_ways(edges, weights):
         raise DataError(
-            f"party {graph.party!r}: some of its edges go one way only, or with another weight back, and "
+            f"party {party!r}: some of its edges go one way only, or with another weight back, and "
             "model.directed=false says that all go both ways; set model.directed: true, or give every edge in both "
             "directions",
             key="model.directed",
             value=False,
         )
-    return OwnData(_columns(model, plan, graph), hidden_edges(job, common), weights)
 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
     """The edges that a holder puts in, of those between common nodes: int64 [2, E]."""
-    votes = job.privacy is not None and graph.party in job.publishing
-    return edges_once(graph.edge_index) if votes else graph.edge_index
+    return edges_once(graph.edge_index) if _is_noised(job, graph.party) else graph.edge_index
+
+
+def _is_noised(job: SealedJob, party: PartyId) -> bool:
+    """Whether a holder's edges are votes, with noise."""
+    return job.privacy is not None and party in job.publishing
 
 
 def edges_once(edges: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from veilgraph.paradigms.sealed.private import shrink
 from veilgraph.paradigms.sealed.propagation import Propagation
 
 VOTE_BITS: Final = 8
-"""Of noisy counts: up to 2^14 votes and the noise on them fit Z_2^32."""
+"""Of noisy counts: up to 2^21 votes and the noise on them fit Z_2^32."""
 _SHRINK_BITS: Final = 24
 VOTES: Final = "weight.votes"
 """Name of what is kept of them, with the weights: a prediction needs both."""
