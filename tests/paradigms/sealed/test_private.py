@@ -110,7 +110,7 @@ def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
     one_way = whole[:, 1:]
 
     def ends(edges: Tensor, *changes: Settings) -> list[str | None]:
-        graph, found = with_edges(small_graphs(2, nodes=12), 1, edges)[1], []
+        graph, found = with_edges(small_graphs(2, nodes=12), 1, edges)[1], list[str | None]()
         for bound in BOUNDS:
             try:
                 own_data(small_job(2, *changes, bound), graph)
