@@ -226,6 +226,15 @@ def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) ->
 OF_EDGES = ("--set", "privacy={epsilon_total: 1, unit: edge, aggregation: {}}")
 
 
+def test_check_refuses_a_delta_that_the_edges_are_too_many_for(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("data: {dataset: synthetic}\n", encoding="utf-8")
+    assert veilgraph("check", path, *OF_EDGES).exit_code == 0
+    assert "B refuses the job: privacy.delta=0.0024 is too much for a table of so many pairs" in one_error(
+        veilgraph("check", path, *OF_EDGES[:1], OF_EDGES[1].replace("unit", "delta: 0.0024, unit"))
+    )
+
+
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job over tables with a limit on what is ever released, as if it had been written by hand."""

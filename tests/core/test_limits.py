@@ -16,6 +16,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
     REASON_CHARACTERS,
     LimitSettings,
+    degree_rule,
     delta_in_doubt,
     delta_too_large,
     refusal,
@@ -570,6 +571,31 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
         assert said is not None
         assert said.startswith(reason)
         assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
+
+
+def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
+    hops = {"unit": "node-edges", "degree_bound": 5, "aggregation": {}}
+    release = {"features": {"epsilon": 1}}
+    learner = parse_job({"paradigm": "node-dp", "release": release, "privacy": {"epsilon_total": 1, **hops}})
+    trained = {"epsilon_total": 1, "batch": 9, "degree_bound": 7}
+    apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
+    averaged = parse_job({**apart, "averaging": {"privacy": trained}})
+    found = {(job.paradigm, party): degree_rule(job, party) for job in (released(**hops), learner, averaged)
+             for party in "AB"}  # fmt: skip
+    assert found == {
+        ("vertical", "A"): None,
+        ("vertical", "B"): ("privacy.degree_bound", 5),
+        ("node-dp", "A"): ("privacy.degree_bound", 5),
+        ("node-dp", "B"): None,
+        ("averaging", "A"): ("averaging.privacy.degree_bound", 7),
+        ("averaging", "B"): ("averaging.privacy.degree_bound", 7),
+    }
+    assert degree_rule(released(**EDGE), "B") is None
+    for most, reason in ((None, ""), (5, ""), (6, "limits.most_neighbours=6 and privacy.degree_bound=5: raise the")):
+        limits = LimitSettings(leakage=tuple(all_revelations()), most_neighbours=most)
+        assert (refusal(limits, released(**hops), "B", epsilon=1.0) or "").startswith(reason)
+        assert reason or refusal(limits, released(**hops), "B", epsilon=1.0) is None
+        assert refusal(limits, released(**hops), "A", epsilon=0.0) is None
 
 
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:

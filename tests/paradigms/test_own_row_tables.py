@@ -169,6 +169,12 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
     for range_ in ({}, {"low": -1.0, "high": 2.0}):
         said = own.refusal(perturbed(parties, {"model": {"initial": {"release": range_}}}), named=True)
         assert said is None or "does not hold" not in said
+    content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
+    content["nodes"]["features"] = [{"columns": "x*", "boolean": True, "missing": -0.5}]
+    parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
+    for scaling, says in (("none", True), ("row", False)):  # a row that is scaled may have any value, of such numbers
+        settings = perturbed(parties, {"data": {"feature_scaling": scaling}})
+        assert ("does not hold" in (Organisation.read(parties["B"], "B").refusal(settings) or "")) == says
     declare(parties["B"])
     half = perturbed(parties, {"model": {"initial": {"release": {"high": 0.5}}}})
     undeclared = own.read(parties["B"], "B").refusal(half)

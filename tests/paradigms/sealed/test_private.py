@@ -122,6 +122,9 @@ def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
     assert padded(one_less.shape[1]) == padded(whole.shape[1]) == padded(one_way.shape[1]) == 20
     assert len({tuple(ends(edges, voting(epsilon_total=4))) for edges in (whole, one_less, one_way)}) == 1
     assert len({tuple(ends(edges)) for edges in (whole, one_less, one_way)}) == 3
+    hub = with_edges(small_graphs(2, nodes=12), 0, whole)[0]
+    with refused(DataError, key="model.max_degree"):  # of the label holder's own edges, which ε is not about
+        own_data(small_job(2, voting(epsilon_total=4), {"model": {"max_degree": 4}}), hub)
 
 
 def test_votes_are_how_many_neighbours_at_others_are_taken_for_a_class() -> None:
