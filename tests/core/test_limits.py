@@ -574,7 +574,7 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
 
 
 def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
-    hops = {"unit": "node-edges", "degree_bound": 5, "aggregation": {}}
+    hops: dict[str, Any] = {"unit": "node-edges", "degree_bound": 5, "aggregation": {}}
     release = {"features": {"epsilon": 1}}
     learner = parse_job({"paradigm": "node-dp", "release": release, "privacy": {"epsilon_total": 1, **hops}})
     trained = {"epsilon_total": 1, "batch": 9, "degree_bound": 7}

@@ -216,6 +216,8 @@ class TestFromData:
         )
         assert guessed == [2, 3]
         assert stated == [3, 3]
+        with refused(DataError, key="labels", party="bank"):
+            PartyGraph.from_data("bank", Data(y=worlds[1], **said, num_classes=2))
         with refused(DataError, key="data.num_classes", party="bank"):
             PartyGraph.from_data("bank", Data(y=graph.labels, **said, num_classes=2.5))
 

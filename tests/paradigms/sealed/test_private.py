@@ -121,6 +121,7 @@ def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
 
     assert padded(one_less.shape[1]) == padded(whole.shape[1]) == padded(one_way.shape[1]) == 20
     assert len({tuple(ends(edges, voting(epsilon_total=4))) for edges in (whole, one_less, one_way)}) == 1
+    assert set(ends(whole, voting(epsilon_total=4))) == {None, "model.edge_slots"}
     assert len({tuple(ends(edges)) for edges in (whole, one_less, one_way)}) == 3
     hub = with_edges(small_graphs(2, nodes=12), 0, whole)[0]
     with refused(DataError, key="model.max_degree"):  # of the label holder's own edges, which ε is not about
