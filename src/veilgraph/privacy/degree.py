@@ -106,8 +106,8 @@ def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
     if privacy is None or privacy.unit == "row" or privacy.noise_multiplier == 0:
         return ""
     delta = privacy.delta_of(graph.common)
-    most = _in_powers_of_two(graph.edge_index) if privacy.unit == "edge" else graph.num_nodes
-    if delta * most < 1:
+    most = 2 * graph.num_edges if privacy.unit == "edge" else graph.num_nodes
+    if delta * most < 1 or (privacy.unit == "edge" and delta * _in_powers_of_two(graph.edge_index) < 1):
         return ""
     what = "pairs of nodes with an edge" if privacy.unit == "edge" else "nodes, with those that are not common,"
     return (
@@ -119,7 +119,7 @@ def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
 def _in_powers_of_two(edge_index: Tensor) -> int:
     """The least power of two that is no less than the number of pairs with an edge."""
     low, high = edge_index.aminmax(dim=0)
-    pairs = int(torch.unique(torch.stack([low, high]), dim=1).shape[1])
+    pairs = len(torch.unique(low << 32 | high))
     return 1 << (pairs - 1).bit_length() if pairs else 0
 
 
