@@ -28,6 +28,7 @@ from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import TO_SERVER, Row
+from veilgraph.run.ledger_places import without
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -571,6 +572,8 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
         assert said is not None
         assert said.startswith(reason)
         assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
+    assert without(settings, []) == ["B"], "it pays from a ledger all the same"
+    assert without(settings, ["B"]) == []
 
 
 def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:

@@ -262,6 +262,11 @@ def _noised_by(job: JobSettings, party: PartyId) -> PrivacySettings | None:
     return None if party in job.releasing else job.privacy
 
 
+def is_noised(job: JobSettings, party: PartyId) -> bool:
+    """Whether a holder releases with noise of its own: of much noise ε is 0, and δ is what is left."""
+    return party in (*job.publishing, *job.summing) and (_noised_by(job, party) or job.training_plan) is not None
+
+
 def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
     """Why a holder's ε, whatever it is, is not what its limit on ε is about; None where it is."""
     name, delta = _delta(job, party, nodes)
@@ -298,9 +303,7 @@ def _too_costly(
     if limits.max_epsilon is None:
         return None
     if epsilon <= limits.max_epsilon:
-        # Of much noise ε is 0 and δ is what is left: whatever is released, the limits are about that.
-        noised = party in (*job.publishing, *job.summing) and (_noised_by(job, party) or job.training_plan) is not None
-        return _about(limits, job, party, nodes) if epsilon > 0 or noised else None
+        return _about(limits, job, party, nodes) if epsilon > 0 or is_noised(job, party) else None
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"

@@ -30,7 +30,7 @@ from veilgraph.graph.party import load_party_ids, saved_name
 from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import LimitSettings, parse_limits
+from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
 from veilgraph.protocol.organisation import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.run_directory import PartyStore, RunDirectory
@@ -264,7 +264,8 @@ def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
     """
     if not settings.adds_noise:
         return []
-    return [name for name in settings.data.names if name not in lasting and largest_epsilon(settings, name) > 0]
+    passing = (name for name in settings.data.names if name not in lasting)
+    return [name for name in passing if largest_epsilon(settings, name) > 0 or is_noised(settings, name)]
 
 
 def _named(name: PartyId, said: object) -> LedgerPlace:
