@@ -18,6 +18,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.space import Options, Space, Span, read_choice
+from veilgraph.report.tuning import failures
 from veilgraph.run import jobs
 from veilgraph.run.jobs import train
 from veilgraph.samples.organisations import export_dataset
@@ -225,6 +226,9 @@ def test_tables_are_aligned_once_and_no_trial_is_beyond_their_limits(
     ends = {trial.settings.get("model.rounds", 1): trial.ending for trial in found.trials}
     assert len(aligned) == 1
     assert ends == {1: "complete", 2: "failed"}  # party files accept one round
+    ((why, numbers),) = failures(found).items()
+    assert "model.rounds" in why
+    assert numbers == [trial.number for trial in found.trials if trial.settings.get("model.rounds") == 2]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"best.yaml", "trials.jsonl"}
 
 

@@ -56,19 +56,21 @@ def tune_command(
     settings, named = read_settings(job, overrides), ledgers_of(ledgers)
     from veilgraph.protocol.space import read_choice  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
-    from veilgraph.report.tuning import draw_trials, trials_table  # noqa: PLC0415
+    from veilgraph.report.tuning import draw_trials, failures, trials_table  # noqa: PLC0415
     from veilgraph.tuning.tune import BEST, tune  # noqa: PLC0415
 
     space = dict(map(read_choice, vary)) if vary else None
     path = out or fresh_path(f"{settings.name}-tuning")
     try:
-        with TrainingBars(messages()) as bars:
+        with TrainingBars(messages(), settings.measures) as bars:
             found = tune(settings, path, trials=trials, seeds=seeds, space=space, ledgers=named, stage=bars.stage)
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
     draw_trials(found, path / "trials.png")
     results().print(trials_table(found))
+    for why, numbers in failures(found).items():
+        say(f"failed: trial {', '.join(map(str, numbers))}: {why}")
     typer.echo(f"trials  {path / 'trials.png'}")
     typer.echo(f"job     {path / BEST}")
     typer.echo(f"train with: veilgraph train {path / BEST}")

@@ -44,6 +44,15 @@ def trials_table(tuning: Tuning) -> Table:
     return table
 
 
+def failures(tuning: Tuning) -> dict[str, list[int]]:
+    """Why trials failed → their numbers."""
+    found: dict[str, list[int]] = {}
+    for trial in tuning.trials:
+        if trial.ending == "failed":
+            found.setdefault(trial.why, []).append(trial.number)
+    return found
+
+
 def draw_trials(tuning: Tuning, path: Path) -> None:
     """Writes a picture: what trials reached in their order, and over each setting.
 

@@ -24,6 +24,7 @@ from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.space import Space
+from veilgraph.run.evidence import EVIDENCE
 from veilgraph.run.inputs import GivenIds, GivenParties, fingerprint, gather_inputs, lasting_of
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
 from veilgraph.run.ledger_places import GivenLedgers
@@ -290,6 +291,7 @@ class _Trainings:
         directory = RunDirectory.open(run)
         for party in (*settings.data.names, SERVER):
             directory.party(party).save_seed(settings.seed)
+            (directory.party(party).path / EVIDENCE).unlink(missing_ok=True)  # of the alignment: a trial is another job
         return resume(run, progress=progress)
 
 
