@@ -145,6 +145,8 @@ def draft_cases() -> Iterator[Case]:
         "no encoding": ([*tables, "--encoding", "morse"], "morse"),
         "an encoding of none of the text": (["@latin.csv", *out, "--encoding", "utf-16"], ""),
         "a column to leave out that is not there": ([*tables, "--leave-out", "height"], "height"),
+        "ends that are not there": ([*tables, "--ends", "giver:taker"], "giver:taker"),
+        "one end": ([*tables, "--ends", "source"], "ends"),
         "no paradigm to accept": ([*tables, "--accept", "diagonal"], "diagonal"),
         "the server's name": ([*tables, "--party", "server"], "server"),
         "a name with a space": ([*tables, "--party", "my bank"], "my bank"),

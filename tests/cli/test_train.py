@@ -125,6 +125,10 @@ def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_that_is_there_is_not_begun_anew(job: Path, run: Path) -> None:
+    assert f"veilgraph resume {run}" in one_error(veilgraph("train", job, "--out", run))
+
+
 def test_resuming_what_is_no_run_is_one_line(tmp_path: Path) -> None:
     assert "is not a run directory" in one_error(veilgraph("resume", tmp_path))
 

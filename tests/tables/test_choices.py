@@ -142,6 +142,8 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
         (("--encoding", "cp99999"), "--encoding cp99999"),
         (("--encoding", "base64"), "--encoding base64"),
         (("--leave-out", "Nix"), "--leave-out Nix"),
+        (("--ends", "Nix:Kunde_ID"), "--ends Nix:Kunde_ID"),
+        (("--ends", "Kunde_ID"), "--ends Kunde_ID"),
     ],
 )
 def test_bad_decisions_are_refused_and_nothing_is_written(messy, tmp_path, options, words):

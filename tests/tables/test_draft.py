@@ -12,6 +12,7 @@ from tests.errors import refused
 from tests.tables.writing import write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.party_settings import parse_party_text
+from veilgraph.tables.choices import Choices
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.draft import draft
 from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
@@ -148,6 +149,55 @@ def test_ends_of_edges_are_known_in_german(tmp_path):
     write(tmp_path / "edges.csv", {"von": ["u"], "nach": ["v"]})
     (edges,) = settings_of(tmp_path, "nodes.csv", "edges.csv").edges
     assert (edges.source, edges.target) == ("von", "nach")
+
+
+NUMBERS = {"KundenNr": ["000123", "045582"] + [f"{each:06}" for each in range(500, 540)], "x": [0.5] * 42}
+
+
+def test_ids_of_digits_are_found_by_the_name_or_by_the_option(tmp_path):
+    write(tmp_path / "nodes.csv", NUMBERS)
+    assert settings_of(tmp_path, "nodes.csv").nodes.id == "KundenNr"
+    write(tmp_path / "nodes.csv", {"Kunde": NUMBERS["KundenNr"], "x": NUMBERS["x"]})
+    assert "is neither of nodes" in refused_with(tmp_path, "nodes.csv")
+    assert guess([sample(tmp_path / "nodes.csv")], Choices(id="Kunde")).nodes[0].id.name == "Kunde"
+
+
+def test_an_id_in_two_rows_is_said(tmp_path):
+    write(tmp_path / "nodes.csv", {name: [*values, values[0]] for name, values in NUMBERS.items()})
+    assert "'000123' is in 2 rows" in refused_with(tmp_path, "nodes.csv")
+    with pytest.raises(DataError, match="--id KundenNr: '000123' is in 2 rows"):
+        guess([sample(tmp_path / "nodes.csv")], Choices(id="KundenNr"))
+    write(tmp_path / "nodes.csv", {name: [*values, None] for name, values in NUMBERS.items()})
+    assert "in 'KundenNr' a row has no value there" in refused_with(tmp_path, "nodes.csv")
+
+
+def test_ends_of_edges_are_named_by_an_option(tmp_path):
+    write(tmp_path / "nodes.csv", NUMBERS)
+    write(tmp_path / "gifts.csv", {"recipient": ["000123"], "buyer": ["045582"], "value": [2.5]})
+    samples = [sample(tmp_path / name) for name in ("nodes.csv", "gifts.csv")]
+    with pytest.raises(DataError) as error:
+        guess(samples)
+    assert "--ends" in str(error.value)
+    (edges,) = guess(samples, Choices.read(ends=("buyer:recipient",))).edges
+    assert (edges.source.name, edges.target.name) == ("buyer", "recipient")
+    assert edges.weight is not None
+    assert edges.weight.name == "value"
+
+
+def test_a_file_of_labels_as_the_first_is_asked_about(tmp_path):
+    """In a folder a, b, c: a draft of it would have no node that has no label."""
+    write(tmp_path / "a_labels.csv", {"id": [f"n{each}" for each in range(20)], "fraud": ["yes", "no"] * 10})
+    write(tmp_path / "b_nodes.csv", {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30})
+    asked = [each for each in drafted(tmp_path, "a_labels.csv", "b_nodes.csv").decisions if "nodes.file" in each]
+    assert len(asked) == 1
+    assert "a_labels.csv" in asked[0]
+    assert not any("nodes.file" in each for each in drafted(tmp_path, "b_nodes.csv", "a_labels.csv").decisions)
+
+
+def test_numbers_that_recur_beside_a_text_for_none_are_values(tmp_path):
+    income = [["k.A.", "1,08", f"{each},5"][each % 3] for each in range(90)]
+    write(tmp_path / "n.csv", {"id": [f"n{each}" for each in range(90)], "income": income})
+    assert sample(tmp_path / "n.csv").doubtful == ("k.A.",)
 
 
 @pytest.mark.parametrize(

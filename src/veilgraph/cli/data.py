@@ -119,6 +119,10 @@ def init_command(
     leave_out: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
     ] = None,
+    ends: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE:TARGET", help="The ends of a file of edges; may be given several times."),
+    ] = None,
     accept: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,6 +150,7 @@ def init_command(
         missing=tuple(missing or ()),
         encoding=encoding,
         left_out=tuple(leave_out or ()),
+        ends=tuple(ends or ()),
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)

@@ -37,6 +37,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -86,6 +87,11 @@ class RunDirectory:
         Raises:
             RunError: the directory exists and is not empty or others may use it, or it cannot be written.
         """
+        if (path / "job.yaml").is_file():
+            raise RunError(
+                f"{path} is a run already; go on with it (veilgraph resume {shlex.quote(str(path))}), choose another "
+                "--out or remove it"
+            )
         try:
             fresh_folder(path)
             write_job(settings, path / "job.yaml")

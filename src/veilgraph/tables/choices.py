@@ -38,6 +38,7 @@ class Choices:
         missing: texts that are no value, besides those found.
         encoding: of text that is not UTF-8.
         left_out: columns that are no features.
+        ends: pairs of columns, the source and the target of a file of edges.
     """
 
     id: str | None = None
@@ -49,6 +50,7 @@ class Choices:
     missing: tuple[str, ...] = ()
     encoding: str | None = None
     left_out: frozenset[str] = frozenset()
+    ends: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def read(
@@ -63,6 +65,7 @@ class Choices:
         missing: tuple[str, ...] = (),
         encoding: str | None = None,
         left_out: tuple[str, ...] = (),
+        ends: tuple[str, ...] = (),
     ) -> Self:
         """From texts, as a command is given them.
 
@@ -84,6 +87,7 @@ class Choices:
             missing,
             encoding,
             frozenset(left_out),
+            tuple(map(_ends, ends)),
         )
 
 
@@ -92,6 +96,13 @@ def _alike(text: str) -> tuple[str, ...]:
     if text != "exact" and not (words and set(words) <= set(_ALIKE)):
         raise ConfigError(f"--ids {text}: is none of strip, lower, strip,lower and exact; give one of them")
     return words
+
+
+def _ends(text: str) -> tuple[str, str]:
+    match text.split(":"):
+        case [source, target] if source and target and source != target:
+            return source, target
+    raise ConfigError(f"--ends {text}: is not SOURCE:TARGET, two columns of a file of edges, as in buyer:seller")
 
 
 def _split(text: str) -> SplitByDate | Literal["random"]:

@@ -72,6 +72,11 @@ class _Drafting:
             self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
         else:
             lines.append(f"  id: {_text(self._first.id.name)}")
+        if found.label_file is None and found.label is not None and len(found.nodes) > 1 and self._first.is_short:
+            self._decide(
+                f"nodes.file: has {self._first.sample.path} a row for every node? The first file of nodes says which "
+                f"there are; else give {found.nodes[1].sample.path} first"
+            )
         lines += [f"  {line}" for line in self._joined()]
         lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}

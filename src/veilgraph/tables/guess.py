@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -27,8 +28,9 @@ _LABELS: Final = re.compile(r"(is_?)?(label|fraud|fraudulent|laundering|default|
 _SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
 _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
 _RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
-_IDS: Final = re.compile(r"(.*[_ -])?(id|key|number|no|nr)|id|.*(Id|ID)", re.I)
+_IDS: Final = re.compile(r"(.*[_ -])?(key|no)|.*(id|nr|number|nummer)", re.I)
 _MOST_CLASSES: Final = 20
+_MOST_BESIDE_ID: Final = 3
 _NONE: Final = Choices()
 
 
@@ -40,6 +42,11 @@ class Nodes:
     id: SampledColumn
     others: tuple[SampledColumn, ...]
     prefix: str = ""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it has no more than a file of labels may have: an id, a label and two columns."""
+        return len(self.others) <= _MOST_BESIDE_ID
 
 
 @dataclass(frozen=True)
@@ -85,16 +92,20 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     Raises:
         DataError: none of them seems to be of nodes, or one has not the columns that are named.
     """
-    edges = [found for each in samples if (found := _as_edges(each)) is not None]
+    for ends in choices.ends:
+        if not any(_has(each, *ends) for each in samples):
+            raise DataError(f"--ends {':'.join(ends)}: no file has both columns; name the two ends of an edge")
+    edges = [found for each in samples if (found := _as_edges(each, choices.ends)) is not None]
     paths = {each.sample.path for each in edges}
-    nodes = [node for each in samples if each.path not in paths and (node := _as_nodes(each)) is not None]
-    unclear = [each for each in samples if each.path not in paths | {one.sample.path for one in nodes}]
-    if unclear:
-        raise DataError(
-            f"{unclear[0].path}: is neither of nodes, with an id that differs in every row, nor of edges, with columns "
-            "named as source and target, or from and to; name them so, or leave it out and write its part of the party "
-            "file by hand (docs/tables.md)"
-        )
+    rest = [each for each in samples if each.path not in paths]
+    nodes = [node for each in rest if (node := _as_nodes(each, choices.id)) is not None]
+    for each in rest:
+        if each.path not in {one.sample.path for one in nodes}:
+            raise DataError(
+                f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
+                "edges, with columns named as source and target, or from and to; name the ends of its edges, as in "
+                "--ends buyer:seller, or leave it out and write its part of the party file by hand (docs/tables.md)"
+            )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
     if choices.id is not None:
@@ -116,17 +127,37 @@ def _identified(nodes: Nodes, name: str) -> Nodes:
     found = next((each for each in columns if each.name == name), None)
     if found is None:
         raise DataError(f"{nodes.sample.path}: --id {name}: no column has that name; {named(columns)}")
-    if not found.is_unique:
-        raise DataError(
-            f"{nodes.sample.path}: --id {name}: rows without a value, or with another's; name a column of ids"
-        )
+    _check_unique(nodes.sample, found)
     return Nodes(nodes.sample, found, tuple(each for each in columns if each is not found))
+
+
+def _check_unique(sample: Sample, column: SampledColumn) -> None:
+    """Refuses what --id names where it is no id of every row."""
+    if not column.is_unique:
+        raise DataError(
+            f"{sample.path}: --id {column.name}: {_why_no_id(column)}; a table of nodes has a row for each, with its "
+            "id: leave other rows out of it, or name another column"
+        )
+
+
+def _why_no_id(column: SampledColumn) -> str:
+    if column.has_missing:
+        return "a row has no value there"
+    value, count = Counter(column.known).most_common(1)[0]
+    return f"{value!r} is in {count} rows"
+
+
+def _not_quite(sample: Sample) -> str:
+    """Which column seems to be meant as one of ids and is none; nothing where none does."""
+    near = (each for each in sample.columns if 2 * len(each.distinct) > len(each.values))
+    column = next((each for each in near if _IDS.fullmatch(each.name.strip())), None)
+    return "" if column is None else f" (in {column.name!r} {_why_no_id(column)})"
 
 
 def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:
     """The column of classes, and what it is in where that is a file of its own."""
     if name is None:
-        labelled = next((each for each in nodes[1:] if _label_of(each) is not None and len(each.others) <= 3), None)
+        labelled = next((each for each in nodes[1:] if _label_of(each) is not None and each.is_short), None)
         return _label_of(labelled or nodes[0]), labelled
     for each in nodes:
         column = next((other for other in each.others if other.name == name), None)
@@ -148,9 +179,15 @@ def named(columns: Sequence[SampledColumn]) -> str:
     return f"there are {', '.join(column.name for column in columns)}"
 
 
-def _as_edges(sample: Sample) -> Edges | None:
-    by_name = {column.name.strip().lower(): column for column in sample.columns}
-    pairs = [
+def _has(sample: Sample, *names: str) -> bool:
+    return {*names} <= {column.name for column in sample.columns}
+
+
+def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
+    named = {column.name: column for column in sample.columns}
+    pairs = [(named[one], named[other]) for one, other in ends if _has(sample, one, other)]
+    by_name = {name.strip().lower(): column for name, column in named.items()}
+    pairs += [
         (by_name[name], by_name[name.replace(first, second)])
         for first, second in _ENDS
         for name in by_name
@@ -171,7 +208,11 @@ def _as_edges(sample: Sample) -> Edges | None:
     )
 
 
-def _as_nodes(sample: Sample) -> Nodes | None:
+def _as_nodes(sample: Sample, name: str | None) -> Nodes | None:
+    said = next((column for column in sample.columns if column.name == name), None)
+    if said is not None:
+        _check_unique(sample, said)
+        return Nodes(sample, said, tuple(column for column in sample.columns if column is not said))
     unique = [column for column in sample.columns if column.is_unique]
     texts = [column for column in unique if column.kind in ("text", "category")]
     whole = [column for column in unique if all(map(str.isdecimal, column.known))]

@@ -171,7 +171,7 @@ def _among(column: Sequence[str | None], markers: Collection[str]) -> set[str]:
     kept = SampledColumn("", tuple(None if value in markers else value for value in column))
     if kept.kind != "text":
         return set()
-    counts = Counter(kept.known)
+    counts = Counter(value for value in kept.known if SampledColumn("", (value,)).kind not in ("number", "date"))
     again = [value for value, count in counts.most_common(_MOST_MARKERS) if count > 1]
     for places in range(1, len(again) + 1):
         left = SampledColumn("", tuple(None if value in again[:places] else value for value in kept.values))
