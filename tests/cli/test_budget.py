@@ -260,6 +260,7 @@ def test_a_partys_budget_is_one_for_all_of_its_jobs(bank: Path) -> None:
     shown = veilgraph("budget", job, "--party", party)
     assert shown.exit_code == 0
     assert "this job would take it to" in words(shown.stdout)
+    assert "less where what it releases was released before, of the same data" in words(shown.stdout)
     told = json.loads(veilgraph("budget", job, "--party", party, "--json").stdout)["lifetime"]
     assert (told["budget"], told["unit"], told["delta"]) == (4, "row", 1e-4)
     assert told["total"] == pytest.approx(2.0, rel=1e-6)

@@ -318,7 +318,9 @@ def test_what_comes_from_memory_has_its_run_s_ledger_and_is_told_so(
     assert [record.message for record in caplog.records if record.message.startswith("B: ")]
     assert not [record.message for record in caplog.records if record.message.startswith("A")], "it releases nothing"
     assert run.metrics["privacy"]["B"]["lasting"] is False
-    assert "In the ledger of this run alone: B." in page_html(RunDirectory.open(run.path))
+    page = page_html(RunDirectory.open(run.path))
+    assert "In the ledger of this run alone: B." in page
+    assert "ledger for life: veilgraph budget" not in page
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
@@ -327,7 +329,9 @@ def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, ca
     first = vg.fit(JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, "max_epsilon": 1.0}})
     assert not caplog.records
     assert first.metrics["privacy"]["B"]["lasting"] is True
-    assert "In the ledger of this run alone" not in page_html(RunDirectory.open(first.path))
+    page = page_html(RunDirectory.open(first.path))
+    assert "In the ledger of this run alone" not in page
+    assert "What all runs took of B is in each one" in page
     again = vg.fit({**JOB, "seed": 8}, graphs(), tmp_path / "second", ledgers={"B": str(folder)})
     assert torch.equal(given(first.path), given(again.path))
     anew = {**JOB, "privacy": {**JOB["privacy"], "clip": 0.7}}

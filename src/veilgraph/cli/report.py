@@ -71,7 +71,7 @@ def report_command(
     from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415
     from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.page.comparison_file import is_comparison  # noqa: PLC0415
-    from veilgraph.report.spent import read_spent, spent_table  # noqa: PLC0415
+    from veilgraph.report.spent import life_note, read_spent, spent_table  # noqa: PLC0415
     from veilgraph.run.evidence import who_deals  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
@@ -93,6 +93,8 @@ def report_command(
         typer.echo("nothing is on record as sent in this run yet")
     if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
+        if said := life_note(spent):
+            typer.echo(said)
     typer.echo(f"page    {page}")
     tell({"run": run, "page": page, "deals": deals, "sent": records, "spent": spent or None})
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def show_result(result: TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
-    from veilgraph.report.spent import passing_note, spent_table, worth  # noqa: PLC0415
+    from veilgraph.report.spent import life_note, spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
 
@@ -26,7 +26,7 @@ def show_result(result: TrainResult) -> None:
     results().print(run_table(result.summary, settings.measures))
     if "privacy" in result.summary:
         results().print(spent_table(result.summary["privacy"], settings))
-        for said in (worth(result.summary, settings), passing_note(result.summary["privacy"])):
+        for said in (worth(result.summary, settings), life_note(result.summary["privacy"])):
             if said:
                 typer.echo(said)
     if settings.label_privacy is not None:

@@ -145,7 +145,10 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
             "releases was released before, of the same data"
         )
     many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
-    return f"{left}; limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
+    return (
+        f"{left}, less where what it releases was released before, of the same data; "
+        f"limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
+    )
 
 
 def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int, float | None]:

@@ -22,6 +22,7 @@ class _Spent(BaseModel):
     epsilon_release: float | None
     epsilon_total: float | None
     delta: float | None = None
+    lasting: bool | None = None
 
 
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
@@ -57,19 +58,25 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     return table
 
 
-def passing_note(spent: Mapping[PartyId, Record]) -> str:
-    """Whose releases are in the ledger of their run alone, so that nothing counts those of other runs; empty for none.
+def life_note(spent: Mapping[PartyId, Record]) -> str:
+    """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released.
 
     Args:
         spent: as for ``spent_table``; who released nothing, or what was not counted, is left out.
     """
-    alone = [party for party, each in spent.items() if each["epsilon_total"] and each.get("lasting") is False]
-    if not alone:
-        return ""
-    return (
-        f"In the ledger of this run alone: {', '.join(alone)}. Another run on the same data costs as much again, and "
-        "nothing counts both; a ledger for life does (docs/privacy.md#one-budget-for-life)."
-    )
+    counted = {party: each.get("lasting") for party, each in spent.items() if each["epsilon_total"]}
+    said = []
+    if lasting := [party for party, lasts in counted.items() if lasts]:
+        said.append(
+            f"These totals are of this run. What all runs took of {', '.join(lasting)} is in each one's ledger for "
+            "life: veilgraph budget JOB.yaml --party PARTY.yaml (docs/privacy.md#one-budget-for-life)."
+        )
+    if alone := [party for party, lasts in counted.items() if lasts is False]:
+        said.append(
+            f"In the ledger of this run alone: {', '.join(alone)}. Another run on the same data costs as much again, "
+            "and nothing counts both; a ledger for life does (docs/privacy.md#one-budget-for-life)."
+        )
+    return " ".join(said)
 
 
 def worth(summary: Record, job: JobSettings) -> str:

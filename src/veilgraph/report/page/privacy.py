@@ -13,7 +13,7 @@ from veilgraph.report.epsilon import epsilon_text
 from veilgraph.report.page.charts import bar
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.guarantee import Guarantee, guarantee
-from veilgraph.report.spent import passing_note, worth
+from veilgraph.report.spent import life_note, worth
 from veilgraph.run.ledgers import LEDGER, LEDGER_SUMMARY
 from veilgraph.run.run_directory import RunDirectory
 
@@ -77,7 +77,7 @@ def privacy(found: Found) -> Privacy:
     ledgers = _ledgers(found)
     accounts = tuple(_account(holder, ledger) for holder, ledger in ledgers.items())
     notes = _missing(found, ledgers)
-    if said := passing_note({holder: ledger.model_dump() for holder, ledger in ledgers.items()}):
+    if said := life_note({holder: ledger.model_dump() for holder, ledger in ledgers.items()}):
         notes = (said, *notes)
     if found.summary is not None and (said := worth(found.summary, job)):
         notes = (said, *notes)
