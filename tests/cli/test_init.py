@@ -12,6 +12,7 @@ from tests.messy.export import export
 from tests.tables.writing import write
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.tables.edge_settings import EdgeSettings, says_weights
 
 LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
 
@@ -74,6 +75,36 @@ def test_a_sealed_job_has_what_its_links_need(files: list[Path], tmp_path: Path)
     error = veilgraph("check", tmp_path / "job.yaml")
     assert error.exit_code == 1
     assert "party 'shop' refuses the job" in error.stderr
+
+
+def test_weights_that_a_private_sealed_job_cannot_count_are_said_beforehand(files: list[Path], tmp_path: Path) -> None:
+    protected = ("--paradigm", "sealed", "--protect", "edge", "--epsilon", "4", "--out", tmp_path / "job.yaml")
+    said = init(*files, *protected)
+    assert f"to decide: {files[1]} refuses such a job: edges.0.weight gives edges weights" in said
+    assert "set model.edge_weights" not in said, "it would be refused as well"
+    error = veilgraph("check", tmp_path / "job.yaml")
+    assert error.exit_code == 1
+    assert "edges.0." in error.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "place"),
+    [
+        ("weight", "amount", "weight"),
+        ("decay", {"column": "day", "half_life_days": 9, "at": "2024-05-01"}, "decay"),
+        ("normalize", 2.0, "normalize"),
+        ("normalize", "mean", None),
+        ("factor", 0.5, "factor"),
+        ("relation", {"column": "kind", "weights": {"a": 1, "b": 2}}, "relation.weights"),
+        ("relation", {"column": "kind", "weights": {"a": 1, "b": 1}}, None),
+        ("directed", True, None),
+    ],
+)
+def test_what_gives_edges_weights(key: str, value: object, place: str | None) -> None:
+    plain = EdgeSettings.model_validate({"file": "e.csv", "source": "a", "target": "b"})
+    other = EdgeSettings.model_validate({"file": "e.csv", "source": "a", "target": "b", key: value})
+    assert says_weights([plain]) is None
+    assert says_weights([plain, other]) == (place and f"edges.1.{place}")
 
 
 def test_a_sealed_job_of_links_that_go_one_way_says_so(files: list[Path], tmp_path: Path) -> None:

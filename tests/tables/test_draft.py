@@ -144,6 +144,11 @@ def test_a_column_without_a_name_is_no_feature(tmp_path):
     assert describe_party(settings, tmp_path).nodes == 2
 
 
+def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path):
+    write(tmp_path / "nodes.parquet", {"id": ["u", "v"], "x": [0.5, 1.5], "__index_level_0__": [7, 3]})
+    assert [feature.columns for feature in settings_of(tmp_path, "nodes.parquet").nodes.features] == [("x",)]
+
+
 def test_ends_of_edges_are_known_in_german(tmp_path):
     write(tmp_path / "nodes.csv", {"id": ["u", "v"], "x": [0.5, 1.5]})
     write(tmp_path / "edges.csv", {"von": ["u"], "nach": ["v"]})

@@ -231,6 +231,11 @@ class JobSettings(Settings):
         return False
 
     @property
+    def takes_weights(self) -> bool:
+        """Whether edges may have weights."""
+        return True
+
+    @property
     def publishing(self) -> tuple[PartyId, ...]:
         """The holders that publish embeddings."""
         return self.data.names

@@ -19,7 +19,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
-from veilgraph.tables.edge_settings import beyond_own_edge, says_hops
+from veilgraph.tables.edge_settings import EdgeSettings, beyond_own_edge, says_hops, says_weights
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
@@ -92,16 +92,13 @@ class Organisation:
         party = self.settings.party
         if self.settings.machines is not None and (reason := paradigm_of(job).unspreadable(job)) is not None:
             return reason
-        if not job.is_relational and (reason := says_hops(self.settings.edges)) is not None:
+        if (reason := _of_edges(job, party, self.settings.edges)) is not None:
             return reason
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if reason := scaled_twice(features, scaling, named=named) or self._outside(job):
             return reason
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
-            return (why + "; ".join(reasons))[:REASON_CHARACTERS]
-        if party in job.per_edge and (reasons := beyond_own_edge(self.settings.edges)):
-            why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
             return (why + "; ".join(reasons))[:REASON_CHARACTERS]
         besides = paradigm_of(job).told_by_tables(job, features)
         return refusal_of_limits(self.settings.limits, job, party, nodes, besides)
@@ -122,6 +119,19 @@ class Organisation:
             f"{job.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
             "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1"
         )
+
+
+def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
+    """Why a job is not for a party's tables of edges; None where it is."""
+    if not job.is_relational and (reason := says_hops(edges)) is not None:
+        return reason
+    if not job.takes_weights and (place := says_weights(edges)) is not None:
+        way_out = "leave it out" if job.privacy else "set model.edge_weights: true, or leave it out"
+        return f"{place} gives edges weights, and model.edge_weights=false says that all count alike; {way_out}"
+    if party in job.per_edge and (reasons := beyond_own_edge(edges)):
+        why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
+        return (why + "; ".join(reasons))[:REASON_CHARACTERS]
+    return None
 
 
 def refusal_of_limits(

@@ -161,6 +161,19 @@ def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
     return None
 
 
+def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
+    """The place of the first key that has edges of a party file weigh more or less than 1; None where there is none."""
+    for place, each in enumerate(edges):
+        numbers = {"normalize": each.normalize, "factor": each.factor}
+        found = [key for key in ("weight", "decay") if getattr(each, key) is not None]
+        found += [key for key, number in numbers.items() if isinstance(number, float) and number != 1]
+        if each.relation is not None and any(weight != 1 for weight in each.relation.weights.values()):
+            found.append("relation.weights")
+        if found:
+            return f"edges.{place}.{found[0]}"
+    return None
+
+
 def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
     """Why an edge's weight would depend on other edges; nothing where its own row alone makes it.
 

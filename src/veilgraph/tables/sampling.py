@@ -36,6 +36,7 @@ _FORMATS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y %H:
 _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"[+-]?\d+(,\d+)?")
+_ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
 _MOST_CATEGORIES: Final = 20
 _MOST_MARKERS: Final = 3
 _BATCH: Final = 20 * ROWS
@@ -161,7 +162,7 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
     columns = tuple(
         SampledColumn(name, tuple(None if value in markers else value for value in column))
         for name, column in zip(names, found, strict=True)
-        if name  # what has none, as the row numbers that pandas writes, no party file can name
+        if name and not _ROW_NUMBERS.fullmatch(name)  # pandas writes them without a name, or by this one
     )
     return Sample(path, form, in_doubt, columns, markers, tuple(sorted(doubtful)))
 

@@ -90,9 +90,10 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
     """
     model, plan, common = job.model, plan_of(job), graph.common_part()
     if common.edge_weight is not None and not plan.weighted_edges:
+        way_out = "leave weights out" if job.privacy else "set model.edge_weights: true, or leave weights out"
         raise DataError(
             f"party {graph.party!r}: its edges have weights, and model.edge_weights=false says that all count alike; "
-            "set model.edge_weights: true, or leave weights out",
+            f"{way_out}",
             key="model.edge_weights",
             value=False,
         )

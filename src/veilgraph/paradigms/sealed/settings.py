@@ -185,6 +185,10 @@ class SealedJob(JobSettings):
             check_private(self, self.privacy)
 
     @property
+    def takes_weights(self) -> bool:
+        return self.model.edge_weights
+
+    @property
     def publishing(self) -> tuple[PartyId, ...]:
         """With ``privacy`` those whose edges are in what is released, in the job's order."""
         names = self.data.names
