@@ -135,8 +135,9 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
     """``outlook_facts`` in a sentence."""
     left = f"this job would take it to {epsilon_text(facts['total'])}"
+    less = "less where what it releases was released before, of the same data"
     if math.isinf(ledger.budget.epsilon):
-        return f"{left}; limits.max_epsilon sets no bound"
+        return f"{left}, {less}; limits.max_epsilon sets no bound"
     if facts["jobs"] == 0:
         if facts["about"] is not None:
             return f"this job's ε is not {facts['about']}, as this ledger's total is: it would be refused"
@@ -146,7 +147,7 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
         )
     many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
     return (
-        f"{left}, less where what it releases was released before, of the same data; "
+        f"{left}, {less}; "
         f"limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
     )
 
