@@ -199,6 +199,19 @@ def test_a_file_of_labels_as_the_first_is_asked_about(tmp_path):
     assert not any("nodes.file" in each for each in drafted(tmp_path, "b_nodes.csv", "a_labels.csv").decisions)
 
 
+def test_numbers_with_points_between_thousands_are_not_lost_in_silence(tmp_path):
+    write(
+        tmp_path / "n.csv", {"id": ["u", "v", "w"], "x": ["1,5", "2", "3"], "income": ["1.500,50", "12.000", "900,5"]}
+    )
+    found = drafted(tmp_path, "n.csv")
+    assert [each.columns for each in parse_party_text(found.text).nodes.features] == [("x",)]
+    assert any(each.startswith("income: ") and "--leave-out income" in each for each in found.decisions)
+    made = draft(guess([sample(tmp_path / "n.csv")]), "p", tmp_path, Choices(left_out=frozenset({"income"})))
+    assert not any(each.startswith("income: ") for each in made.decisions)
+    write(tmp_path / "n.csv", {"id": ["u", "v", "w"], "income": ["1.500", "12.000", "900"]})
+    assert [each.columns for each in settings_of(tmp_path, "n.csv").nodes.features] == [("income",)]
+
+
 def test_numbers_that_recur_beside_a_text_for_none_are_values(tmp_path):
     income = [["k.A.", "1,08", f"{each},5"][each % 3] for each in range(90)]
     write(tmp_path / "n.csv", {"id": [f"n{each}" for each in range(90)], "income": income})

@@ -157,6 +157,12 @@ class _Drafting:
                 yield f"- {{columns: {name}, boolean: true{', missing: mean' if missing else ''}}}"
             elif column.kind == "date":
                 yield self._date(column, name, missing=missing)
+            elif column.has_thousands:  # 1.500,50 and 2,5; 1.500 alone is a number, of another size
+                yield f"# {name}: left out, as its numbers have points between thousands"
+                self._decide(
+                    f"{name}: its numbers have points between thousands, which are not read; write them without, or "
+                    f"leave it out (--leave-out {name})"
+                )
             elif column.kind == "category":
                 values = ", ".join(map(_text, column.distinct))
                 known = "category" if missing else "error"

@@ -37,6 +37,7 @@ _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"[+-]?\d+(,\d+)?")
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
+_THOUSANDS: Final = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")
 _MOST_CATEGORIES: Final = 20
 _MOST_MARKERS: Final = 3
 _BATCH: Final = 20 * ROWS
@@ -88,6 +89,11 @@ class SampledColumn:
     def has_commas(self) -> bool:
         """Whether its values are numbers with decimal commas."""
         return any("," in value for value in self.distinct) and all(map(_COMMA.fullmatch, self.distinct))
+
+    @property
+    def has_thousands(self) -> bool:
+        """Whether its values are numbers, some with points between thousands, which no party file reads."""
+        return any("." in value for value in self.distinct) and all(map(_THOUSANDS.fullmatch, self.distinct))
 
     @cached_property
     def kind(self) -> Kind:
