@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,20 @@ def test_a_cut_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(CutError):
             write_whole(path, b"the new content, or rather a part of it")
     assert (path.read_bytes() if path.exists() else None) == old
+
+
+def test_where_nothing_can_be_removed_the_error_is_of_the_file_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a read-only disk, where it named a temporary file."""
+
+    def refuse(self: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - Path's own
+        raise OSError(errno.EROFS, "Read-only file system", str(self))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(FileNotFoundError) as error:
+        write_whole(tmp_path / "no folder" / "job.yaml", b"")
+    assert error.value.filename == str(tmp_path / "no folder" / "job.yaml")
 
 
 def test_a_cut_graph_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

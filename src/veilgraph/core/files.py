@@ -60,7 +60,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written nothing can be removed, and that is not what failed
+            temporary.unlink()
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
             error.filename = str(path)  # a full disk does not say which file, and a temporary one is nobody's
         raise
