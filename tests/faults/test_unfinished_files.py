@@ -81,7 +81,7 @@ def test_where_nothing_can_be_removed_the_error_is_of_the_file_that_was_asked_fo
 ) -> None:
     """As on a read-only disk, where it named a temporary file."""
 
-    def refuse(self: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - Path's own
+    def refuse(self: Path, missing_ok: bool = False) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(self))
 
     monkeypatch.setattr(Path, "unlink", refuse)
