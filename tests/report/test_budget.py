@@ -320,9 +320,15 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
     part = run.party_path("B")
     part.mkdir(parents=True)
     (part / "ledger.json").write_text(
-        '{"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": null, "delta": 1e-4}'
+        '{"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": null, "delta": 1e-4, "lasting": true}'
     )
-    spent = {"releases": {"embeddings": 2}, "epsilon_release": 1.5, "epsilon_total": None, "delta": 1e-4}
+    spent = {
+        "releases": {"embeddings": 2},
+        "epsilon_release": 1.5,
+        "epsilon_total": None,
+        "delta": 1e-4,
+        "lasting": True,
+    }
     assert read_spent(run) == {"B": spent}
     (part / "ledger.json").write_text('{"releases": {}}')
     with refused(RunError, key=tmp_path / "run" / "parties" / "B" / "ledger.json"):

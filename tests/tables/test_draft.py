@@ -3,6 +3,7 @@
 import gzip
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -156,7 +157,10 @@ def test_ends_of_edges_are_known_in_german(tmp_path):
     assert (edges.source, edges.target) == ("von", "nach")
 
 
-NUMBERS = {"KundenNr": ["000123", "045582"] + [f"{each:06}" for each in range(500, 540)], "x": [0.5] * 42}
+NUMBERS: dict[str, list[Any]] = {
+    "KundenNr": ["000123", "045582", *(f"{each:06}" for each in range(500, 540))],
+    "x": [0.5] * 42,
+}
 
 
 def test_ids_of_digits_are_found_by_the_name_or_by_the_option(tmp_path):
