@@ -217,7 +217,7 @@ def test_numbers_with_points_between_thousands_are_not_lost_in_silence(tmp_path)
 
 
 def test_numbers_that_recur_beside_a_text_for_none_are_values(tmp_path):
-    income = [["k.A.", "1,08", f"{each},5"][each % 3] for each in range(90)]
+    income = [["1,08", "k.A.", f"{each},5"][each % 3] for each in range(90)]
     write(tmp_path / "n.csv", {"id": [f"n{each}" for each in range(90)], "income": income})
     assert sample(tmp_path / "n.csv").doubtful == ("k.A.",)
 

@@ -127,7 +127,6 @@ def _identified(nodes: Nodes, name: str) -> Nodes:
     found = next((each for each in columns if each.name == name), None)
     if found is None:
         raise DataError(f"{nodes.sample.path}: --id {name}: no column has that name; {named(columns)}")
-    _check_unique(nodes.sample, found)
     return Nodes(nodes.sample, found, tuple(each for each in columns if each is not found))
 
 
