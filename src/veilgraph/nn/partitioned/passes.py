@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from veilgraph.nn.dropout import Masks
+from veilgraph.nn.handed import handed
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS, LocalSettings
 from veilgraph.nn.partitioned.halo import HaloAdjacency
@@ -146,7 +147,9 @@ class BlockPasses:
         """
         pending = self._pending.pop(round_)
         leaves = (*pending.rows, *pending.weights)
-        gradients = torch.autograd.grad(pending.result, leaves, gradient, allow_unused=True, materialize_grads=True)
+        gradients = torch.autograd.grad(
+            handed([pending.result], [gradient]), leaves, allow_unused=True, materialize_grads=True
+        )
         rows = len(pending.rows)
         return list(gradients[:rows]), flat(gradients[rows:], gradient.dtype)
 

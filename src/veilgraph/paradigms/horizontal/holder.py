@@ -20,6 +20,7 @@ from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
 from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.nn.handed import handed
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.paradigms.horizontal.node_lists import (
@@ -155,7 +156,7 @@ class HorizontalHolder(Judge):
             gradient = self._cut.gradient(step, index + 1, tuple(self._sent[index].shape))  # type: ignore[arg-type]
             if self._secure is not None:
                 gradient = gradient * self._wins[index]
-            backward(self._sent[index], gradient)
+            backward(handed([self._sent[index]], [gradient]))
             if index:
                 self._cut.publish_gradient(step, index, gradient_of(self._inputs[index - 1]))
         self._fuse(step, loss)

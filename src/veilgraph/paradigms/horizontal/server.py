@@ -12,6 +12,7 @@ from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.compare import MaxServer
 from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.nn.handed import handed
 from veilgraph.paradigms.horizontal.network import (
     LayeredServer,
     first_is_fixed,
@@ -128,7 +129,7 @@ class HorizontalServer(Role):
             gradient = total(gradients, list(rows.values()), self._places.num_nodes)
             output = self._sent[index]
             if output.requires_grad:
-                backward(output, gradient)
+                backward(handed([output], [gradient]))
             if index in learning_layers(self._settings):
                 self._send_gradients(tag, self._pieces[index])
 

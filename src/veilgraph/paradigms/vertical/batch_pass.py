@@ -12,6 +12,7 @@ from torch.autograd import backward
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.nn.handed import handed
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.network import HolderNetwork
@@ -80,7 +81,7 @@ class BatchPass:
         Returns:
             At the end of a period the mean over its steps of ∂L/∂h^0, Tensor[N, d]; None before.
         """
-        backward(self._output, gradient)
+        backward(handed([self._output], [gradient]))
         if self._gradient is None:
             self._gradient = torch.zeros_like(h0)
         if self._leaf.grad is not None:

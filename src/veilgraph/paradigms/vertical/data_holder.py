@@ -14,6 +14,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.handed import handed
 from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.partitioned.local import Leader, distribute
 from veilgraph.nn.propagate import Adjacency
@@ -205,11 +206,11 @@ class DataHolder(Role):
             if own is not None and after is not None:  # t of the own nodes went into the next round as it was
                 roots.append(own)
                 gradients.append(after[common:])
-            backward(roots, gradients)
+            backward(handed(roots, gradients))
             if round_ > 1:
                 after = gradient_of(self._inputs[round_ - 1])
                 self._cut.publish_gradient(step, round_ - 1, after[:common])
-        backward(self._started, gradient_of(self._initial))
+        backward(handed([self._started], [gradient_of(self._initial)]))
         self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf).cpu())
         self._changed()
 

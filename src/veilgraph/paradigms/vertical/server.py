@@ -11,6 +11,7 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.dealer import Dealer, Direction
+from veilgraph.nn.handed import handed
 from veilgraph.paradigms.vertical.dealing import Background
 from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
@@ -110,7 +111,7 @@ class Server(Role):
         for round_ in range(self._model.rounds, 0, -1):
             if round_ < self._model.rounds:
                 gradient = self._cut.gradient_total(step, round_, self._shape)
-            backward(self._sent[round_ - 1], gradient)
+            backward(handed([self._sent[round_ - 1]], [gradient]))
             self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
         self._changed()
 
