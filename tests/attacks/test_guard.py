@@ -23,7 +23,9 @@ import pytest
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
+from nvflare.fuel.f3.drivers.driver_manager import DriverManager
 from nvflare.fuel.f3.message import Message
 from nvflare.lighter.utils import load_private_key_file, sign_folders
 from nvflare.private import admin_defs
@@ -33,9 +35,9 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from tests.attacks.known import KNOWN
 from veilgraph.deploy import engine
-from veilgraph.deploy.guard import commands, hooks
+from veilgraph.deploy.guard import commands, hooks, sockets
 from veilgraph.deploy.guard.ingress import Guard
-from veilgraph.deploy.guard.policy import NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
+from veilgraph.deploy.guard.policy import LOCAL_SCHEME, NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.kit import TASK
 from veilgraph.deploy.project import ProjectSettings, provision
@@ -499,6 +501,19 @@ def test_a_flood_of_different_attempts_takes_bounded_room(caplog: pytest.LogCapt
             guard.admits(SimpleNamespace(name="server"), Wire(None), Message(said, b""))
     assert len(guard._refusals._counts) <= 10_001
     assert guard._refusals._counts[("server",)] == 2000
+
+
+def test_a_process_of_a_site_has_two_transports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FLARE by itself has HTTP, TCP and files as well: all that they do is load, and be there for whoever asks."""
+    monkeypatch.setattr(communicator, "driver_mgr", DriverManager())
+    monkeypatch.setattr(communicator, "load_comm_drivers", communicator.load_comm_drivers)
+    sockets.register()
+    for _ in range(2):  # as FLARE does for every connection
+        communicator.load_comm_drivers()
+    assert {scheme.removeprefix("a").removesuffix("s") for scheme in communicator.driver_mgr.drivers} == {
+        "grpc",
+        LOCAL_SCHEME,
+    }
 
 
 # Commands of a site

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -74,7 +75,8 @@ def join(
         RunError: the site is running already, its process ends again and again, or others than its owner may use the
             kit or the folder of runs.
     """
-    import_module("nvflare")  # the site's process would end, again and again
+    if find_spec("nvflare") is None:  # the site's process would end, again and again
+        raise ModuleNotFoundError("No module named 'nvflare'", name="nvflare")
     if metrics is not None:
         import_module("prometheus_client")
     _check(kit, party_file)

@@ -77,7 +77,11 @@ def no_guard(module):
 
 
 def loopback(module):
+    from nvflare.fuel.f3.communicator import driver_mgr  # noqa: PLC0415  (FLARE has to be there)
+    from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver  # noqa: PLC0415
+
     module._COMMUNICATION = {}
+    driver_mgr.register(TcpDriver)
 
 
 def all_commands(module):

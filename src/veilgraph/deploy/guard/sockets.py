@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from nvflare.fuel.f3.communicator import driver_mgr
+from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
 from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
@@ -113,9 +113,21 @@ def is_own(connected: socket.socket) -> bool:
 
 
 def register() -> None:
-    """Makes the scheme known to FLARE in this process."""
-    if driver_mgr.find_driver_class(LOCAL_SCHEME) is None:
-        driver_mgr.register(LocalDriver)
+    """Makes this transport, gRPC and no other known to FLARE in this process.
+
+    FLARE would load all that it has: a fifth of a second for the one over HTTP, which no site is reached by.
+    """
+    communicator.load_comm_drivers = _load
+
+
+def _load() -> None:
+    """Once FLARE has read its settings, which say how gRPC is done."""
+    from nvflare.fuel.f3.drivers.aio_grpc_driver import AioGrpcDriver  # noqa: PLC0415 - asks for those settings
+    from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver  # noqa: PLC0415
+
+    if communicator.driver_mgr.find_driver_class(LOCAL_SCHEME) is None:
+        for driver in (LocalDriver, GrpcDriver, AioGrpcDriver):
+            communicator.driver_mgr.register(driver)
 
 
 def _path(connector: ConnectorInfo) -> Path:
