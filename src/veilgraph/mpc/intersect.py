@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -226,9 +226,15 @@ class _Key:
 
     def __init__(self, scalar: int) -> None:
         self._library = _load_library()
-        key = scalar.to_bytes(32, "big")
-        self._first = self._library.client.CreateFromKey(key, True)
-        self._further = self._library.server.CreateFromKey(key, True)
+        self._scalar = scalar.to_bytes(32, "big")
+
+    @cached_property
+    def _first(self) -> Any:  # noqa: ANN401 - the library has no types
+        return self._library.client.CreateFromKey(self._scalar, True)
+
+    @cached_property
+    def _further(self) -> Any:  # noqa: ANN401 - as above
+        return self._library.server.CreateFromKey(self._scalar, True)
 
     def hash_and_multiply(self, ids: Sequence[str]) -> list[bytes]:
         """The points scalar·H(id), in the order of ``ids``."""

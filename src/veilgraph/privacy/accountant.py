@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -125,7 +126,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     mu = math.hypot(*mus.values())
     added = gaussian_epsilon(mu, delta) + math.fsum(event.epsilon * count for event, count in numeric)
     if numeric:
-        added = min(added, _composed(mu, numeric, delta))
+        added = min(added, _composed(mu, tuple(numeric), delta))
     return added + math.fsum(event.epsilon * count for event, count in others)
 
 
@@ -183,8 +184,12 @@ def check_delta(delta: float) -> None:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
 
-def _composed(mu: float, events: Sequence[tuple[Event, int]], delta: float) -> float:
-    """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found."""
+@lru_cache(maxsize=1024)
+def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
+    """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found.
+
+    Kept, for it takes tens of milliseconds, and ledgers, summaries and reports ask for the same totals.
+    """
     found = composed(mu, events)
     return math.inf if found is None else float(found.get_epsilon(delta))
 

@@ -51,8 +51,8 @@ class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no typ
         self._pld: PrivacyLossDistribution = self._pld.compose(distribution)
 
     def deltas(self, epsilons: Values) -> Values:
-        """δ at every ε ≥ 0, either way: [n]."""
-        return np.asarray(self._pld.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+        """δ at every ε ≥ 0, either way: [n]. The library takes one ε in numpy, and many cell by cell."""
+        return np.array([self._pld.get_delta_for_epsilon(epsilon) for epsilon in epsilons.tolist()], dtype=np.float64)
 
 
 class Mixture:
