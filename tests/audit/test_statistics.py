@@ -141,6 +141,20 @@ def test_intervals_are_those_of_their_seed_and_widen_with_confidence():
     assert {(found.low, found.high) for found in intervals(truth * 1.0, truth, seed=0).values()} == {(1.0, 1.0)}
 
 
+def test_samples_are_those_that_are_drawn_one_by_one():
+    """More than are counted at once, and of the rest fewer."""
+    scores, truth = normals(np.random.default_rng(3), 40, 60, 0.7)
+    random, drawn = np.random.default_rng(9), []
+    for _ in range(400):
+        places = [random.integers(len(kind), size=len(kind)) for kind in (scores[truth], scores[~truth])]
+        sample = np.concatenate([scores[truth][places[0]], scores[~truth][places[1]]])
+        roc = measure(sample, targets(40, 60))
+        drawn.append([roc.auc, roc.advantage(0.5), roc.tpr_at(0.001), roc.tpr_at(0.01)])
+    found = intervals(scores, truth, seed=9, samples=400, threshold=0.5)
+    wanted = np.quantile(drawn, [0.025, 0.975], axis=0)
+    np.testing.assert_allclose([[getattr(found[figure], end) for figure in FIGURES] for end in ("low", "high")], wanted)
+
+
 def test_differences_are_paired():
     random = np.random.default_rng(2)
     shared, truth = normals(random, 80, 80, 1.0)

@@ -48,25 +48,20 @@ class Roc:
 
     @property
     def auc(self) -> float:
-        """Probability that a positive has a higher score than a negative; a tie counts half."""
-        pairs = self.true_positives[-1] * self.false_positives[-1]
-        heights = self.true_positives[1:] + self.true_positives[:-1]
-        return float(np.diff(self.false_positives) @ heights / (2 * pairs))  # trapezoids, in whole numbers
+        """See ``Rocs``."""
+        return float(self._alone.auc[0])
 
     def advantage(self, threshold: float) -> float:
-        """True minus false positive rate at ``threshold``, in [−1, 1].
-
-        It is 2(Acc − 0.5) with positives and negatives of equal weight however many there are.
-        """
-        point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
-        return _share(self.true_positives, point) - _share(self.false_positives, point)
+        """See ``Rocs``."""
+        return float(self._alone.advantage(threshold)[0])
 
     def tpr_at(self, false_positive_rate: float) -> float:
-        """The highest true positive rate among the points with at most this false positive rate: no interpolation."""
-        negatives = int(self.false_positives[-1])
-        most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
-        point = int(np.searchsorted(self.false_positives, most, side="right")) - 1
-        return _share(self.true_positives, point)
+        """See ``Rocs``."""
+        return float(self._alone.tpr_at(false_positive_rate)[0])
+
+    @property
+    def _alone(self) -> Rocs:
+        return Rocs(self.thresholds, self.false_positives[None], self.true_positives[None])
 
     def best_threshold(self) -> float:
         """Where the advantage is greatest; of several such thresholds the highest, infinity if none beats a guess."""
@@ -74,10 +69,49 @@ class Roc:
         return float(self.thresholds[np.argmax(self.true_positives * negatives - self.false_positives * positives)])
 
 
+@dataclass(frozen=True, eq=False)
+class Rocs:
+    """Those of S samples of the same targets, with as many positives and as many negatives in each.
+
+    Attributes:
+        thresholds: [K + 1], as of ``Roc``.
+        false_positives: [S, K + 1].
+        true_positives: [S, K + 1].
+    """
+
+    thresholds: Floats
+    false_positives: Counts
+    true_positives: Counts
+
+    @property
+    def auc(self) -> Floats:
+        """[S], probability that a positive has a higher score than a negative; a tie counts half."""
+        pairs = self.true_positives[:, -1] * self.false_positives[:, -1]
+        heights = self.true_positives[:, 1:] + self.true_positives[:, :-1]
+        areas = np.einsum("sk,sk->s", np.diff(self.false_positives), heights)  # trapezoids, in whole numbers
+        found: Floats = areas / (2 * pairs)
+        return found
+
+    def advantage(self, threshold: float) -> Floats:
+        """[S], true minus false positive rate at ``threshold``, in [−1, 1].
+
+        It is 2(Acc − 0.5) with positives and negatives of equal weight however many there are.
+        """
+        point = bisect_right(self.thresholds, -threshold, key=operator.neg) - 1
+        return _share(self.true_positives, point) - _share(self.false_positives, point)
+
+    def tpr_at(self, false_positive_rate: float) -> Floats:
+        """[S], the highest true positive rate among the points with at most this false positive rate, as they are."""
+        negatives = int(self.false_positives[0, -1])
+        most = bisect_right(range(negatives + 1), false_positive_rate, key=lambda count: count / negatives) - 1
+        points = [np.searchsorted(reached, most, side="right") - 1 for reached in self.false_positives]
+        return _share(self.true_positives, np.array(points))
+
+
 class Ranked:
     """Targets by where their score stands among the distinct scores, counted from the highest.
 
-    By hand: ``sklearn.metrics.roc_curve`` gives the same points in 50 to 75 times the time, and every finding has
+    By hand: ``sklearn.metrics.roc_curve`` gives the same points in hundreds of times the time, and every finding has
     thousands of bootstrap samples.
     """
 
@@ -86,20 +120,26 @@ class Ranked:
         self._thresholds = np.concatenate([[np.inf], -distinct])
         self.positives, self.negatives = places[positive], places[~positive]
 
-    def roc(self, positives: NDArray[np.intp] | None = None, negatives: NDArray[np.intp] | None = None) -> Roc:
-        """Of all targets, or of the given ones (indices, repeated or left out at will)."""
-        chosen = self.positives if positives is None else self.positives[positives]
-        others = self.negatives if negatives is None else self.negatives[negatives]
-        return Roc(self._thresholds, self._reached(others), self._reached(chosen))
+    def roc(self) -> Roc:
+        """Of all targets."""
+        return Roc(self._thresholds, self._reached(self.negatives[None])[0], self._reached(self.positives[None])[0])
+
+    def rocs(self, positives: NDArray[np.intp], negatives: NDArray[np.intp]) -> Rocs:
+        """Of S samples, [S, P] and [S, N]: indices of positives and of negatives, repeated or left out at will."""
+        return Rocs(
+            self._thresholds, self._reached(self.negatives[negatives]), self._reached(self.positives[positives])
+        )
 
     def _reached(self, places: NDArray[np.intp]) -> Counts:
-        reached = np.zeros(len(self._thresholds), dtype=np.int64)
-        np.cumsum(np.bincount(places, minlength=len(reached) - 1), out=reached[1:])
-        return reached
+        reached = np.zeros((len(places), len(self._thresholds)), dtype=np.int64)
+        for row, each in zip(reached, places, strict=True):
+            row[1:] = np.bincount(each, minlength=len(row) - 1)
+        return np.cumsum(reached, axis=1, out=reached)
 
 
-def _share(reached: Counts, point: int) -> float:
-    return float(reached[point] / reached[-1])
+def _share(reached: Counts, point: int | NDArray[np.intp]) -> Floats:
+    rates: Floats = reached[np.arange(len(reached)), point] / reached[:, -1]
+    return rates
 
 
 def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "truth") -> tuple[Floats, Truth]:
