@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # Most tests are about one mechanism, in the network of its paper: its figures stay, whatever presets come to choose.
 preset.DEFAULT = preset.PAPER
+HERE = Path(__file__).parent
 AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
@@ -29,12 +31,36 @@ settings.register_profile(
 settings.load_profile("veilgraph")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection() -> None:
+    gc.disable()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What is imported and collected by now stays: garbage is looked for in what tests make, and not at every turn."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Every worker begins with another room, so that what one compiles, on a fresh clone, the others read."""
+    report = yield
+    workers = getattr(collector.config, "workerinput", None)
+    if workers and collector.path == HERE:
+        first = len(report.result) * int(workers["workerid"].removeprefix("gw")) // workers["workercount"]
+        report.result = [*report.result[first:], *report.result[:first]]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """And all have the same order."""
+    items.sort(key=lambda item: item.path)
 
 
 @pytest.fixture(autouse=True, scope="session")

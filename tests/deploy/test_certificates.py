@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -31,10 +32,17 @@ def project() -> ProjectSettings:
     return ProjectSettings.model_validate({**content, "administrators": ["ops@example.org"]})
 
 
+@pytest.fixture(scope="module")
+def provisioned(project: ProjectSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Provisioned once: keys take seconds to make."""
+    out = tmp_path_factory.mktemp("project") / "consortium"
+    provision(project, out)
+    return out
+
+
 @pytest.fixture
-def consortium(project: ProjectSettings, tmp_path: Path) -> Path:
-    provision(project, tmp_path / "consortium")
-    return tmp_path / "consortium"
+def consortium(provisioned: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(provisioned, tmp_path / "consortium"))
 
 
 def kit(consortium: Path, name: str) -> Kit:

@@ -178,6 +178,7 @@ def test_an_error_of_one_party_reaches_the_administrator_by_name_and_no_further(
     assert "nodes.csv" in logs(Kit.open(consortium.network.kits["C"]), None)
 
 
+@nightly
 def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium: Consortium) -> None:
     settings = job("deep", model={"dim": 8, "rounds": 2})
     with refused(ConfigError, key="limits.max_rounds", value=1):
