@@ -13,7 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
-from research import gap_beside, label_privacy, node_dp_edges, private_averaging, sealed_privacy
+from research import gap_beside, gap_sets, label_privacy, node_dp_edges, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
 from veilgraph.report.expected import CURVES
@@ -39,9 +39,9 @@ def made() -> dict[str, Any]:
 
 def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
     for way, (level, of) in _WAYS.items():
-        for each in gap_beside.SETS:
+        for each in gap_sets.SETS:
             measured = partial(figures.by_seed, each.name, level)
-            every = {epsilon: measured(of, epsilon) for epsilon in (*gap_beside.EPSILONS, gap_beside.CONTROL, math.inf)}
+            every = {epsilon: measured(of, epsilon) for epsilon in (*gap_sets.EPSILONS, gap_beside.CONTROL, math.inf)}
             alone = measured(gap_beside.ALONE, 0)
             seeds = sorted(set(alone).intersection(*every.values()))  # the same ones in all, for splits differ
             if seeds:

@@ -54,6 +54,7 @@ class Gap:
         dim: columns of X_0.
         steps: of each of the two trainings.
         learning_rate: Adam's.
+        dropout: of what is hidden, in both trainings.
         by_rank: steps are chosen by AUC in place of accuracy, and of a training without noise all classes weigh alike.
     """
 
@@ -65,6 +66,7 @@ class Gap:
     dim: int = 16
     steps: int = 150
     learning_rate: float = 0.01
+    dropout: float = 0.0
     by_rank: bool = False
 
     @property
@@ -93,16 +95,37 @@ def gap_logits(graph: PartyGraph, how: Gap, seed: int) -> Tensor:
         how: it is trained.
         seed: of the weights; noise has none.
     """
-    labels, train, val = graph.labels, graph.train_mask, graph.val_mask
-    if labels is None or train is None or val is None:
-        raise ValueError("graph: without labels and masks nothing can be trained; give the label holder's")
+    return classified(graph, encoded(graph, how, seed), how, seed)
+
+
+def encoded(graph: PartyGraph, how: Gap, seed: int) -> Tensor:
+    """X_0: Tensor[N, dim], of an encoder trained anew; of level edge, or without noise, the same at every ε.
+
+    Args:
+        graph: as for ``gap_logits``.
+        how: it is trained.
+        seed: of the weights.
+    """
+    labels, train, val = _learnt_from(graph)
     torch.manual_seed(seed)
     features = graph.features.float()
-    count = graph.num_classes or int(labels.max()) + 1
-    encoder = _Encoder(features.shape[1], how.dim, count)
+    encoder = _Encoder(features.shape[1], how, _classes(graph))
     _fit(encoder, (features,), labels, train, val, how)
     with torch.no_grad():
-        rows = encoder.rows(features)
+        return encoder.rows(features)
+
+
+def classified(graph: PartyGraph, rows: Tensor, how: Gap, seed: int) -> Tensor:
+    """Logits of all nodes: Tensor[N, classes].
+
+    Args:
+        graph: as for ``gap_logits``.
+        rows: X_0, Tensor[N, dim].
+        how: its hops are noised and its classifier is trained.
+        seed: of the weights.
+    """
+    labels, train, val = _learnt_from(graph)
+    torch.manual_seed(seed)
     edges = graph.edge_index
     if how.level == "node":
         edges = edges[:, bound_degrees(edges, graph.num_nodes, how.degree_bound)]
@@ -112,37 +135,48 @@ def gap_logits(graph: PartyGraph, how: Gap, seed: int) -> Tensor:
     released = sums.release(rows, system_secrets).float()
     blocks = torch.split(released, how.dim, dim=1)
     hops = [functional.normalize(rows), *(functional.normalize(each) for each in blocks)]
-    classifier = _Classifier(how.dim, how.hops, count)
-    return _fit(classifier, hops, labels, train, val, how)
+    return _fit(_Classifier(how, _classes(graph)), hops, labels, train, val, how)
+
+
+def _learnt_from(graph: PartyGraph) -> tuple[Tensor, Tensor, Tensor]:
+    labels, train, val = graph.labels, graph.train_mask, graph.val_mask
+    if labels is None or train is None or val is None:
+        raise ValueError("graph: without labels and masks nothing can be trained; give the label holder's")
+    return labels, train, val
+
+
+def _classes(graph: PartyGraph) -> int:
+    labels, _, _ = _learnt_from(graph)
+    return graph.num_classes or int(labels.max()) + 1
 
 
 class _Encoder(nn.Module):
-    def __init__(self, columns: int, dim: int, classes: int) -> None:
+    def __init__(self, columns: int, how: Gap, classes: int) -> None:
         super().__init__()
-        self._first, self._second = nn.Linear(columns, 64), nn.Linear(64, dim)
-        self._output = nn.Linear(dim, classes)
+        self._first, self._second = nn.Linear(columns, 64), nn.Linear(64, how.dim)
+        self._output, self._dropout = nn.Linear(how.dim, classes), nn.Dropout(how.dropout)
 
     def rows(self, features: Tensor) -> Tensor:
         """X_0: [N, dim]."""
-        found: Tensor = functional.selu(self._second(functional.selu(self._first(features))))
+        found: Tensor = functional.selu(self._second(self._dropout(functional.selu(self._first(features)))))
         return found
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits."""
-        found: Tensor = self._output(self.rows(features))
+        found: Tensor = self._output(self._dropout(self.rows(features)))
         return found
 
 
 class _Classifier(nn.Module):
-    def __init__(self, dim: int, hops: int, classes: int) -> None:
+    def __init__(self, how: Gap, classes: int) -> None:
         super().__init__()
-        self._bases = nn.ModuleList(nn.Linear(dim, dim) for _ in range(hops + 1))
-        self._head = nn.Linear(dim * (hops + 1), classes)
+        self._bases = nn.ModuleList(nn.Linear(how.dim, how.dim) for _ in range(how.hops + 1))
+        self._head, self._dropout = nn.Linear(how.dim * (how.hops + 1), classes), nn.Dropout(how.dropout)
 
     def forward(self, *hops: Tensor) -> Tensor:
         """Logits."""
         joined = torch.cat([functional.selu(base(each)) for base, each in zip(self._bases, hops, strict=True)], dim=-1)
-        found: Tensor = self._head(joined)
+        found: Tensor = self._head(self._dropout(joined))
         return found
 
 
@@ -156,12 +190,14 @@ def _fit(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor, train: Te
         weights = balanced_weights(own, int(labels.max()) + 1).to(mine[0].dtype)
     best, kept = -1.0, {name: tensor.clone() for name, tensor in network.state_dict().items()}
     for _ in range(how.steps):
+        network.train()
         optimizer.zero_grad()
         if how.gradients_deviation:
             _noisy_gradients(network, mine, own, how.gradients_deviation)
         else:
             functional.cross_entropy(network(*mine), own, weight=weights).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        network.eval()
         with torch.no_grad():
             score = _serves(network(*its), labels[val], how)
         if score > best:

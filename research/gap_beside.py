@@ -11,27 +11,25 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from unittest import mock
 
 import torch
 
 from research.figures import Figures, shown
-from research.gap import Gap, gap_logits
+from research.gap import gap_logits
+from research.gap_sets import EPSILONS, LEVELS, SETS, Set, bounded, job_of
+from research.gap_settings import settings_of
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
@@ -47,75 +45,9 @@ FIGURES: Final = DOCS / "gap.json"
 PAGE: Final = DOCS / "gap.md"
 BEGIN: Final = "## What was measured\n"
 END: Final = "\n## How"
-LEVELS: Final = ("edge", "node")
-EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 1e-4
 OURS, CLEAR, GAP = WAYS = ("ours", "own rows in the clear", "GAP")
 ALONE: Final = "A alone"
-
-
-@dataclass(frozen=True)
-class Set:
-    """Data to measure on.
-
-    Attributes:
-        name: of the data set.
-        figure: AUC or accuracy, on the test nodes.
-        holders: how many share its columns and edges.
-        bound: D of level node.
-        local: the label holder's own hops, and what else its network has that is not as on Cora.
-        train: likewise of its training.
-    """
-
-    name: str
-    figure: str = "accuracy"
-    holders: int = 2
-    bound: int = 20
-    local: Mapping[str, Any] = field(default_factory=dict)
-    train: Mapping[str, Any] = field(default_factory=dict)
-
-
-SETS: Final = (
-    Set("cora"),
-    Set("pubmed"),
-    Set("facebook", bound=50, local={"hops": 4}),
-    Set("github", "auc", bound=50, local={"hops": 4}),
-    Set("amazon", "auc", holders=3, bound=50, local={"hops": 4}),
-)
-
-
-def job_of(each: Set, level: str, epsilon: float, seed: int, own_rows: str = "noised") -> JobSettings:
-    """The job of a set at a total ε; infinity: nothing is noised."""
-    noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}
-    unit = {"unit": "edge"} if level == "edge" else {"unit": "node-edges", "degree_bound": each.bound}
-    auc = each.figure == "auc"
-    return parse_job(
-        {
-            "preset": "paper",
-            "seed": seed,
-            "data": {"dataset": each.name, "holders": each.holders, "label_holder": "A", "feature_scaling": "row"},
-            "model": {
-                "dim": 64,
-                "initial": {"method": "individual", "activation": "relu", "dropout": 0.5},
-                "local": {"model": "appnp", "hops": 20, "teleport": 0.05, "activation": "none", **each.local},
-                "combine": {"strategy": "concat"},
-                "server": {"layers": 0, "dropout": 0.5},
-            },
-            "train": {
-                **{"epochs": 300, "evaluate_every": 2, "patience": 50, "learning_rate": 0.03, "weight_decay": 5e-3},
-                **({"select_by": "auc", "class_weights": "balanced"} if auc else {}),
-                **each.train,
-            },
-            "privacy": {"aggregation": {"hops": 2, "dim": 64, "own_rows": own_rows}, **noise, **unit},
-        }
-    )
-
-
-def bounded(graph: PartyGraph, bound: int) -> PartyGraph:
-    """The graph without edges beyond the first D at a node: a choice that no ε covers."""
-    kept = bound_degrees(graph.edge_index, graph.num_nodes, bound)
-    weight = None if graph.edge_weight is None else graph.edge_weight[kept]
-    return replace(graph, edge_index=graph.edge_index[:, kept], edge_weight=weight)
 
 
 class OwnNetwork:
@@ -204,15 +136,7 @@ def _ours(
 
 
 def _gap(each: Set, job: JobSettings, whole: PartyGraph, level: str, epsilon: float) -> float:
-    steps = 40 if level == "node" and math.isfinite(epsilon) else 150  # noise in gradients grows with their number
-    how = Gap(
-        level,
-        epsilon,
-        fitting_delta(whole.num_nodes),
-        degree_bound=each.bound,
-        steps=steps,
-        by_rank=each.figure == "auc",
-    )
+    how = settings_of(each, level, epsilon, whole.num_nodes)
     bound = bounded(whole, each.bound) if level == "node" else whole
     objective = Objective(bound, job.train, torch.float32)
     scores = objective.score(gap_logits(bound, how, job.seed), everything=True).summary()

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from research import gap_beside
+from research import gap_beside, gap_settings
 from research.figures import Figures
-from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, _serves, gap_logits
-from research.gap_beside import ALONE, CLEAR, CONTROL, EPSILONS, FIGURES, GAP, LEVELS, OURS, PAGE, Set, bounded
+from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, _serves, encoded, gap_logits
+from research.gap_beside import ALONE, CLEAR, CONTROL, FIGURES, GAP, OURS, PAGE
+from research.gap_sets import EPSILONS, LEVELS, SETS, Set, bounded, job_of
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -24,6 +27,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.jobs import train
 
 DELTA = 1e-5
+SMALL = Gap("edge", math.inf, DELTA, dim=4)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +59,7 @@ def clipped(network: nn.Module, inputs: Sequence[Tensor], labels: Tensor) -> tup
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr])
 @pytest.mark.parametrize(
     "network",
-    [lambda: nn.Linear(4, 3), lambda: _Encoder(4, 5, 3), lambda: _Classifier(4, 2, 3)],
+    [lambda: nn.Linear(4, 3), lambda: _Encoder(4, SMALL, 3), lambda: _Classifier(SMALL, 3)],
     ids=["layer", "encoder", "classifier"],
 )
 def test_noise_is_added_to_clipped_gradients_of_single_nodes(
@@ -138,6 +142,55 @@ def test_the_step_is_chosen_by_rank_where_ranks_are_asked_about() -> None:
         assert max((right, ranked), key=lambda logits: _serves(logits, labels, how)) is better
 
 
+def test_what_is_hidden_is_dropped_while_it_learns_and_never_else(graph: PartyGraph) -> None:
+    how, halved = (Gap("edge", math.inf, DELTA, steps=3, dropout=each) for each in (0.0, 0.5))
+    torch.manual_seed(0)
+    for network, rows in (
+        (_Encoder(4, halved, 3), [torch.ones(9, 4)]),
+        (_Classifier(halved, 3), [torch.ones(9, 16)] * 3),
+    ):
+        assert not network(*rows).equal(network(*rows))
+        assert network.eval()(*rows).equal(network(*rows))
+    assert not encoded(graph, halved, 0).equal(encoded(graph, how, 0))
+    assert encoded(graph, halved, 0).equal(encoded(graph, halved, 0))
+
+
+def test_it_is_measured_with_the_settings_that_served_it_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap_settings, "_FREE", {"learning_rate": (0.01, 0.03), "steps": (2,), "hops": (1, 2)})
+    monkeypatch.setattr(gap_settings, "_NOISED", {"steps": (1, 2)})
+    path = tmp_path / "settings.json"
+    gap_settings.measure(TINY, LEVELS, range(2), Figures(path))
+    found = Figures(path).found
+    assert len(found) == 2 * (4 * 4 + 3 * 2)
+    assert gap_settings.best("synthetic", "node", math.inf, Figures(path)) == gap_settings.best(
+        "synthetic", "edge", math.inf, Figures(path)
+    )
+    for level, epsilon in itertools.product(LEVELS, gap_settings.EPSILONS):
+        if (level, epsilon) == ("node", math.inf):
+            continue
+        chosen = gap_settings.best("synthetic", level, epsilon, Figures(path))
+        served = {
+            name: fmean(found[f"synthetic/{level}/{name}/{epsilon:g}/{seed}"] for seed in range(2))
+            for name in {
+                key.split("/")[2]
+                for key in found
+                if key.startswith(f"synthetic/{level}/") and key.split("/")[3] == f"{epsilon:g}"
+            }
+        }
+        assert served[",".join(f"{name}={value:g}" for name, value in chosen.items())] == max(served.values())
+    assert gap_settings.best("synthetic", "edge", 2.0, Figures(path)) == gap_settings.best(
+        "synthetic", "edge", 4.0, Figures(path)
+    )
+    assert gap_settings.best("synthetic", "edge", 2.0, Figures(tmp_path / "none.json")) == {}
+
+
+def test_every_set_of_the_page_has_settings_that_served_best() -> None:
+    for each, level, epsilon in itertools.product(SETS, LEVELS, (*EPSILONS, math.inf)):
+        assert gap_settings.best(each.name, level, epsilon, Figures(gap_settings.SETTINGS)), (
+            f"{each.name}, {level}, {epsilon}: python -m research.gap_settings"
+        )
+
+
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
 
 
@@ -166,7 +219,7 @@ def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_jobs_are_of_their_level(graph: PartyGraph) -> None:
     for level, unit in (("edge", "edge"), ("node", "node-edges")):
         for epsilon in (*EPSILONS, math.inf):
-            privacy = gap_beside.job_of(TINY, level, epsilon, 0).privacy
+            privacy = job_of(TINY, level, epsilon, 0).privacy
             assert privacy is not None
             assert (privacy.unit, privacy.epsilon_total) == (unit, None if math.isinf(epsilon) else epsilon)
     assert most_neighbours(graph.edge_index, 300) > 4
@@ -180,7 +233,7 @@ def test_the_page_has_what_was_measured() -> None:
 
 def test_what_a_job_reaches_with_an_own_network_trained_before_is_what_it_reaches(tmp_path: Path) -> None:
     """Without noise, where both are the same release."""
-    job = gap_beside.job_of(TINY, "edge", math.inf, 0)
+    job = job_of(TINY, "edge", math.inf, 0)
     graphs = paradigm_of(job).load(job).graphs
     own = gap_beside.OwnNetwork()
     whole, reused = (gap_beside._ours(TINY, job, graphs, Figures(tmp_path / "f.json"), "edge", own) for _ in range(2))
