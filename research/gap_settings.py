@@ -34,15 +34,15 @@ SEEDS: Final = 2
 EPSILONS: Final = (1.0, 4.0, 16.0, math.inf)
 """Those that settings are chosen at; 2 has those of 4, 8 those of 16, and without noise level node those of edge."""
 
-_FREE: Final = {"dim": (16, 64), "learning_rate": (0.01, 0.03), "dropout": (0.0, 0.5), "hops": (1, 2, 4)}
+FREE: Final = {"dim": (16, 64), "learning_rate": (0.01, 0.03), "dropout": (0.0, 0.5), "hops": (1, 2, 4)}
 """Of trainings without noise."""
-_NOISED: Final = {"learning_rate": (0.01, 0.03, 0.1), "steps": (100, 300), "hops": (1,)}
+NOISED: Final = {"learning_rate": (0.01, 0.03, 0.1), "steps": (100, 300), "hops": (1,)}
 """Of level node: noise grows with columns and hops, so these are 16 and 1; fewer steps, and two hops, were worse."""
 
 
 def grid(level: str, epsilon: float) -> Iterator[dict[str, Any]]:
     """All settings that are tried."""
-    axes = _NOISED if level == "node" else _FREE
+    axes = NOISED if level == "node" else FREE
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
 

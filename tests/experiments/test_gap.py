@@ -156,8 +156,8 @@ def test_what_is_hidden_is_dropped_while_it_learns_and_never_else(graph: PartyGr
 
 
 def test_it_is_measured_with_the_settings_that_served_it_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gap_settings, "_FREE", {"learning_rate": (0.01, 0.03), "steps": (2,), "hops": (1, 2)})
-    monkeypatch.setattr(gap_settings, "_NOISED", {"steps": (1, 2)})
+    monkeypatch.setattr(gap_settings, "FREE", {"learning_rate": (0.01, 0.03), "steps": (2,), "hops": (1, 2)})
+    monkeypatch.setattr(gap_settings, "NOISED", {"steps": (1, 2)})
     path = tmp_path / "settings.json"
     gap_settings.measure(TINY, LEVELS, range(2), Figures(path))
     found = Figures(path).found
