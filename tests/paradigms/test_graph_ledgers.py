@@ -451,8 +451,8 @@ def test_a_ledger_is_named_once_and_of_private_data(tmp_path: Path) -> None:
 def test_a_data_set_pays_from_its_run_s_ledger_and_the_terminal_says_so(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump({**JOB, "data": {"dataset": "synthetic"}}))
-    said = command("train", path, "--out", tmp_path / "run").stdout
-    assert "In the ledger of this run alone: B." in " ".join(said.split())
+    for said in (command("train", path, "--out", tmp_path / "run"), command("report", tmp_path / "run")):
+        assert "In the ledger of this run alone: B." in " ".join(said.stdout.split())
 
 
 def test_a_limit_that_comes_later_holds_for_runs_that_are_there(tmp_path: Path) -> None:

@@ -241,8 +241,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
-            releases = graph.party in (*settings.publishing, *settings.summing)
-            if releases and (refused := too_many_units(settings.privacy, graph)):
+            if graph.party in settings.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
         costs = _costs(settings, graphs[0].common, map(size_of, graphs))

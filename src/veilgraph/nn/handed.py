@@ -1,7 +1,7 @@
 """Backward passes that begin with gradients from elsewhere, without sympy.
 
 Where torch is handed a gradient, it compares shapes by way of those that its compiler traces, and imports sympy for it:
-half a second of computing and 50 MB in every process that trains. Of a number it asks for no gradient.
+a third of a second of computing and tens of MB in every process that trains. Of a number it asks for no gradient.
 """
 
 from __future__ import annotations

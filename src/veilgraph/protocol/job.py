@@ -256,6 +256,11 @@ class JobSettings(Settings):
         return ()
 
     @property
+    def noising(self) -> tuple[PartyId, ...]:
+        """Those whose releases, or whose own sums, have noise wherever the job has ``privacy``."""
+        return (*self.publishing, *self.summing)
+
+    @property
     def per_node(self) -> tuple[PartyId, ...]:
         """The holders whose ε is of one node's features: these must be made of that node's own values alone."""
         return self.releasing

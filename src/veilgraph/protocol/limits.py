@@ -264,7 +264,7 @@ def _noised_by(job: JobSettings, party: PartyId) -> PrivacySettings | None:
 
 def is_noised(job: JobSettings, party: PartyId) -> bool:
     """Whether a holder releases with noise of its own: of much noise ε is 0, and δ is what is left."""
-    return party in (*job.publishing, *job.summing) and (_noised_by(job, party) or job.training_plan) is not None
+    return party in job.noising and (_noised_by(job, party) or job.training_plan) is not None
 
 
 def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
@@ -343,7 +343,7 @@ def degree_rule(job: JobSettings, party: PartyId) -> tuple[str, int] | None:
         return "averaging.privacy.degree_bound", plan.settings.degree_bound
     if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
         return None
-    return ("privacy.degree_bound", privacy.degree_bound) if party in (*job.publishing, *job.summing) else None
+    return ("privacy.degree_bound", privacy.degree_bound) if party in job.noising else None
 
 
 def _unaccepted(

@@ -117,7 +117,8 @@ class Organisation:
             return ""
         return (
             f"{job.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
-            "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1"
+            "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1, "
+            "or lower and higher where it fills in more for values that are missing"
         )
 
 

@@ -117,8 +117,7 @@ def _refuses(part: Part, aligned: Aligned) -> str:
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses
-    releases = part.party in (*job.publishing, *job.summing)
-    units = too_many_units(job.privacy, graph) if releases else ""
+    units = too_many_units(job.privacy, graph) if part.party in job.noising else ""
     return delta_too_large(job, graph.common) or units or _breaks_own_rule(part, graph)
 
 

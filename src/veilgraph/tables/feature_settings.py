@@ -251,7 +251,7 @@ def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -
     if any(each.scale is None and not isinstance(each, BooleanFeatures) for each in numbers):
         return None
     fills = [each.missing for each in numbers if each.scale is None and isinstance(each.missing, float)]
-    return min(0.0, *fills, 0.0), max(1.0, *fills, 1.0)
+    return min([0.0, *fills]), max([1.0, *fills])
 
 
 def _entry(place: int, columns: Sequence[str], *, named: bool) -> str:
