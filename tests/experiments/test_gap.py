@@ -132,6 +132,19 @@ def test_the_step_is_kept_that_serves_validation_nodes_best() -> None:
     assert found[~train].argmax(dim=1).equal(labels[~train])
 
 
+def test_it_learns_in_training_and_is_judged_out_of_it() -> None:
+    seen = list[bool]()
+
+    class Watched(nn.Linear):
+        def forward(self, rows: Tensor) -> Tensor:
+            seen.append(self.training)
+            return super().forward(rows)
+
+    rows, first = torch.randn(6, 2), torch.arange(6) < 3
+    _fit(Watched(2, 2), [rows], torch.arange(6) % 2, first, ~first, Gap("edge", math.inf, DELTA, steps=3))
+    assert seen == [True, False] * 3 + [False]
+
+
 def test_the_step_is_chosen_by_rank_where_ranks_are_asked_about() -> None:
     """One step ranks the validation nodes rightly and calls all of them one class; by accuracy another is kept."""
     labels = torch.tensor([0, 1, 0, 0, 1])
@@ -158,8 +171,17 @@ def test_what_is_hidden_is_dropped_while_it_learns_and_never_else(graph: PartyGr
 def test_it_is_measured_with_the_settings_that_served_it_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gap_settings, "FREE", {"learning_rate": (0.01, 0.03), "steps": (2,), "hops": (1, 2)})
     monkeypatch.setattr(gap_settings, "NOISED", {"steps": (1, 2)})
-    path = tmp_path / "settings.json"
+    path, trained = tmp_path / "settings.json", list[float]()
+
+    def encoder(graph: PartyGraph, how: Gap, seed: int) -> Tensor:
+        trained.append(how.gradients_deviation)
+        return encoded(graph, how, seed)
+
+    monkeypatch.setattr(gap_settings, "encoded", encoder)
     gap_settings.measure(TINY, LEVELS, range(2), Figures(path))
+    # Without noise one for each rate and seed, whatever hops and ε are; with noise one for every figure.
+    assert sum(not noise for noise in trained) == 2 * 2
+    assert sum(noise > 0 for noise in trained) == 2 * 3 * 2
     found = Figures(path).found
     assert len(found) == 2 * (4 * 4 + 3 * 2)
     assert gap_settings.best("synthetic", "node", math.inf, Figures(path)) == gap_settings.best(
@@ -182,6 +204,25 @@ def test_it_is_measured_with_the_settings_that_served_it_best(tmp_path: Path, mo
         "synthetic", "edge", 4.0, Figures(path)
     )
     assert gap_settings.best("synthetic", "edge", 2.0, Figures(tmp_path / "none.json")) == {}
+
+
+def test_gap_beside_ours_has_the_settings_of_its_set_level_and_epsilon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures, asked = Figures(gap_settings.SETTINGS), list[Gap]()
+    for each, level, epsilon in itertools.product(SETS, LEVELS, (*EPSILONS, math.inf)):
+        how = gap_settings.settings_of(each, level, epsilon, 5000)
+        chosen = gap_settings.best(each.name, level, epsilon, figures)
+        assert {name: getattr(how, name) for name in chosen} == chosen
+        assert (how.level, how.epsilon, how.delta, how.degree_bound) == (level, epsilon, 1e-5, each.bound)
+
+    def logits(whole: PartyGraph, how: Gap, seed: int) -> Tensor:
+        asked.append(how)
+        return torch.zeros(whole.num_nodes, whole.num_classes or 2)
+
+    monkeypatch.setattr(gap_beside, "gap_logits", logits)
+    gap_beside.measure(TINY, LEVELS, [0], Figures(tmp_path / "gap.json"), [GAP])
+    assert [(how.level, how.epsilon) for how in asked] == [*itertools.product(LEVELS, (*EPSILONS, math.inf))]
 
 
 def test_every_set_of_the_page_has_settings_that_served_best() -> None:
