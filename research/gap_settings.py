@@ -97,14 +97,10 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
 
 def _figure(each: Set, graph: PartyGraph, how: Gap, seed: int, objective: Objective, rows: dict[str, Tensor]) -> float:
     """On test nodes; encoders that no noise is in are the same for every ε and number of hops."""
-    noised = bool(how.gradients_deviation)
-    trained = f"{how.dim}/{how.learning_rate}/{how.dropout}"
-    found = None if noised else rows.get(trained)
-    if found is None:
-        found = encoded(graph, how, seed)
-    if not noised:
-        rows[trained] = found
-    scores = objective.score(classified(graph, found, how, seed), everything=True).summary()
+    trained = f"{how.level}/{how.dim}/{how.learning_rate}/{how.dropout}"
+    if how.gradients_deviation or trained not in rows:
+        rows[trained] = encoded(graph, how, seed)
+    scores = objective.score(classified(graph, rows[trained], how, seed), everything=True).summary()
     return float(scores[f"test_{each.figure}"] or math.nan)
 
 
