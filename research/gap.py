@@ -131,7 +131,7 @@ def classified(graph: PartyGraph, rows: Tensor, how: Gap, seed: int) -> Tensor:
         edges = edges[:, bound_degrees(edges, graph.num_nodes, how.degree_bound)]
     noise: Mechanism | None = Gaussian(1.0, how.sums_deviation) if how.multiplier else None
     # X_0 itself stays here: its rows come of the encoder, whose training is private or, of an edge, tells nothing.
-    sums = NoisySums(pair_matrix(edges, None, graph.num_nodes), how.hops, noise, None, own_rows=False)
+    sums = NoisySums(pair_matrix(edges, None, graph.num_nodes), how.hops, noise, None, 0.0)
     released = sums.release(rows, system_secrets).float()
     blocks = torch.split(released, how.dim, dim=1)
     hops = [functional.normalize(rows), *(functional.normalize(each) for each in blocks)]

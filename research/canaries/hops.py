@@ -108,7 +108,7 @@ class Hops(Game):
                 self.hops,
                 of.mechanism("embeddings"),
                 of.settings.sum_clip,
-                own_rows=of.own_rows and self.own_rows == "noised",
+                of.own_length,
             )
             away.append((released - made.clean(features, released, then)).square().reshape(len(coins), -1).sum(1))
         return Played(away[1] - away[0], claim)

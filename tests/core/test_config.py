@@ -386,6 +386,10 @@ def local(**changes):
             "own_rows='clear' in a job of paradigm node-dp: no row of a node",
         ),
         (
+            on_edges(unit="node-edges", degree_bound=4, aggregation={"own_share": 0.5}),
+            "own_share=0.5 in a job of paradigm node-dp: no row of a node",
+        ),
+        (
             on_edges(canaries=3, canaries_in="data"),
             "privacy.canaries=3 with privacy in a job of paradigm node-dp: noth",
         ),

@@ -41,8 +41,13 @@ def rows_of(seed: int, nodes: int = NODES, width: int = WIDTH) -> Tensor:
 
 
 def sums(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES, sigma: float = 0.3,
-         weight: Tensor | None = None) -> NoisySums:  # fmt: skip
-    return NoisySums(pair_matrix(edges, weight, nodes), hops, Gaussian(1.0, sigma), clip)
+         weight: Tensor | None = None, own_length: float = 1.0) -> NoisySums:  # fmt: skip
+    return NoisySums(pair_matrix(edges, weight, nodes), hops, Gaussian(1.0, sigma), clip, own_length)
+
+
+def own_row(limit: float, own_share: float | None, replaced: bool) -> float:
+    """λ with which own rows have that share of the square of all."""
+    return 1.0 if own_share is None else limit * math.sqrt(own_share) / (2 if replaced else 1)
 
 
 def moved(one: NoisySums, other: NoisySums, x: Tensor, y: Tensor) -> Tensor:
@@ -67,6 +72,8 @@ def degree(pairs: Iterable[tuple[int, int]]) -> int:
 graphs = st.frozensets(st.sampled_from(PAIRS), max_size=16)
 HOPS = st.integers(1, 3)
 SEEDS = st.integers(0, 2**16)
+OWN = st.sampled_from([None, 0.2, 0.9])
+"""What share of the square is the own row's."""
 
 
 @settings(max_examples=60)
@@ -98,18 +105,21 @@ def test_every_pair_of_every_graph_of_four_nodes():
 
 
 @settings(max_examples=60)
-@given(graphs, HOPS, SEEDS, st.floats(0.3, 1))
-def test_one_node_with_its_edges_absent(pairs, hops, seed, share):
+@given(graphs, HOPS, SEEDS, st.floats(0.3, 1), OWN)
+def test_one_node_with_its_edges_absent(pairs, hops, seed, share, own):
     bound = max(1, degree(pairs))
     clip = share * bound
     x = rows_of(seed)
     without = x.clone()
     without[0] = 0
     fewer = frozenset(pair for pair in pairs if 0 not in pair)
-    here, there = (sums(both(pairs), hops, clip), x), (sums(both(fewer), hops, clip), without)
+    expected = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=bound, sum_clip=clip, own_share=own)
+    length_of_own = own_row(expected, own, replaced=False)
+    here, there = (
+        (sums(both(each), hops, clip, own_length=length_of_own), rows) for each, rows in ((pairs, x), (fewer, without))
+    )
     for (one, a), (other, b) in ((here, there), (there, here)):
         difference = moved(one, other, a, b)
-        expected = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=bound, sum_clip=clip)
         assert length(difference) <= expected
         assert max(changed(difference)) <= 1 + bound
 
@@ -147,53 +157,63 @@ def test_every_node_of_every_graph_of_four_nodes():
 
 
 @settings(max_examples=60)
-@given(graphs, graphs, HOPS, SEEDS, st.floats(0.3, 1))
-def test_one_node_with_its_edges_replaced(pairs, others, hops, seed, share):
+@given(graphs, graphs, HOPS, SEEDS, st.floats(0.3, 1), OWN)
+def test_one_node_with_its_edges_replaced(pairs, others, hops, seed, share, own):
     """Node 0 has other features, and the edges of another graph."""
     replaced = frozenset(p for p in pairs if 0 not in p) | frozenset(p for p in others if 0 in p)
     bound = max(1, degree(pairs), degree(replaced))
     clip = share * bound
     x, y = rows_of(seed), rows_of(seed)
     y[0] = -3 * x[0]
-    difference = moved(sums(both(pairs), hops, clip), sums(both(replaced), hops, clip), x, y)
-    limit = aggregation_sensitivity("node-edges", "replacement", hops, degree_bound=bound, sum_clip=clip)
-    assert length(difference) <= limit
+    limit = aggregation_sensitivity("node-edges", "replacement", hops, degree_bound=bound, sum_clip=clip, own_share=own)
+    one, other = (
+        sums(both(each), hops, clip, own_length=own_row(limit, own, replaced=True)) for each in (pairs, replaced)
+    )
+    assert length(moved(one, other, x, y)) <= limit
 
 
 @settings(max_examples=40)
-@given(graphs, HOPS, SEEDS)
-def test_one_nodes_features_are_in_the_first_hop_alone(pairs, hops, seed):
+@given(graphs, HOPS, SEEDS, OWN)
+def test_one_nodes_features_are_in_the_first_hop_alone(pairs, hops, seed, own):
     bound = max(1, degree(pairs))
     x, y = rows_of(seed), rows_of(seed)
     y[0] = -x[0]
-    difference = moved(sums(both(pairs), hops, None), sums(both(pairs), hops, None), x, y)
-    assert length(difference) <= aggregation_sensitivity("node", "replacement", hops, degree_bound=bound)
+    limit = aggregation_sensitivity("node", "replacement", hops, degree_bound=bound, own_share=own)
+    made = sums(both(pairs), hops, None, own_length=own_row(limit, own, replaced=True))
+    difference = moved(made, made, x, y)
+    assert length(difference) <= limit
     assert changed(difference)[2:] == [0] * (hops - 1)
 
 
-def test_the_bounds_are_reached():
+@pytest.mark.parametrize("own", [None, 0.5, 0.99])
+def test_the_bounds_are_reached(own):
     """A star: its leaves lose a row each, and its centre a sum as long as sums may be."""
     leaves, clip, hops = 5, 3.0, 3
 
-    def made(edges: Tensor, hops: int, clip: float | None, nodes: int = leaves + 1) -> NoisySums:
-        return sums(edges, hops, clip, nodes, sigma=1e-4)
+    def made(edges: Tensor, hops: int, clip: float | None, limit: float, replaced: bool, nodes: int = leaves + 1):
+        return sums(edges, hops, clip, nodes, sigma=1e-4, own_length=own_row(limit, own, replaced))
 
     x, gone, turned = (torch.ones(leaves + 1, 1, dtype=torch.float64) for _ in range(3))
     star, none = both((0, leaf) for leaf in range(1, leaves + 1)), torch.empty(2, 0, dtype=torch.int64)
     gone[0], turned[0] = 0, -1
-    absent = moved(made(star, hops, clip), made(none, hops, clip), x, gone)
-    limit = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=leaves, sum_clip=clip)
+    limit = aggregation_sensitivity("node-edges", "zero-out", hops, degree_bound=leaves, sum_clip=clip, own_share=own)
+    absent = moved(made(star, hops, clip, limit, False), made(none, hops, clip, limit, False), x, gone)
     assert length(absent) == pytest.approx(limit, rel=1e-4)
-    features = moved(made(star, 1, None), made(star, 1, None), x, turned)
-    assert length(features) == pytest.approx(aggregation_sensitivity("node", "replacement", 1, degree_bound=leaves))
+    limit = aggregation_sensitivity("node", "replacement", 1, degree_bound=leaves, own_share=own)
+    same = made(star, 1, None, limit, True)
+    assert length(moved(same, same, x, turned)) == pytest.approx(limit)
     # Directed: what goes out to all leaves is turned round, and what comes in is of other leaves, turned round as well.
     signs = torch.tensor([[1.0], [1], [1], [1], [-1], [-1], [-1]]).double()
     other, out = signs.clone(), [(0, leaf) for leaf in range(1, 7)]
     other[0] = -1
-    one = made(tensor([*out, (1, 0), (2, 0), (3, 0)]), 1, clip, 7)
-    difference = moved(one, made(tensor([*out, (4, 0), (5, 0), (6, 0)]), 1, clip, 7), signs, other)
-    limit = aggregation_sensitivity("node-edges", "replacement", 1, degree_bound=6, sum_clip=clip)
+    limit = aggregation_sensitivity("node-edges", "replacement", 1, degree_bound=6, sum_clip=clip, own_share=own)
+    one, two = (
+        made(tensor([*out, *((leaf, 0) for leaf in into)]), 1, clip, limit, True, 7) for into in ((1, 2, 3), (4, 5, 6))
+    )
+    difference = moved(one, two, signs, other)
     assert length(difference) == pytest.approx(limit, rel=1e-4)
+    part = length(difference[:, :1]) ** 2 / length(difference) ** 2
+    assert own is None or part == pytest.approx(own, rel=1e-4), "an own row has the share that it was to have"
 
 
 def test_all_hops_together_cost_what_the_accountant_says():
@@ -226,12 +246,12 @@ def moved_by_edges(one: NoisySums, other: NoisySums, x: Tensor) -> Tensor:
 
 
 def of_hops(edges: Tensor, hops: int, clip: float | None, nodes: int = NODES) -> NoisySums:
-    return NoisySums(pair_matrix(edges, None, nodes), hops, Gaussian(1.0, 0.3), clip, own_rows=False)
+    return NoisySums(pair_matrix(edges, None, nodes), hops, Gaussian(1.0, 0.3), clip, 0.0)
 
 
 def test_later_rows_are_made_of_earlier_sums_and_of_nothing_else():
     x, edges = rows_of(5), both([(0, 1), (1, 2), (3, 4)])
-    quiet = NoisySums(pair_matrix(edges, None, NODES), 3, None, None, own_rows=False)
+    quiet = NoisySums(pair_matrix(edges, None, NODES), 3, None, None, 0.0)
     dense = torch.zeros(NODES, NODES, dtype=torch.float64)
     dense[edges[1], edges[0]] = 1
     rows, found = torch.nn.functional.normalize(x), []
@@ -268,7 +288,7 @@ def test_the_bounds_of_public_rows_are_reached():
     ones = torch.ones(2 * leaves + 1, 1, dtype=torch.float64)
 
     def made(edges: Tensor) -> NoisySums:
-        return NoisySums(pair_matrix(edges, None, len(ones)), hops, Gaussian(1.0, 1e-4), clip, own_rows=False)
+        return NoisySums(pair_matrix(edges, None, len(ones)), hops, Gaussian(1.0, 1e-4), clip, 0.0)
 
     def limit(neighbours: Neighbours) -> float:
         return aggregation_sensitivity(
@@ -389,12 +409,11 @@ def test_without_own_rows_the_sums_are_the_same_and_so_is_their_noise():
             return torch.zeros(shape, dtype=torch.float64)
 
     found = [
-        NoisySums(pairs, 2, Counted(1.0, 0.7), None, own_rows=own).release(x, fixed_secrets("a"))
-        for own in (True, False)
+        NoisySums(pairs, 2, Counted(1.0, 0.7), None, float(own)).release(x, fixed_secrets("a")) for own in (True, False)
     ]
     assert torch.equal(found[0][:, WIDTH:], found[1])
     assert draws == [(NODES, WIDTH)] * 5, "three matrices with noise, then two"
-    made = NoisySums(pairs, 2, Gaussian(1.0, 0.7), None, own_rows=False)
+    made = NoisySums(pairs, 2, Gaussian(1.0, 0.7), None, 0.0)
     released = made.release(x, fixed_secrets("a"))
     drawn = [Gaussian(1.0, 0.7).draw((NODES, WIDTH), source) for source in [fixed_secrets("a")] for _ in range(2)]
     assert torch.equal(released - made.clean(x, released), torch.cat(drawn, dim=1))
@@ -430,11 +449,11 @@ def test_a_weight_gives_between_nothing_and_the_row():
         assert bool((term * first[1] >= 0).all())
 
 
-def test_with_more_noise_than_rounding_allows_rows_say_nothing():
+def test_with_more_noise_than_rounding_allows_sums_say_nothing():
     edges, x = both(PAIRS), rows_of(8)
     for sigma in (1e3, 1e6, 1e12):
         made = sums(edges, 1, 2.0, sigma=sigma)
-        difference = moved(made, sums(edges, 1, 2.0, sigma=sigma), x, 0 * x)
+        difference = moved(made, sums(edges, 1, 2.0, sigma=sigma), x, 0 * x)[:, WIDTH:]
         assert bool((difference == 0).all()) == (sigma > 1e5)
 
 

@@ -160,7 +160,7 @@ def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mappin
     assert torch.equal(rows, also)
     outcomes = doors[0].given
     assert outcomes is not None
-    made = [NoisySums(each, HOPS, planned.mechanism("embeddings"), clip, own_rows=False) for each in (pairs, others)]
+    made = [NoisySums(each, HOPS, planned.mechanism("embeddings"), clip, 0.0) for each in (pairs, others)]
     difference = made[0].clean(rows, outcomes, then) - made[1].clean(rows, outcomes, then)
     assert 0 < float(difference.norm()) <= planned.clips
     assert planned.clips == pytest.approx(math.sqrt(2 * HOPS if privacy is EDGE else HOPS * (59 + 59)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
@@ -44,7 +44,20 @@ UNITS: Mapping[str, Mapping[str, Any]] = {
     "node": {"unit": "node", "degree_bound": 2},
     "node-edges": {"unit": "node-edges", "degree_bound": 40},
     "node-edges, replaced": {"unit": "node-edges", "degree_bound": 40, "neighbours": "replacement"},
+    "node-edges, half for own rows": {
+        "unit": "node-edges",
+        "degree_bound": 40,
+        "aggregation": {"hops": HOPS, "dim": DIM, "own_share": 0.5},
+    },
 }
+LENGTHS: Final[Mapping[str, float]] = {
+    "edge": 1.0,
+    "node": math.sqrt(9 * 8 / 4),
+    "node-edges": math.sqrt(9 * 160),
+    "node-edges, replaced": math.sqrt(9 * 560 / 4),
+    "node-edges, half for own rows": math.sqrt(160),
+}
+"""λ of each unit: λ², times 4 where features are replaced, is s/(1 − s) of what the sums move by, squared; s is 0.9."""
 
 
 def job(holders: int, *changes: Mapping[str, Any], **privacy: Any) -> JobSettings:
@@ -57,8 +70,8 @@ def weighted(graph: PartyGraph) -> PartyGraph:
     return replace(graph, edge_weight=((source + target) % 7 / 4).float())
 
 
-def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
-    """What the holder must have released, with dense matrices and the same secrets."""
+def by_hand(settings: JobSettings, graph: PartyGraph, length: float) -> Tensor:
+    """What the holder must have released, with dense matrices and the same secrets; own rows as long as the others."""
     planned, privacy = plan(settings, graph.party, NODES), settings.privacy
     assert planned is not None
     assert privacy is not None
@@ -81,8 +94,12 @@ def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
         clean = rows if hop == 0 else matrix @ rows
         if hop and privacy.sum_clip is not None:
             clean = clean * (privacy.sum_clip / clean.norm(dim=1, keepdim=True).clamp_min(privacy.sum_clip))
+        if hop == 0:
+            clean = clean * length
         released.append(clean + mechanism.draw(tuple(clean.shape), source_of_noise))
-        if hop:
+        if hop == 0:
+            released[0] /= length
+        else:
             rows = functional.normalize(released[-1])
     return torch.cat(released, dim=1)[: graph.common]
 
@@ -95,7 +112,7 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, un
     graphs[-1] = weighted(graphs[-1])
     learner = work(settings, graphs, {}).learner
     got, clear = learner.released, vertical(settings).gives_columns
-    pieces = [by_hand(settings, graph) for graph in graphs[1:]]
+    pieces = [by_hand(settings, graph, LENGTHS.get(unit, 1.0)) for graph in graphs[1:]]
     expected = torch.cat(pieces, dim=1) if strategy == "concat" else torch.stack(pieces).mean(dim=0)
     assert got is not None
     matrices = HOPS + (not clear)
@@ -145,7 +162,7 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
 
 
 @pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (3, "concat")])
-def test_noise_is_taken_off_sums_of_columns_that_are_known_to_be_few(holders: int, strategy: str) -> None:
+def test_noise_is_taken_off_where_columns_are_few(holders: int, strategy: str) -> None:
     graphs = small_parties(holders)
     columns = [graph.num_features for graph in graphs]
     known = {"unit": "edge", "noise_multiplier": 1e-4}
@@ -156,7 +173,8 @@ def test_noise_is_taken_off_sums_of_columns_that_are_known_to_be_few(holders: in
         return work(job(holders, combine, **{**known, "aggregation": aggregation}), graphs, {}).learner
 
     wide, fits = learner(sum(columns) + 5), learner(sum(columns))
-    for few, found in ((True, wide), (True, fits), (False, learner(sum(columns) - 1)), (False, learner(99, "noised"))):
+    own, less = (learner(columns[0] - fewer, "noised") for fewer in (0, 1))
+    for few, found in ((True, wide), (True, fits), (False, learner(sum(columns) - 1)), (True, own), (False, less)):
         assert found._joint is not None
         found.finish()
         assert any(".axes." in f".{name}" for name in found._joint.state_dict()) == few
@@ -229,8 +247,8 @@ def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> No
     given = {**UNITS["node-edges"], "aggregation": {"hops": HOPS, "dim": DIM, "sum_clip": 0.5}}
     planned = plan(job(2, **given, noise_multiplier=1.0), "B", NODES)
     assert planned is not None
-    assert planned.clips == pytest.approx(math.sqrt(1 + HOPS * (40 + 0.25)))
-    assert planned.longest == (1.0, 0.5, 0.5)
+    assert planned.clips == pytest.approx(math.sqrt(10 * HOPS * (40 + 0.25)))
+    assert list(planned.longest) == pytest.approx([math.sqrt(9 * HOPS * (40 + 0.25)), 0.5, 0.5])
     released = work(job(2, **given, noise_multiplier=0), small_parties(2), {}).learner.released
     assert released is not None
     assert float(released[:, DIM : 2 * DIM].norm(dim=1).max()) == pytest.approx(0.5)
@@ -244,10 +262,17 @@ def test_as_much_may_wait_unread_as_is_released() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "clips"), [("edge", 4), ("node", 12), ("node-edges", 161), ("node-edges, replaced", 564)]
+    ("unit", "clips"),
+    [
+        ("edge", 4),
+        ("node", 80),
+        ("node-edges", 1600),
+        ("node-edges, replaced", 5600),
+        ("node-edges, half for own rows", 320),
+    ],
 )
 def test_the_plan_costs_what_the_hops_cost_together(unit: str, clips: float) -> None:
-    """μ² = (sensitivity/σ)²: 2K; 4 + 4D; 1 + K(D + B²) with B² = D; 4 + 4(D + B²) + (K − 1)(2D + 4B²)."""
+    """μ² = (sensitivity/σ)²: 2K; 4D, K(D + B²) with B² = D, or 4(D + B²) + (K − 1)(2D + 4B²), and own rows' share."""
     fixed = plan(job(2, **UNITS[unit], noise_multiplier=3.0), "B", NODES)
     assert fixed is not None
     assert fixed.event is not None
@@ -328,6 +353,9 @@ def test_nothing_but_hellos_is_sent_where_one_refuses(monkeypatch: pytest.Monkey
         ({"unit": "node", "degree_bound": 3, "aggregation": {"own_rows": "clear"}}, "aggregation.own_rows"),
         ({"unit": "node-edges", "degree_bound": 3, "aggregation": {"own_rows": "clear"}}, "aggregation.own_rows"),
         ({"aggregation": {"own_rows": "some"}}, "privacy.aggregation.own_rows"),
+        ({"aggregation": {"own_share": 0.5}}, "aggregation.own_share"),
+        ({"unit": "node", "degree_bound": 3, "aggregation": {"own_share": 0}}, "privacy.aggregation.own_share"),
+        ({"unit": "node", "degree_bound": 3, "aggregation": {"own_share": 1}}, "privacy.aggregation.own_share"),
     ],
 )
 def test_what_is_not_proven_is_refused(privacy: dict[str, Any], named: str) -> None:

@@ -80,7 +80,7 @@ class NoisySums:
         hops: K.
         mechanism: Gaussian noise over a clip of 1; None for none.
         sum_clip: B; None: sums are as long as they are.
-        own_rows: whether Y_0 is released too, noised as the sums are.
+        own_length: λ of ``hop_sensitivity``: of own rows, which are released too, noised as the sums are; 0: are not.
 
     Raises:
         ConfigError: there is so little noise that sums of N rows on its grid are not exact.
@@ -92,9 +92,9 @@ class NoisySums:
         hops: int,
         mechanism: Mechanism | None,
         sum_clip: float | None,
-        own_rows: bool = True,
+        own_length: float = 1.0,
     ) -> None:
-        self._own_rows = own_rows
+        self._own_length = own_length
         self._hops, self._mechanism, self._sum_clip = hops, mechanism, sum_clip
         entries = pairs.tocoo()
         whole = entries.data == 1.0
@@ -110,7 +110,7 @@ class NoisySums:
             )
 
     def release(self, rows: Tensor, source: SecretSource, then: Then | None = None) -> Tensor:
-        """Y_0, …, Y_K side by side; without ``own_rows`` from Y_1 on.
+        """Y_0, …, Y_K side by side; where own rows are not released from Y_1 on.
 
         Args:
             rows: Tensor[N, d], each made of one node's features.
@@ -123,7 +123,7 @@ class NoisySums:
         Raises:
             RangeOverflow: an entry is not finite.
         """
-        released = [self._noised(self._of_length_1(rows), source)] if self._own_rows else []
+        released = [self._noised(self._own(rows), source)] if self._own_length else []
         own = len(released)
         for hop in range(self._hops):
             before = rows if hop == 0 else self._next(released[own:], then)
@@ -143,7 +143,7 @@ class NoisySums:
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)
-        found, before = [first[:count]] if self._own_rows else [], first
+        found, before = [self._own(rows)[:count]] if self._own_length else [], first
         blocks, own = torch.split(released, width, dim=1), len(found)
         for hop in range(own, len(blocks)):
             found.append(self._summed(before)[:count])
@@ -158,13 +158,20 @@ class NoisySums:
     def _noised(self, values: Tensor, source: SecretSource) -> Tensor:
         return values if self._mechanism is None else values + self._mechanism.draw(tuple(values.shape), source)
 
+    def _own(self, rows: Tensor) -> Tensor:
+        """λX_0."""
+        return self._scaled(rows, self._own_length)
+
     def _of_length_1(self, rows: Tensor) -> Tensor:
         """Rows scaled to length 1 less the slack, on the grid; zero rows stay zero."""
-        rows, length = rows.double(), self._length(rows.shape[1])
+        return self._scaled(rows, self._length(rows.shape[1]))
+
+    def _scaled(self, rows: Tensor, length: float) -> Tensor:
+        rows = rows.double()
         if length == 0:
             return torch.zeros_like(rows)
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        scaled = torch.where(lengths == 0, 0.0, 2 * rows / lengths)  # longer than the clip, which shortens it
+        scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
         return clip_to_grid(scaled, length, 2, self._cell)
 
     def _length(self, width: int) -> float:

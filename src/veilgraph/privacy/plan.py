@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import AggregationEvent, Event, JointGaussianEvent, sensitivity_in_clips
+from veilgraph.privacy.hop_sensitivity import own_length
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
@@ -135,8 +136,16 @@ class Plan:
         hops = self.settings.aggregation
         if hops is None:
             return (self.settings.clip,)
-        own = (1.0,) if self.own_rows and hops.releases_own_rows else ()
+        own = (self.own_length,) if self.own_length else ()
         return (*own, *[self.settings.sum_clip or math.inf] * hops.hops)
+
+    @property
+    def own_length(self) -> float:
+        """With noise in every hop: how long nodes' own rows are before their noise; 0 where they are not released."""
+        hops = self.settings.aggregation
+        if hops is None or not (self.own_rows and hops.releases_own_rows):
+            return 0.0
+        return own_length(self.settings)
 
     @property
     def event(self) -> Event | None:

@@ -139,8 +139,7 @@ class NoisedPublisher(Publisher):
             raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
         mechanism = None if self._event is None else self.plan.mechanism("embeddings")
         hops = privacy.aggregation
-        own_rows = self.plan.own_rows and hops.releases_own_rows
-        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, own_rows=own_rows)
+        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, self.plan.own_length)
 
         def noised() -> Tensor:
             return sums.release(rows, self._source, then)[:common].clone()

@@ -39,6 +39,10 @@ Calibration = Literal["analytic", "classical"]
 _LEAST_DIGITS: Final = 4
 """A δ that follows from N is no more than 1e-4."""
 
+OWN_SHARE: Final = 0.9
+"""Of μ²: one unit moves sums so much further than an own row that at an ε which protects it is own rows that tell
+anything (docs/gap.md)."""
+
 _NOISE: Final = ("noise_multiplier", "epsilon_step", "epsilon_total")
 
 
@@ -73,6 +77,13 @@ class AggregationSettings(Settings):
         description="a node's own row: noised as the sums are; or, for unit edge, of which it says nothing, all of the "
         "holder's columns as they are, to the label holder alone",
     )
+    own_share: float | None = Field(
+        None,
+        ge=1e-6,
+        le=1 - 1e-6,
+        description="which part of what a unit costs (of μ²) is for its own row, the rest being for sums; for units "
+        f"node and node-edges, where null is {OWN_SHARE:g}",
+    )
 
     @property
     def releases_own_rows(self) -> bool:
@@ -81,9 +92,10 @@ class AggregationSettings(Settings):
 
     @model_serializer(mode="wrap")
     def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without ``own_rows`` where these are noised, which they were before there was a choice."""
+        """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
         said: dict[str, Any] = dump(self)
-        return said if self.own_rows == "clear" else {k: v for k, v in said.items() if k != "own_rows"}
+        unsaid = {"own_rows": self.own_rows == "noised", "own_share": self.own_share is None}
+        return {name: value for name, value in said.items() if not unsaid.get(name)}
 
     def check_opinions(self, where: str) -> None:
         """Refuses what sums of neighbours' classes, in place of their rows, do not have.
@@ -97,6 +109,11 @@ class AggregationSettings(Settings):
         if not self.releases_own_rows:
             raise ValueError(
                 f"privacy.aggregation.own_rows={self.own_rows!r} in {where}: no row of a node is released; leave it out"
+            )
+        if self.own_share is not None:
+            raise ValueError(
+                f"privacy.aggregation.own_share={self.own_share:g} in {where}: no row of a node is released; leave it "
+                "out"
             )
         if self.dim != type(self).model_fields["dim"].default:
             raise ValueError(
@@ -267,6 +284,11 @@ class PrivacySettings(Settings):
                 f"aggregation.own_rows='clear' with unit={self.unit!r}: a node's own row is made of its features, and "
                 "that ε is about these; leave it out, or choose unit edge"
             )
+        if aggregation.own_share is not None and self.unit == "edge":
+            raise ValueError(
+                f"aggregation.own_share={aggregation.own_share:g} with unit='edge': a node's own row says nothing of "
+                "an edge, and is no part of what that costs; leave it out, or choose unit node or node-edges"
+            )
         if aggregation.sum_clip is None:
             return
         if self.unit != "node-edges":
@@ -314,6 +336,13 @@ class PrivacySettings(Settings):
         if self.aggregation is None or self.unit != "node-edges" or self.degree_bound is None:
             return None
         return self.aggregation.sum_clip or math.sqrt(self.degree_bound)
+
+    @property
+    def own_share(self) -> float | None:
+        """What part of μ² a node's own row has; None where an own row costs nothing, or is in no release."""
+        if self.aggregation is None or self.unit not in ("node", "node-edges"):
+            return None
+        return OWN_SHARE if self.aggregation.own_share is None else self.aggregation.own_share
 
     def delta_of(self, nodes: int | None) -> float:
         """``delta``, or where it is null the one that fits so many common nodes."""

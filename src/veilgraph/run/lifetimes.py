@@ -182,7 +182,8 @@ def own_sums(
 def _how(plan: Plan) -> str:
     """All that a release with noise in every hop depends on beside the data."""
     settings = plan.settings
-    return f"{plan.mechanism('embeddings')!r} {plan.event!r} {settings.aggregation!r} {settings.sum_clip!r}"
+    lengths = f"{settings.sum_clip!r} {plan.own_length!r}"
+    return f"{plan.mechanism('embeddings')!r} {plan.event!r} {settings.aggregation!r} {lengths}"
 
 
 def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lasting, rows: int) -> SentRows:

@@ -3,7 +3,7 @@
 Released rows are anybody's: what is computed from them costs no ε. The network learns once, after the holder's own
 one, and the validation nodes choose between them (``Objective.simplest``).
 
-It keeps the step that serves validation nodes best. Where all columns are few and training nodes many it hardly
+It keeps the step that serves validation nodes best. Where its columns are few and training nodes many it hardly
 overfits, and the best of many steps by a few nodes is luck: there it keeps the mean of its weights over all steps but
 the first (Polyak & Juditsky 1992).
 """
@@ -57,7 +57,7 @@ class JointLearner(nn.Module):
         streams: of the party.
         dtype: of the weights.
         at_once: the most training nodes of a step.
-        few: whether all columns, others' included, are known to be no more than d.
+        few: whether its columns, with those that it was given, are no more than d.
         many: from how many training nodes on it then keeps the mean of its steps.
     """
 

@@ -25,9 +25,7 @@ from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
 from veilgraph.paradigms.vertical.joint import JointLearner
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.once import ROUND, OnceRole
-from veilgraph.paradigms.vertical.released import (
-    noise_variance,
-)
+from veilgraph.paradigms.vertical.released import noise_variance, to_length_1
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.single import parts
 from veilgraph.protocol.columns import beside, receive_columns
@@ -54,7 +52,8 @@ class LearningHolder(OnceRole, Judge):
 
     Attributes:
         graph: with the columns that it was given, once set up.
-        released: Tensor[C, width], what the others released; None before it is set up, where nothing was kept.
+        released: Tensor[C, width], what the others released, own rows as long as those that are summed; None before it
+            is set up, where nothing was kept.
     """
 
     def __init__(self, session: Session, graph: PartyGraph) -> None:
@@ -86,7 +85,7 @@ class LearningHolder(OnceRole, Judge):
         hops = None if privacy is None else privacy.aggregation
         self._joint = None
         if hops is not None:
-            few = vertical(session.settings).gives_columns and graph.num_features <= hops.dim
+            few = graph.num_features <= hops.dim
             self._joint = JointLearner(graph, hops.dim, self._noise_variance, self._objective, streams, dtype, few=few)
 
     @override
@@ -112,7 +111,8 @@ class LearningHolder(OnceRole, Judge):
                 _part(party, at): part for party in received for at, part in enumerate(parts(received[party]))
             }
             cut = HolderCut(session.link, None, job.model.combine.bits, session.dtype)
-            self.released = cut.combined(0, ROUND, (nodes, self._width))
+            sent = cut.combined(0, ROUND, (nodes, self._width))
+            self.released = sent * to_length_1(session.settings, nodes).to(sent)
         if widths:
             given = [self._of(party, width) for party, width in widths.items()]
             self.graph = replace(self.graph, features=beside(self.graph.features, given))

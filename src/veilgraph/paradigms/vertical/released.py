@@ -99,8 +99,26 @@ def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
     return round(-math.log2(share.cell)), room
 
 
+def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
+    """Tensor[w] float64: what the columns that the label holder gets are multiplied by, so that all rows are alike.
+
+    Own rows may be longer than those that are summed (``hop_sensitivity``), so that the same noise is less to them.
+
+    Args:
+        job: of schedule ``once``.
+        nodes: common to all holders, where that is known.
+    """
+    columns, hops = vertical(job).released_dim, None if job.privacy is None else job.privacy.aggregation
+    plans = (paradigm_of(job).plan(job, party, nodes) for party in job.publishing)
+    own = next((of.own_length for of in plans if of is not None), 0.0)
+    each = torch.ones(columns, dtype=torch.float64)
+    if hops is not None and own:
+        each[: hops.dim] = 1 / own
+    return each.repeat(_pieces(job))
+
+
 def noise_variance(session: Session, nodes: int) -> Tensor:
-    """Tensor[w] float64: of the noise in each column that the label holder gets, public as job and number of nodes are.
+    """Tensor[w] float64: of the noise in each column that the label holder has, public as job and number of nodes are.
 
     James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
     """
@@ -108,6 +126,9 @@ def noise_variance(session: Session, nodes: int) -> Tensor:
     plans = [paradigm_of(job).plan(job, party, nodes) for party in job.publishing]
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
     divisor = vertical(job).divisor or 1
-    pieces = 1 if vertical(job).model.combine.linear else len(job.publishing)
-    columns = vertical(job).released_dim
-    return torch.full((pieces * columns,), sum(variances) / pieces / divisor / divisor, dtype=torch.float64)
+    return sum(variances) / _pieces(job) / divisor / divisor * to_length_1(job, nodes).square()
+
+
+def _pieces(job: JobSettings) -> int:
+    """How many holders' rows lie side by side."""
+    return 1 if vertical(job).model.combine.linear else len(job.publishing)
