@@ -141,6 +141,21 @@ def test_noise_is_in_every_matrix_and_the_label_holder_reckons_with_it() -> None
     assert not torch.equal(learner.released[:, first], learner.released[:, DIM : 2 * DIM])
 
 
+@pytest.mark.parametrize("unit", ["node", "node-edges, replaced"])
+def test_own_rows_have_less_noise_than_sums_and_the_label_holder_reckons_with_it(unit: str) -> None:
+    settings = job(3, {"model": {"combine": {"strategy": "concat"}}}, **UNITS[unit], noise_multiplier=0.2)
+    quiet = job(3, {"model": {"combine": {"strategy": "concat"}}}, **UNITS[unit], noise_multiplier=0)
+    made = [work(each, small_parties(3), {}).learner for each in (settings, quiet)]
+    assert made[0].released is not None
+    assert made[1].released is not None
+    variances = noise_variance(made[0].session, NODES)
+    of_rows = 0.04 / LENGTHS[unit] ** 2
+    assert variances.tolist() == pytest.approx(2 * [*[of_rows] * DIM, *[0.04] * HOPS * DIM])
+    noise = (made[0].released - made[1].released).split(DIM, dim=1)
+    assert all(float(noise[place].var()) == pytest.approx(of_rows, rel=0.3) for place in (0, 1 + HOPS))
+    assert float(noise[1].var()) == pytest.approx(0.04, rel=0.3)
+
+
 CLEAR = UNITS["edge, own rows in the clear"]
 
 
