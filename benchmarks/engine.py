@@ -20,9 +20,9 @@ import torch
 from benchmarks.graphs import random_parties
 from benchmarks.memory import CLASSES, EDGES, FEATURES, NODES
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import free_ports, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.submit import submit
 from veilgraph.graph.datasets import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings

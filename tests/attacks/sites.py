@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

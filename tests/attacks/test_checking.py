@@ -25,9 +25,9 @@ from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.deploy import answers, engine
 from veilgraph.deploy.answers import put_answer, read_answer, read_answers
-from veilgraph.deploy.control import reported
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.session import reported
 from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
 from veilgraph.protocol.consent_settings import Entry

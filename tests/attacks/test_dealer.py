@@ -31,7 +31,6 @@ from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolEr
 from veilgraph.core.types import SERVER
 from veilgraph.deploy import engine, roles
 from veilgraph.deploy import join as joining
-from veilgraph.deploy.control import not_connected, write_submission
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
 from veilgraph.deploy.guard import commands, ended, hooks, orphans, program
@@ -41,6 +40,8 @@ from veilgraph.deploy.join import join
 from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
+from veilgraph.deploy.session import not_connected
+from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import Channel, Session
 from veilgraph.link.private_key import read_key

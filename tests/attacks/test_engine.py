@@ -38,10 +38,11 @@ from tests.deploy.same_here import assert_same_here
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
-from veilgraph.deploy.control import admin_session, submit
 from veilgraph.deploy.guard.policy import COMMANDS, OURS, RULES, SITE_TOPICS, CellName, allowed
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.revocation import LIST_FILE, install_list
+from veilgraph.deploy.session import admin_session
+from veilgraph.deploy.submit import submit
 
 SHELL = {"topic": "sys.shell", "body": "cat startup/client.key", "headers": {}}
 SECRET = "PRIVATE KEY"

@@ -14,12 +14,12 @@ import pytest
 
 from tests.deploy.processes import processes_of
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.control import submit
 from veilgraph.deploy.demo import LocalNetwork, free_ports, join_site, local_network
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

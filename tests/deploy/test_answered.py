@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from nvflare.fuel.flare_api.api_spec import JobNotFound, NoConnection
 
-from veilgraph.deploy import control
+from veilgraph.deploy import session
 
 
 def slow(times: int) -> tuple[list[int], Callable[[], str]]:
@@ -26,16 +26,16 @@ def slow(times: int) -> tuple[list[int], Callable[[], str]]:
 def test_a_late_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     asked, ask = slow(3)
-    assert control.answered(ask) == "running"
+    assert session.answered(ask) == "running"
     assert len(asked) == 4
 
 
 def test_no_answer_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "UNANSWERED_S", 0.0)
+    monkeypatch.setattr(session, "UNANSWERED_S", 0.0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     _, ask = slow(10**9)
     with pytest.raises(NoConnection):
-        control.answered(ask)
+        session.answered(ask)
 
 
 def test_nothing_but_silence_is_asked_again() -> None:
@@ -46,5 +46,5 @@ def test_nothing_but_silence_is_asked_again() -> None:
         raise JobNotFound
 
     with pytest.raises(JobNotFound):
-        control.answered(broken)
+        session.answered(broken)
     assert len(asked) == 1

@@ -22,7 +22,7 @@ from tests.deploy.course import JOB_ID, Course, logged
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, LinkError, LinkTimeout, PeerFailed, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.deploy import control, engine
+from veilgraph.deploy import engine, submit
 from veilgraph.deploy.failures import CONSEQUENCES, LOST, Failure, errors_of
 from veilgraph.deploy.guard import commands
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
@@ -198,8 +198,8 @@ def test_a_site_that_misses_three_signs_of_life_is_lost() -> None:
 def test_a_job_waits_for_who_is_lost() -> None:
     """FLARE would take it: it lists a site for ten minutes after its last sign of life."""
     with refused(LinkError, code="not-connected", party="shop"):
-        control._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, -1.0, anew=False)
-    control._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, -1.0, anew=False)
+        submit._await_sites(session_with(bank=1.0, shop=40.0), ("bank", "shop"), ROLES, -1.0, anew=False)
+    submit._await_sites(session_with(bank=1.0, shop=2.0), ("bank", "shop"), ROLES, -1.0, anew=False)
 
 
 class Clock:
@@ -208,7 +208,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gone: Callable[[float], bool], *course: str) -> None:
         self.now, self.gone, self.course = 0.0, gone, list(course)
         self.aborted, self.submitted = list[str](), list[float]()
-        monkeypatch.setattr(control, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+        monkeypatch.setattr(submit, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -235,16 +235,16 @@ class Clock:
 def test_a_job_that_lost_a_site_is_submitted_again_when_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The shop was killed 8 s ago, or a moment after that, and counts as connected for 22 s more."""
     clock = Clock(monkeypatch, lambda moment: moment < 45)
-    control._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=False)
+    submit._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=False)
     assert clock.now == 0, "the attack: FLARE would be given a job of which a site is gone"
-    control._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=True)
+    submit._await_sites(clock, ("bank", "shop"), ROLES, 120.0, anew=True)
     assert 52 <= clock.now < 55
     there = Clock(monkeypatch, lambda moment: False)
-    control._await_sites(there, ("bank", "shop"), ROLES, 120.0, anew=True)
+    submit._await_sites(there, ("bank", "shop"), ROLES, 120.0, anew=True)
     assert there.now < 10, "the others' next sign of life is all that it costs"
     never = Clock(monkeypatch, lambda moment: True)
     with refused(LinkError, code="not-connected", party="shop"):
-        control._await_sites(never, ("bank", "shop"), ROLES, 120.0, anew=True)
+        submit._await_sites(never, ("bank", "shop"), ROLES, 120.0, anew=True)
     assert 120 <= never.now < 123
 
 
@@ -252,14 +252,14 @@ def test_a_job_that_cannot_begin_for_want_of_a_site_is_withdrawn(monkeypatch: py
     """FLARE would try for 40 minutes. One that waits for others to end is left where it is."""
     gone = Clock(monkeypatch, lambda moment: True, "SUBMITTED")
     with refused(LinkTimeout, code="not-connected", party="shop"):
-        control._await_end(gone, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+        submit._await_end(gone, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
     assert gone.aborted == [JOB_ID]
     assert 22 + 60 <= gone.now < 22 + 60 + 8
     returns = Clock(monkeypatch, lambda moment: moment % 100 < 70, *["SUBMITTED"] * 1000, "FINISHED:COMPLETED")
-    control._await_end(returns, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    submit._await_end(returns, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
     assert returns.aborted == []
     runs = Clock(monkeypatch, lambda moment: True, *["RUNNING"] * 1000, "FINISHED:COMPLETED")
-    control._await_end(runs, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
+    submit._await_end(runs, JOB_ID, lambda line: None, ("bank", "shop"), ROLES, 60.0)
     assert runs.aborted == [], "its parties notice by themselves"
 
 
@@ -269,9 +269,9 @@ def test_what_a_server_left_as_running_is_gone_on_with(monkeypatch: pytest.Monke
     said: list[str] = []
 
     def submitted(clock: Clock, retries: int) -> list[float]:
-        monkeypatch.setattr(control, "admin_session", lambda kit, connect_s: nullcontext(clock))
+        monkeypatch.setattr(submit, "admin_session", lambda kit, connect_s: nullcontext(clock))
         kit: Any = SimpleNamespace(roles=ROLES)
-        control.submit(kit, settings, "train", resume=False, wait=True, report=said.append, retries=retries)
+        submit.submit(kit, settings, "train", resume=False, wait=True, report=said.append, retries=retries)
         return clock.submitted
 
     course = ("RUNNING", "FINISHED:ABNORMAL", "FINISHED:COMPLETED")

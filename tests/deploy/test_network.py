@@ -35,13 +35,15 @@ from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
-from veilgraph.deploy.control import admin_session, logs, status, stop, write_submission
+from veilgraph.deploy.control import logs, status, stop
 from veilgraph.deploy.guard.heard import heard_s
 from veilgraph.deploy.guard.orphans import PARENT_VARIABLE
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.presence import LOST_S
 from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.session import admin_session
+from veilgraph.deploy.submit import write_submission
 from veilgraph.graph.ids import unpack_ids
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import predict

@@ -200,7 +200,7 @@ def submit_command(
     """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part."""
     settings = read_settings(job, overrides)
     with deployment():
-        from veilgraph.deploy.control import submit  # noqa: PLC0415
+        from veilgraph.deploy.submit import submit  # noqa: PLC0415
 
         submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work == "audit":

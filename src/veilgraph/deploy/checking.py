@@ -16,18 +16,11 @@ from nvflare.fuel.flare_api.flare_api import Session
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.answers import read_answers
-from veilgraph.deploy.control import (
-    FINISHED,
-    admin_session,
-    answered,
-    check_names,
-    reported,
-    server_log,
-    write_submission,
-)
 from veilgraph.deploy.failures import sites_of
 from veilgraph.deploy.kit import CHECK, Kit
 from veilgraph.deploy.presence import presences
+from veilgraph.deploy.session import FINISHED, admin_session, answered, reported, server_log
+from veilgraph.deploy.submit import check_names, write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.checking import Checked

@@ -21,9 +21,9 @@ import yaml
 from veilgraph.core.errors import LinkTimeout, RunError
 from veilgraph.core.files import locked, private_folder, whole_file, write_whole
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.control import submit
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import provision, read_project
+from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.mpc.ring import available_cores
 from veilgraph.protocol.job import JobSettings

@@ -146,7 +146,7 @@ COMMANDS: Final = frozenset(
         "abort_job",
     }
 )
-"""What of FLARE's commands the server has for administrators: what ``deploy.control`` uses."""
+"""What of FLARE's commands the server has for administrators: what ``session``, ``submit`` and ``control`` use."""
 
 _JOB: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _NAME: Final = re.compile(rf"(?P<site>[A-Za-z0-9][A-Za-z0-9_-]{{0,62}})(?:\.(?P<job>{_JOB}))?")
