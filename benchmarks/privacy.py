@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,7 @@ _FIXED = {
     "model.combine.strategy": "concat",
     "train.evaluate_every": 2,
 }
-_WHOLE = {
+_WHOLE: Mapping[str, tuple[Mapping[str, object], Mapping[str, object]]] = {
     "every-step": (_LAST, _NOISE),
     "once, noise in every hop": (
         {**_FIXED, "privacy": {**_HOPS, "noise_multiplier": 0}},
