@@ -409,7 +409,11 @@ def test_a_job_without_it_is_what_it_was() -> None:
     assert parse_job(with_it.model_dump(mode="json")) == with_it
     assert with_it.hash() != job(2, epsilon_total=4, aggregation={"hops": 1, "dim": DIM}).hash()
     said = with_it.model_dump(mode="json")["privacy"]["aggregation"]
-    assert "own_rows" not in said
+    assert not {"own_rows", "own_share"} & set(said)
+    of_node = UNITS["node-edges"]
+    half = job(2, epsilon_total=4, **{**of_node, "aggregation": {**said, "own_share": 0.5}})
+    assert parse_job(half.model_dump(mode="json")) == half
+    assert half.hash() != job(2, epsilon_total=4, **{**of_node, "aggregation": said}).hash()
     clear = job(2, epsilon_total=4, aggregation={**said, "own_rows": "clear"})
     assert parse_job(clear.model_dump(mode="json")) == clear
     assert clear.hash() != with_it.hash()
