@@ -125,7 +125,7 @@ class Ledger:
             channel: what is released to whom, for example ``embeddings to server``.
             step: of the training, or of the prediction.
             count: of such releases that are made together.
-            content: SHA-256 of what is released, where it is kept: ``has_paid`` knows it from then on.
+            content: names the draw, where what came of it is kept: ``has_paid`` knows it from then on.
             by_rows: whether the lifetime ledger is paid beside this, by the nodes whose rows are new alone.
 
         Raises:

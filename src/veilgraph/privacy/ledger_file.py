@@ -51,7 +51,7 @@ class LedgerEntry(_Line):
         count: number of releases, at least 1.
         total: ε of all releases about the same unit and neighbours up to and with these; None if it is infinite.
         previous: SHA-256 of the line before.
-        content: SHA-256 of what is released, where it is kept and sent again for nothing; else empty.
+        content: names the draw, where what came of it is kept and sent again for nothing; else empty.
     """
 
     time: str

@@ -28,7 +28,7 @@ from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, fingerprint, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 
 class NoisedPublisher(Publisher):
@@ -272,11 +272,10 @@ class NoisedPublisher(Publisher):
             self._coming[mechanism, shape] = self.draw_release(mechanism, shape)
         return released
 
-    def _pay(self, channel: Channel, released: Tensor) -> None:
-        """From the ledger of the run, unless it has paid for that very release."""
+    def _pay(self, channel: Channel, content: str) -> None:
+        """From the ledger of the run, unless it has paid for these very draws."""
         if self._ledger is None or self._event is None:
             return
-        content = fingerprint(released)
         if not self._ledger.has_paid(channel, content):
             self._ledger.spend(self._event, channel, 0, content=content, by_rows=True)
 

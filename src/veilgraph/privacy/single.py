@@ -2,18 +2,24 @@
 
 Noise that is drawn anew for the same data is another release, and averages out over enough of them. Whoever asks again,
 because a file was lost or on purpose, is given the same bytes, which say nothing new and cost nothing.
+
+What is paid for is a draw, and not the bytes that came of it: labels have few outcomes, and two draws of them that come
+out alike are two releases.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
+from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
+
+_DRAW_BYTES: Final = 16
 
 
 class SentRelease(Protocol):
@@ -23,7 +29,10 @@ class SentRelease(Protocol):
         """What was kept for that channel; None where nothing was, or the data have changed since."""
 
     def put(self, channel: str, released: Tensor) -> None:
-        """Keeps it: it is on the disk when this returns."""
+        """Keeps it, with the name of a new draw: it is on the disk when this returns."""
+
+    def draw(self, channel: str) -> str:
+        """The name of the draw that what is kept for that channel came of; empty where it was kept without one."""
 
 
 def release_once(
@@ -32,7 +41,7 @@ def release_once(
     """The release of a channel, made and paid for unless it was before.
 
     A kill at any point leaves nothing sent that is not paid for, and nothing paid for twice: the ledger's entry names
-    the bytes that it is for.
+    the draw that it is for, and its bytes.
 
     Args:
         kept: of the holder; None where nothing is kept, as in a plaintext simulation.
@@ -53,7 +62,7 @@ def release_once(
     if released is None:
         released = make()
         kept.put(channel, released)
-    content = fingerprint(released)
+    content = _content(kept, channel, released)
     if ledger is not None and not ledger.has_paid(channel, content):
         ledger.spend(event, channel, 0, content=content)
     return released
@@ -62,7 +71,20 @@ def release_once(
 def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bool:
     """Whether the release of a channel can be sent again for nothing."""
     released = None if kept is None else kept.get(channel)
-    return released is not None and ledger is not None and ledger.is_free(channel, fingerprint(released))
+    if kept is None or released is None or ledger is None:
+        return False
+    return ledger.is_free(channel, _content(kept, channel, released))
+
+
+def new_draw() -> str:
+    """A name that no other draw has."""
+    return system_secrets(_DRAW_BYTES).hex()
+
+
+def _content(kept: SentRelease, channel: str, released: Tensor) -> str:
+    """What the ledger knows a release by: SHA-256 of its draw's name and of its bytes, which may have been put back."""
+    draw = kept.draw(channel)
+    return hashlib.sha256(f"{draw}/{fingerprint(released)}".encode()).hexdigest() if draw else fingerprint(released)
 
 
 def fingerprint(released: Tensor) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.single import digest_of, parts
+from veilgraph.privacy.single import digest_of, new_draw, parts
 from veilgraph.protocol.job import JobSettings
 
 RELEASE: Final = "release"
@@ -76,12 +76,14 @@ class OwnRelease:
         self._depends_on = depends
         self._tensors: dict[str, Tensor] = {}
         self._shapes: dict[str, list[int]] = {}
+        self._draws: dict[str, str] = {}
         if (kept := keeper.get(OWN_RELEASE)) is None:
             return
         tensors, facts = kept
         try:
             if facts["depends_on"] == self._depends_on:
                 self._tensors, self._shapes = dict(tensors), dict(facts["sparse"])
+                self._draws = dict(facts.get("draws", {}))  # none where an earlier release of veilgraph kept them
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
                 f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
@@ -96,13 +98,19 @@ class OwnRelease:
         return torch.sparse_csr_tensor(pointers, columns, values, self._shapes[channel], check_invariants=True)
 
     def put(self, channel: str, released: Tensor) -> None:
-        """Keeps it: it is on the disk when this returns."""
+        """Keeps it, with the name of a new draw: it is on the disk when this returns."""
+        self._draws[channel] = new_draw()
         if released.is_sparse_csr:
             self._shapes[channel] = list(released.shape)
             self._tensors |= {f"{channel}/{part}": tensor for part, tensor in enumerate(parts(released))}
         else:
             self._tensors[channel] = released
-        self.keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "sparse": self._shapes})
+        facts = {"depends_on": self._depends_on, "sparse": self._shapes, "draws": self._draws}
+        self.keeper.put(OWN_RELEASE, self._tensors, facts)
+
+    def draw(self, channel: str) -> str:
+        """The name of the draw that what is kept for that channel came of; empty where it was kept without one."""
+        return self._draws.get(channel, "")
 
 
 def damaged(keeper: Keeper, what: object) -> RunError:

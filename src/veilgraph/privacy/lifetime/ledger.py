@@ -147,7 +147,7 @@ class Lifetime:
             delta: δ of the job; None where every ε is pure.
             run: SHA-256 of the job's settings.
             job: its name.
-            content: SHA-256 of what is released, where it is kept: it is paid for once.
+            content: names the draw, where what came of it is kept: it is paid for once.
 
         Raises:
             BudgetSpent: the budget does not allow them; nothing was written.

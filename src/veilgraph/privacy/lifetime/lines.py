@@ -70,7 +70,7 @@ class Entry(_Line):
         count: how many, at least 1.
         delta: δ of the job; None where every ε is pure.
         cohort: SHA-256 of the keys of the nodes that pay.
-        content: SHA-256 of what is released, where it is kept and sent again for nothing; else empty.
+        content: names the draw, where what came of it is kept and sent again for nothing; else empty.
         nonce: drawn, so that no two lines are alike: two copies that go on by themselves differ at once.
         previous: SHA-256 of the line before.
     """

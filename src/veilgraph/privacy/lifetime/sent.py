@@ -2,9 +2,10 @@
 
 A row is the same where its node is, by its id, and every bit of it before the noise, with the same mechanism. So what
 was released is neither drawn anew, which would average out, nor paid for twice, and where some rows have changed those
-alone are noised and paid for, by the nodes whose data they depend on. **Which rows have changed shows**: the others are
-byte for byte what they were. Of data without ids a row's place is no node's name: all rows are sent again where all are
-the same, and else all are released anew.
+alone are noised and paid for, by the nodes whose data they depend on. A draw is paid for, and not the bytes that came
+of it: a label has few outcomes, and two draws that come out alike are two releases. **Which rows have changed shows**:
+the others are byte for byte what they were. Of data without ids a row's place is no node's name: all rows are sent
+again where all are the same, and else all are released anew.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import Keys
+from veilgraph.privacy.single import new_draw
 
 FOLDER: Final = "released"
 _DIGEST_BYTES: Final = 16
@@ -43,7 +45,7 @@ class _Kept:
         digests: uint8[n, 16], of the rows before noise.
         rows: Tensor[n, d], as they were released.
         batch: int64[n], with which of ``batches`` each was.
-        batches: what was made together: ``content`` and ``cohort`` of its entry.
+        batches: what was drawn together: ``content`` and ``cohort`` of its entry, the first a name of the draw.
         of: what tells the data of the newest release.
     """
 
@@ -93,7 +95,7 @@ class SentRows:
         event: Event,
         mechanism: str,
         make: Callable[[Tensor], Tensor],
-        pay: Callable[[Tensor], None],
+        pay: Callable[[str], None],
     ) -> Tensor:
         """Rows as they were released, or as they are now, kept and paid for.
 
@@ -105,7 +107,8 @@ class SentRows:
             event: of one release.
             mechanism: all that ``make`` depends on beside its rows.
             make: Tensor[c, d] → Tensor[c, d], released anew, every row by itself.
-            pay: from the ledger of the run, for all rows; before the lifetime ledger is asked.
+            pay: from the ledger of the run, for all rows, by a name of the draws that they came of; before the lifetime
+                ledger is asked.
 
         Returns:
             Tensor[C, d].
@@ -129,9 +132,9 @@ class SentRows:
             self._save(path, kept)
             places, _ = self._known(kept, digests)
         released = kept.rows[torch.from_numpy(places)]
-        pay(released)
-        for number in np.unique(kept.batch[places]):
-            batch = kept.batches[number]
+        used = [kept.batches[number] for number in np.unique(kept.batch[places])]
+        pay(hashlib.sha256("".join(sorted(batch["content"] for batch in used)).encode()).hexdigest())
+        for batch in used:
             keys = self._account.lifetime.lines.cohort(batch["cohort"])
             self._account.charge(event, channel, keys=keys, content=batch["content"])
         return released
@@ -173,14 +176,13 @@ class SentRows:
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
         """With rows that were made now in the place of those nodes' earlier ones."""
         keys, first = np.unique(self._each[new], return_index=True)
-        content = hashlib.sha256(keys.astype("<u8").tobytes() + made.contiguous().numpy().tobytes()).hexdigest()
         cohort = self._account.lifetime.lines.keep_cohort(self._payers(torch.from_numpy(new)))
         stays = ~np.isin(kept.keys, keys) & (not self._whole)
         all_keys = np.concatenate([kept.keys[stays], keys])
         order = np.argsort(all_keys, kind="stable")
         batch = np.concatenate([kept.batch[stays], np.full(len(keys), len(kept.batches))])[order]
         used, batch = np.unique(batch, return_inverse=True)
-        batches = [*kept.batches, {"content": content, "cohort": cohort}]
+        batches = [*kept.batches, {"content": new_draw(), "cohort": cohort}]
         return _Kept(
             all_keys[order],
             np.concatenate([kept.digests[stays], digests[first]])[order],

@@ -17,7 +17,7 @@ from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LABELS
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, fingerprint, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, is_paid, release_once
 
 
 class LabelPublisher(Publisher):
@@ -99,9 +99,8 @@ class LabelPublisher(Publisher):
     def _anew_rows(self, rows: Tensor) -> Tensor:
         return self._anew(rows.squeeze(1).to(torch.int64)).to(rows.dtype).unsqueeze(1)
 
-    def _pay(self, released: Tensor) -> None:
-        """From the ledger of the run, unless it has paid for that very release."""
-        content = fingerprint(released)
+    def _pay(self, content: str) -> None:
+        """From the ledger of the run, unless it has paid for these very draws."""
         if self._ledger is not None and not self._ledger.has_paid(LABELS, content):
             self._ledger.spend(self._event, LABELS, 0, content=content, by_rows=True)
 

@@ -1,0 +1,77 @@
+"""Draws that come out alike: of a label there are few outcomes, and two draws tell more than one even where both agree.
+
+What was released is known by the draw that made it. Known by its bytes, a label that goes back and forth between two
+classes would be drawn anew each time, and be paid for twice in all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.errors import refused
+from tests.privacy.lifetime.ledgers import RUN, count_of, ledger
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.sent import SentRows
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.publish import LABELS
+from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.protocol.releases import OWN_RELEASE, OwnRelease
+
+EPSILON, TIMES = 0.5, 12
+
+
+class Draws:
+    """How many there were."""
+
+    count = 0
+
+    def __call__(self, size: int) -> bytes:
+        self.count += 1
+        return system_secrets(size)
+
+
+def one_label(lifetime: Lifetime, label: int, draws: Draws, epsilon: float = EPSILON) -> None:
+    """What a holder with a single label learns from, as the label is now."""
+    key = lifetime.keys(["c7"])
+    sent = SentRows(Account(lifetime, key, None, RUN, "job"), key, lambda _: key, f"{label}")
+    LabelPublisher(LabelResponse(epsilon, 2), torch.tensor([label]), None, draws, sent=sent).perturbed()
+
+
+def test_a_label_that_goes_back_and_forth_pays_for_every_draw(tmp_path: Path) -> None:
+    lifetime, draws = ledger(tmp_path / "ledger", Budget(EPSILON * TIMES, 1e-4)), Draws()
+    for day in range(TIMES):
+        one_label(lifetime, day % 2, draws)
+        assert count_of(lifetime) == draws.count == day + 1
+    with refused(BudgetSpent, key="limits.max_epsilon", value=EPSILON * TIMES):
+        one_label(lifetime, TIMES % 2, draws)
+    assert lifetime.total() == pytest.approx(EPSILON * TIMES)
+
+
+def test_a_draw_with_another_epsilon_pays_though_it_comes_out_as_before(tmp_path: Path) -> None:
+    lifetime, draws = ledger(tmp_path / "ledger", Budget(100.0, 1e-4)), Draws()
+    epsilons = [EPSILON + day / 8 for day in range(TIMES)]
+    for epsilon in epsilons:
+        one_label(lifetime, 1, draws, epsilon)
+    assert lifetime.total() == pytest.approx(sum(epsilons))
+
+
+def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Path) -> None:
+    """What was kept is lost each time, as on a disk that is put back."""
+    labels, draws = torch.tensor([0, 1]), Draws()
+    with Ledger.open(tmp_path / "ledger.jsonl", 1e-12, None, job="0" * 64) as run:
+        for day in range(TIMES):
+            keeper = FolderKeeper(tmp_path)
+            door = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, OwnRelease(keeper, "as they are"))
+            first = door.perturbed()
+            again = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, OwnRelease(keeper, "as they are"))
+            assert torch.equal(again.perturbed(), first), "what is kept is sent again for nothing"
+            assert run.releases(LABELS) == draws.count == day + 1
+            keeper.path(OWN_RELEASE).unlink()
