@@ -115,6 +115,7 @@ class Case:
 
 ONE: dict[str, Any] = {"train": {"epochs": 1, "checkpoint_every": 1}}
 MASKS, NOISE = "mpc.mask.PairwiseMasks.agree", "privacy.noise.gaussian"
+DRAWS = "core.secrets.new_name"
 
 
 def collaborative(folder: Path) -> Case:
@@ -140,7 +141,7 @@ def noised(folder: Path) -> Case:
 
 def once(folder: Path) -> Case:
     settings = private_job(3, {"schedule": "once", "noise_multiplier": 1.0})
-    return Case(settings, list(make_graphs(settings, 0).values()), {NOISE: (2, 32), MASKS: (2, 32)})
+    return Case(settings, list(make_graphs(settings, 0).values()), {NOISE: (2, 32), MASKS: (2, 32), DRAWS: (2, 16)})
 
 
 def perturbed(folder: Path) -> Case:
@@ -148,6 +149,7 @@ def perturbed(folder: Path) -> Case:
     asked = {
         "privacy.local.multi_bit.MultiBit._perturbed": (2, 32),
         "privacy.local.labels.LabelResponse.release": (1, 32),
+        DRAWS: (3, 16),
     }
     return Case(settings, local_parties(settings), asked)
 

@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
-from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
-
-_DRAW_BYTES: Final = 16
 
 
 class SentRelease(Protocol):
@@ -74,11 +71,6 @@ def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bo
     if kept is None or released is None or ledger is None:
         return False
     return ledger.is_free(channel, _content(kept, channel, released))
-
-
-def new_draw() -> str:
-    """A name that no other draw has."""
-    return system_secrets(_DRAW_BYTES).hex()
 
 
 def _content(kept: SentRelease, channel: str, released: Tensor) -> str:

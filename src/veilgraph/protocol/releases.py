@@ -15,8 +15,9 @@ from torch import Tensor
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper
+from veilgraph.core.secrets import new_name
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.single import digest_of, new_draw, parts
+from veilgraph.privacy.single import digest_of, parts
 from veilgraph.protocol.job import JobSettings
 
 RELEASE: Final = "release"
@@ -99,7 +100,7 @@ class OwnRelease:
 
     def put(self, channel: str, released: Tensor) -> None:
         """Keeps it, with the name of a new draw: it is on the disk when this returns."""
-        self._draws[channel] = new_draw()
+        self._draws[channel] = new_name()
         if released.is_sparse_csr:
             self._shapes[channel] = list(released.shape)
             self._tensors |= {f"{channel}/{part}": tensor for part, tensor in enumerate(parts(released))}

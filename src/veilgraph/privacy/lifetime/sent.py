@@ -24,11 +24,11 @@ from torch import Tensor
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import private_folder, sync_folder
+from veilgraph.core.secrets import new_name
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import Keys
-from veilgraph.privacy.single import new_draw
 
 FOLDER: Final = "released"
 _DIGEST_BYTES: Final = 16
@@ -182,7 +182,7 @@ class SentRows:
         order = np.argsort(all_keys, kind="stable")
         batch = np.concatenate([kept.batch[stays], np.full(len(keys), len(kept.batches))])[order]
         used, batch = np.unique(batch, return_inverse=True)
-        batches = [*kept.batches, {"content": new_draw(), "cohort": cohort}]
+        batches = [*kept.batches, {"content": new_name(), "cohort": cohort}]
         return _Kept(
             all_keys[order],
             np.concatenate([kept.digests[stays], digests[first]])[order],
