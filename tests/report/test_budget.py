@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import budget_facts, budget_notes, budget_table
-from veilgraph.report.noise import Horizon, noise_facts, noise_notes, noise_table
+from veilgraph.report.noise import Horizon, horizon_note, noise_facts, noise_notes, noise_table
 from veilgraph.report.page.guarantee import guarantee
 from veilgraph.report.spent import read_spent, spent_table
 from veilgraph.run.run_directory import RunDirectory
@@ -152,19 +153,35 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
 
 @pytest.mark.parametrize(("jobs", "predictions"), [(1, 0), (12, 0), (1, 24), (7, 5)])
 @pytest.mark.parametrize("schedule", ["once", "every-step"])
+@pytest.mark.parametrize(("mechanism", "event_of"), [("gaussian", GaussianEvent), ("laplace", LaplaceEvent)])
 def test_the_noise_for_a_horizon_is_what_a_lifetime_ledger_has_room_for(
-    jobs: int, predictions: int, schedule: str, tmp_path: Path
+    jobs: int, predictions: int, schedule: str, mechanism: str, event_of: Callable[[float], Event], tmp_path: Path
 ) -> None:
-    """As many releases as it says, and not one more."""
-    settings = job(10, model=ONCE, schedule=schedule, epsilon_total=4, delta=1e-4)
+    """As many releases as it says, and not one more. Laplace noise of one job alone is composed as its run does."""
+    settings = job(10, model=ONCE, schedule=schedule, epsilon_total=4, delta=1e-4, mechanism=mechanism)
     found = noise_facts(settings, [4.0], horizon=Horizon(jobs, predictions))
     (row,) = [row for row in found if row["schedule"] == schedule and row["holder"].startswith("B")]
     planned = plan(settings, "B")
     assert planned is not None
     assert row["releases"] == jobs * planned.releases + predictions * planned.inference
-    event, keys = GaussianEvent(row["noise_multiplier"]), np.arange(3, dtype=np.uint64)
+    event, keys = event_of(row["noise_multiplier"]), np.arange(3, dtype=np.uint64)
     ledger = Lifetime(tmp_path / "ledger", "B", Budget(4.0), Marks(tmp_path / "marks"))
+    if (mechanism, jobs, predictions) == ("laplace", 1, 0):
+        assert accountant.total({event: row["releases"]}, 1e-4) == pytest.approx(4.0, rel=1e-3)
+        return
     assert ledger.room(event, keys, 1e-4) == row["releases"]
+
+
+@pytest.mark.parametrize(("mechanism", "event_of"), [("gaussian", GaussianEvent), ("laplace", LaplaceEvent)])
+def test_what_a_horizon_comes_to_is_what_a_lifetime_ledger_counts(
+    mechanism: str, event_of: Callable[[float], Event], tmp_path: Path
+) -> None:
+    settings = job(10, model=ONCE, schedule="once", noise_multiplier=20, delta=1e-4, mechanism=mechanism)
+    ledger, horizon = Lifetime(tmp_path / "ledger", "B", Budget(), Marks(tmp_path / "marks")), Horizon(40, 8)
+    ledger.charge(event_of(20.0), "embeddings", 48, np.arange(3, dtype=np.uint64), delta=1e-4, run="ab" * 32, job="job")
+    below, above = ledger.total() * (1 - 1e-6), ledger.total() * (1 + 1e-6)
+    assert horizon_note(settings, [below], None, horizon).endswith("none of the totals asked about")
+    assert not horizon_note(settings, [above], None, horizon).endswith("none of the totals asked about")
 
 
 def test_laplace_noise_has_its_own_deviation() -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from veilgraph.core.settings import first_problem
-from veilgraph.privacy import accountant
+from veilgraph.privacy.lifetime import costs
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.job import JobSettings
@@ -113,7 +113,7 @@ def horizon_note(job: JobSettings, totals: Sequence[float], nodes: int | None, h
     """
     plans = [] if job.privacy is None or horizon == Horizon() else plans_of(job, nodes).values()
     needed = [
-        accountant.total({of.event: horizon.releases(of)}, of.delta)
+        costs.epsilon(costs.price(of.event, horizon.releases(of)), of.delta)
         for of in plans
         if of.releases and of.event is not None
     ]
@@ -147,10 +147,16 @@ def _that_release(job: JobSettings, nodes: int | None) -> list[tuple[str, str, P
 
 
 def _of_total(planned: Plan, total: float, horizon: Horizon) -> Plan:
-    """With the noise by which everything until the horizon has that total."""
+    """With the noise by which everything until the horizon has that total.
+
+    Of several jobs a ledger for life adds up pure ε, which a job by itself composes numerically.
+    """
     mechanism, privacy = MECHANISMS[planned.settings.mechanism], planned.settings
     releases = horizon.releases(planned) + (horizon.jobs * planned.spare if planned.joint else 0)
-    noise = mechanism.for_total(total, planned.delta, releases, planned.clips)
+    if mechanism.is_gaussian or horizon == Horizon():
+        noise = mechanism.for_total(total, planned.delta, releases, planned.clips)
+    else:
+        noise = mechanism.for_one(total / releases, planned.delta, planned.clips, privacy.calibration)
     update = {"epsilon_total": total, "noise_multiplier": noise, "epsilon_step": None}
     return replace(planned, settings=privacy.model_copy(update=update))
 
