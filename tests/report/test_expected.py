@@ -95,6 +95,23 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
         assert "was not measured" in not_measured(job)
 
 
+def test_a_curve_is_of_one_neighbouring_relation() -> None:
+    """Of nodes it is zero-out's; at the same ε replacement takes about twice the noise."""
+    of_hops = {**HOPS, "unit": "node-edges", "degree_bound": 5}
+    trained = {"epsilon_total": 4, "batch": 200}
+    for neighbours, is_measured in (("zero-out", True), ("replacement", False)):
+        averaging = parse_job(
+            {
+                "paradigm": "averaging",
+                "preset": "auto",
+                "data": {"dataset": "cora", "split": [0.5, 0.25, 0.25]},
+                "averaging": {"privacy": {**trained, "neighbours": neighbours}},
+            }
+        )
+        for job in (once_job(2, **of_hops, neighbours=neighbours), averaging):
+            assert bool(expected_facts(job, {4.0: 4.0})) == is_measured
+
+
 def test_one_job_of_a_horizon_has_the_noise_that_the_total_needs_and_its_own_epsilon() -> None:
     job = once_job(2, **HOPS)
     planned = plan(job, "B")

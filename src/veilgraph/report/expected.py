@@ -24,6 +24,7 @@ from veilgraph.run.run_directory import Record
 
 _SLACK: Final = 1e-3
 """Noise is rounded up, so the ε of a job is a little below the one that is asked for."""
+_MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
 CURVES: Final = Path(__file__).with_name("expected.json")
 
 
@@ -70,7 +71,7 @@ def way_of(job: JobSettings) -> str:
     if job.training_plan is not None:
         return paradigm_of(job).trained_way(job)
     hops = None if job.privacy is None else job.privacy.aggregation
-    if job.privacy is None or hops is None or job.privacy.unit == "node":
+    if job.privacy is None or hops is None or (job.privacy.unit, job.privacy.relation) not in _MEASURED:
         return ""
     if way := paradigm_of(job).way:
         return way if job.privacy.unit == "edge" else ""

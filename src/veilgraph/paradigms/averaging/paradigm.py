@@ -52,11 +52,14 @@ class Averaging(Paradigm[AveragingJob]):
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops, with what holders learn at home or without it; see ``Paradigm.trained_way``.
+        """Without hops and of zero-out, with what holders learn at home or without it; see ``Paradigm.trained_way``.
 
         With noise made jointly, of the weights that all have, where as many make it as when it was measured.
         """
-        joint = None if job.training_plan is None else job.training_plan.joint
+        plan = job.training_plan
+        joint = None if plan is None else plan.joint
+        if plan is not None and plan.settings.neighbours != "zero-out":
+            return ""
         if job.model.local.hops or (joint is not None and joint.honest != _MEASURED):
             return ""
         if joint is not None:
