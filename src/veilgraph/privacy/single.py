@@ -38,7 +38,7 @@ def release_once(
     """The release of a channel, made and paid for unless it was before.
 
     A kill at any point leaves nothing sent that is not paid for, and nothing paid for twice: the ledger's entry names
-    the draw that it is for, and its bytes.
+    the draw that it is for.
 
     Args:
         kept: of the holder; None where nothing is kept, as in a plaintext simulation.
@@ -74,9 +74,8 @@ def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bo
 
 
 def _content(kept: SentRelease, channel: str, released: Tensor) -> str:
-    """What the ledger knows a release by: SHA-256 of its draw's name and of its bytes, which may have been put back."""
-    draw = kept.draw(channel)
-    return hashlib.sha256(f"{draw}/{fingerprint(released)}".encode()).hexdigest() if draw else fingerprint(released)
+    """What the ledger knows a release by: its draw, or its bytes where it was kept without a name of one."""
+    return kept.draw(channel) or fingerprint(released)
 
 
 def fingerprint(released: Tensor) -> str:
