@@ -299,6 +299,21 @@ def test_a_budget_of_nothing_or_of_another_party_is_refused(bank: Path, tmp_path
     assert "--ledger" in one_error(veilgraph("budget", bank / "job.yaml", "--ledger", tmp_path / "nowhere"))
 
 
+PRIVATE_TRAINING = """
+paradigm: averaging
+preset: auto
+data: {dataset: synthetic, split: [0.5, 0.25, 0.25]}
+averaging: {privacy: {epsilon_total: 4, batch: 100}}
+"""
+
+
+def test_of_a_private_training_what_would_not_be_counted_is_refused(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(PRIVATE_TRAINING, encoding="utf-8")
+    for option in ("--jobs", "--predictions", "--nodes"):
+        assert "leave them out" in one_error(veilgraph("budget", job, option, "2"))
+
+
 LABELS = """
 name: labels
 data: {dataset: synthetic, split: [0.5, 0.25, 0.25], stratify: false}
@@ -324,7 +339,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
         "digits",
     ):
         assert part in text
-    for option in ("--total", "--jobs", "--predictions"):
+    for option in ("--total", "--jobs", "--predictions", "--nodes"):
         assert "are about noise on embeddings" in one_error(veilgraph("budget", job, option, "2"))
     assert "A learns from perturbed labels: ε 1.5 of one label" in words(veilgraph("check", job).stdout)
     trained = veilgraph("train", job, "--out", tmp_path / "run")

@@ -108,8 +108,11 @@ def _shown(
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
 
     if settings.training_plan is not None:
-        if lasting != (1, 0):
-            raise ConfigError("--jobs and --predictions are about releases of embeddings; leave them out")
+        if lasting != (1, 0) or nodes is not None:
+            raise ConfigError(
+                "--jobs and --predictions are about releases of embeddings, and --nodes about nodes that holders have "
+                "in common; leave them out"
+            )
         return _show_sampled(settings, settings.training_plan, totals if asked else [])
     if not (paradigm := paradigm_of(settings)).has_privacy:
         raise ConfigError(
@@ -129,10 +132,10 @@ def _shown(
             )
         return _show_releases(settings, settings.feature_release, nodes)
     if settings.label_privacy is not None:
-        if asked or lasting != (1, 0):
+        if asked or lasting != (1, 0) or nodes is not None:
             raise ConfigError(
-                "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed labels is in the "
-                "job itself, and the same labels are paid for once; leave them out"
+                "--total, --jobs, --predictions and --nodes are about noise on embeddings; the ε of perturbed labels "
+                "is in the job itself, has no δ, and the same labels are paid for once; leave them out"
             )
         return _show_labels(settings, settings.label_privacy)
     from veilgraph.report.budget import budget_facts, budget_notes, budget_table  # noqa: PLC0415
