@@ -174,6 +174,16 @@ def test_a_gaussian_that_stands_in_is_no_harder_to_tell_apart() -> None:
     assert price(event, steps).pure == math.inf  # of a job without δ
 
 
+def test_what_stands_in_bounds_a_long_tail_between_the_places_that_are_looked_at_too() -> None:
+    """Few terms are drawn, and one that is tells much: the tail decides, where little but the failure is left of δ."""
+    failure, composed = DELTA / 20, accountant.composed(0.0, [(SampledEvent(1.0, 0.01, 1), 100)])
+    assert composed is not None
+    mu = stand_in(composed, failure)
+    places = [float(place) for place in np.linspace(0, 1.05 * float(composed.get_epsilon(failure)), 2000)]
+    bounds = [failure + (1 - failure) * accountant.gaussian_delta(place, mu) for place in places]
+    assert 0.9 < max(composed.get_delta(place) / bound for place, bound in zip(places, bounds, strict=True)) <= 1
+
+
 def test_cells_are_no_finer_than_is_asked_for() -> None:
     assert interval_of(4.0, 0.05, 5, 4, 0.5) == 0.5
 

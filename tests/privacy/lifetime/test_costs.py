@@ -84,6 +84,20 @@ def test_what_everybody_pays_each_node_has_paid_whenever_it_comes(charges, of_al
     assert costs.nodes == sum(bool(events) for events in mine.values())
 
 
+def test_probabilities_to_show_all_add_up_and_come_off_delta():
+    costs, one = Costs(), Price(0.04, 0.0, 1e-7)
+    for _ in range(3):
+        costs.add(keys([1, 2]), one)
+    costs.add(keys([2]), one)
+    for nodes, times in (([1], 3), ([2], 4), ([3], 0)):
+        wanted = accountant.gaussian_epsilon(math.sqrt(0.04 * times), 1e-6 - 1e-7 * times) if times else 0.0
+        assert costs.most(1e-6, keys(nodes)) == pytest.approx(wanted, rel=1e-9)
+    costs.add(EVERYBODY, one.times(5))
+    assert costs.most(1e-6, keys([1])) < math.inf
+    costs.add(EVERYBODY, one)
+    assert costs.most(1e-6, keys([2])) == math.inf, "nothing of δ is left"
+
+
 def test_everybody_is_no_list_of_nodes():
     assert is_everybody(EVERYBODY)
     assert is_everybody(np.append(keys([3, 4]), EVERYBODY)), "who has that key by chance pays for all"
