@@ -89,7 +89,9 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
         )
     assert {way: way_of(job) for way, job in kinds.items()} == {way: way for way in kinds}
     of_nodes = parse_job({**nodes, "privacy": {**votes, "unit": "node-edges", "degree_bound": 5}})
-    for job in (of_nodes, once_job(2, epsilon_total=4), once_job(2, **{**HOPS, "unit": "node", "degree_bound": 5})):
+    less = {"unit": "node-edges", "degree_bound": 5, "aggregation": {"hops": 2, "dim": 8, "own_share": 0.5}}
+    unmeasured = ({"unit": "node", "degree_bound": 5}, less)
+    for job in (of_nodes, once_job(2, epsilon_total=4), *(once_job(2, **{**HOPS, **each}) for each in unmeasured)):
         assert way_of(job) == ""
         assert expected_table(job, {4.0: 4.0}) is None
         assert "was not measured" in not_measured(job)

@@ -18,6 +18,7 @@ from typing import Final
 
 from rich.table import Table
 
+from veilgraph.privacy.settings import OWN_SHARE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.run_directory import Record
@@ -75,6 +76,8 @@ def way_of(job: JobSettings) -> str:
         return ""
     if way := paradigm_of(job).way:
         return way if job.privacy.unit == "edge" else ""
+    if hops.own_share not in (None, OWN_SHARE):
+        return ""
     clear = ", own rows in the clear" if hops.own_rows == "clear" else ""
     return f"{job.privacy.unit}, noise in every hop{clear}"
 
