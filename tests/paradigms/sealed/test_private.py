@@ -73,9 +73,10 @@ class Counting(PlainMachine):
     """A twin that keeps what is going to be noised, and adds no noise."""
 
     counted: Tensor
+    asked: float
 
     def noised(self, summands: Summands, deviation: float) -> Summands:
-        self.counted = summands.part
+        self.counted, self.asked = summands.part, deviation
         return summands
 
 
@@ -92,6 +93,9 @@ def counted(job: SealedJob, graphs: list[PartyGraph]) -> tuple[Tensor, Tensor]:
     before = program.network.predict(program.weights).public
     program.step(job.train.epochs // 2)
     assert before is not None
+    assert machine.asked == deviation_of(job, context.sizes.nodes), (
+        "what the ledger counts is what is asked of the dealer"
+    )
     return machine.counted, before.argmax(1)
 
 
@@ -205,6 +209,7 @@ def test_noise_is_what_the_ledger_says() -> None:
     assert deviation is not None
     assert math.sqrt(2) / deviation == pytest.approx(plan.event.mu(1), rel=1e-12)
     assert plan.delta == 1e-5
+    counted(job, small_graphs(2))
     program = partial(one_opening, deviation=deviation)
     found = opened(program, 1) - opened(partial(one_opening, deviation=0.0), 1)
     assert kstest(found.flatten().numpy() / deviation, "norm").pvalue > 1e-3
