@@ -18,12 +18,14 @@ from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LABELS
 from veilgraph.privacy.local.publish_labels import LabelPublisher
 from veilgraph.protocol.releases import OWN_RELEASE, OwnRelease
+from veilgraph.run.lifetimes import Lasting, sent_labels
 
 EPSILON, TIMES = 0.5, 12
 
@@ -61,6 +63,17 @@ def test_a_draw_with_another_epsilon_pays_though_it_comes_out_as_before(tmp_path
     for epsilon in epsilons:
         one_label(lifetime, 1, draws, epsilon)
     assert lifetime.total() == pytest.approx(sum(epsilons))
+
+
+def test_fewer_labels_without_ids_may_be_others_and_are_drawn_anew_and_paid_for(tmp_path: Path) -> None:
+    """Another file has somebody else in the first places: that the bytes are the same would say that labels are."""
+    lifetime, draws, labels = ledger(tmp_path / "ledger", Budget(100.0, 1e-4)), Draws(), torch.tensor([0, 1, 1, 0])
+    for count, times in ((4, 1), (4, 1), (2, 2)):
+        account = Account(lifetime, EVERYBODY, None, RUN, "job")
+        sent = sent_labels(account, torch.arange(count), labels[:count], Lasting(lifetime, None), 9)
+        LabelPublisher(LabelResponse(EPSILON, 2), labels[:count], None, draws, sent=sent).perturbed()
+        assert count_of(lifetime) == draws.count == times
+    assert lifetime.total() == pytest.approx(2 * EPSILON)
 
 
 def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lastin
     each, whole = lasting.each_key(rows)[nodes.numpy()], lasting.ids is None
     of = digest_of(each.tobytes().hex(), (labels,))
     payers: Payers = (lambda _: account.keys) if whole else (lambda new: np.unique(each[new.numpy()]))
-    return SentRows(account, each, payers, of, whole=whole)
+    return SentRows(account, each, payers, of, by_place=whole)
 
 
 def order_of(each: Keys) -> Tensor:
