@@ -21,6 +21,7 @@ from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
+from veilgraph.core.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
@@ -270,8 +271,8 @@ def override(text: str) -> tuple[str, object]:
     if not equals or not key:
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE, as in model.rounds=2", param_hint="--set")
     try:
-        return key, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return key, parse_yaml(value)
+    except (yaml.YAMLError, ValueError) as error:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
 
 

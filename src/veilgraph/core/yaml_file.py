@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ except ImportError:  # PyYAML was built without it
 
 
 _DEEPEST: Final = 100
+_MOST_REPEATED: Final = 10_000
+"""Values, by aliases."""
 
 
 class SettingsLoader(_SafeLoader):
@@ -57,15 +60,41 @@ def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> obje
         loader: how scalars are understood.
 
     Raises:
-        YAMLError: it is none, says a key twice, or is nested a hundred deep.
+        YAMLError: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases.
         ValueError: it has a date that does not exist.
     """
-    depth = 0
-    for event in yaml.parse(text, loader):  # what composes nodes calls itself, and ends the process where that is deep
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise yaml.YAMLError(f"lists or mappings nested more than {_DEEPEST} deep")
+    _check_size(yaml.parse(text, loader))
     return yaml.load(text, loader)  # noqa: S506 - derived from SafeLoader
+
+
+def _check_size(events: Iterable[yaml.Event]) -> None:
+    """Refuses what is small as a text and not as values: what is done with it would take a machine's memory and time.
+
+    What composes nodes calls itself, and ends the process where that is deep. Aliases of aliases are each as large as
+    all that they stand for.
+    """
+    sizes, open_ = dict[str | None, int](), list[tuple[str | None, int]]()
+    size = repeated = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_.append((event.anchor, size))
+            size = 1
+            if len(open_) > _DEEPEST:
+                raise yaml.YAMLError(f"lists or mappings nested more than {_DEEPEST} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_.pop()
+            sizes[anchor] = size
+            size += before
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = 1
+            size += 1
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in {anchor for anchor, _ in open_}:
+                raise yaml.YAMLError(f"*{event.anchor} stands for what it is a part of")
+            repeated += sizes.get(event.anchor, 0)
+            size += sizes.get(event.anchor, 0)
+            if repeated > _MOST_REPEATED:
+                raise yaml.YAMLError(f"aliases stand for more than {_MOST_REPEATED:,} values; write them out")
 
 
 def read_yaml(path: Path, what: str, loader: type[SettingsLoader] = SettingsLoader) -> object:

@@ -11,6 +11,7 @@ import yaml
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.given import check_several
+from veilgraph.core.yaml_file import parse_yaml
 
 Value = bool | int | float | str
 
@@ -116,7 +117,7 @@ def _span(low: str, high: str, *, log: bool) -> Span | None:
 
 def _value(text: str) -> Value:
     try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError:
+        found = parse_yaml(text)
+    except (yaml.YAMLError, ValueError):
         found = None
     return found if isinstance(found, bool | int | float | str) else text.strip()
