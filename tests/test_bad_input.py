@@ -309,12 +309,12 @@ def test_a_loss_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
 def test_an_output_that_exists(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("keep me")
-    with refused(RunError, "run", "choose another --out"):
+    with refused(RunError, "run", "choose another out="):
         train(small_job(2), tmp_path / "run", parties=small_parties(2))
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine.txt"]
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "run"):
-        with refused(RunError, "choose another --out"):
+        with refused(RunError, "choose another out="):
             train(small_job(2), out, parties=small_parties(2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,6 +89,24 @@ def test_a_run_that_was_cut_off_goes_on(run: vg.Run, tmp_path: Path) -> None:
     assert "not complete" in repr(half)
     assert half.resume() is half
     assert half.metrics["test_accuracy"] == run.metrics["test_accuracy"]
+
+
+def test_an_error_from_python_names_arguments_and_no_options(run: vg.Run, tmp_path: Path) -> None:
+    """The same errors name options on the command line, whose tests ask for these."""
+    plain = vg.fit(SETTINGS, out=tmp_path / "plain")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("out=", lambda: vg.fit(SETTINGS, out=run.path)),
+        ("out=", lambda: vg.fit(SETTINGS, out=tmp_path / "full")),
+        ("out=", lambda: run.report(out=tmp_path / "full" / "notes" / "page.html")),
+        ("record_views=True", plain.audit),
+    ]
+    for name, call in calls:
+        with pytest.raises(RunError) as told:
+            call()
+        assert name in str(told.value)
+        assert "--" not in str(told.value)
 
 
 def test_jobs_come_as_settings_mappings_and_files(run: vg.Run, tmp_path: Path) -> None:

@@ -308,8 +308,9 @@ def test_a_job_of_another_name_pays_from_the_same_ledger(sites: Sites) -> None:
 @pytest.mark.parametrize("back", ["paid", None])
 def test_a_machine_that_forgets_is_reminded_by_the_others(sites: Sites, begun: Sites, back: str | None) -> None:
     forget(sites, begun, "B", back=back)
-    with refused(RunError, code="refused"):
+    with refused(RunError, code="refused") as told:
         anew(sites)
+    assert str(sites.folder.parent) not in str(told.value), "where a party keeps its files is no matter of the others"
     assert not (sites.folder / "A" / "another" / "parties" / "A" / "ledger.jsonl").exists()
 
 

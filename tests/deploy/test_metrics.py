@@ -161,6 +161,8 @@ def test_the_servers_jobs_are_those_that_the_engine_keeps(kits: dict[str, Kit], 
     (server.path / "storage" / "jobs" / JOBS[8]).mkdir()
     states = [job.state for job in SiteJobs(server).now()]
     assert states == ["failed", "stopped", "done", "stopped", "submitted", "submitted"]
+    with job_process(server, ""):  # the site: it has yet to say how the job that it dispatched ended
+        assert [job.state for job in SiteJobs(server).now()][3] == "running"
 
 
 def test_a_name_that_is_none_leads_to_no_folder(bank: Kit) -> None:

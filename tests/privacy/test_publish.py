@@ -14,12 +14,16 @@ from torch import Tensor
 
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
+from tests.privacy.lifetime.ledgers import NODES
+from tests.privacy.lifetime.ledgers import ledger as lifetime_ledger
 from tests.privacy.planned import job, planned
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.ledger import Budget
 from veilgraph.privacy.publish import NoisedPublisher, clip_rows
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import PartyStore
@@ -178,6 +182,22 @@ def test_a_budget_is_told_in_training_steps(ledger: Ledger) -> None:
         while ledger.room(door.plan.event):  # type: ignore[arg-type]
             door.embeddings(rows(4, 4), 0)
         assert "0 more releases fit the budget of A and an inference needs 1" in door.refusal()
+        assert "privacy.epsilon_total" in door.refusal()
+
+
+def test_who_has_no_room_over_all_runs_is_told_of_that_limit(tmp_path: Path) -> None:
+    """A larger ε of the run would only need more of it."""
+    lifetime = lifetime_ledger(tmp_path / "lifetime", Budget(epsilon=2.0))
+    account = Account(lifetime, lifetime.keys(NODES), 1e-4, "0" * 64, "job")
+    with (
+        Ledger.open(tmp_path / "ledger.jsonl", 1e-4, 30.0, job="0" * 64, lifetime=account) as opened,
+        publisher(opened, noise_multiplier=5) as door,
+    ):
+        assert door.refusal() == ""
+        while opened.room(door.plan.event):  # type: ignore[arg-type]
+            door.embeddings(rows(4, 4), 0)
+        assert "limits.max_epsilon at A" in door.refusal()
+        assert "epsilon_total" not in door.refusal()
 
 
 def test_without_noise_nothing_is_paid_and_short_rows_pass_as_they_are() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.core.wording import argument
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.job import JobSettings
@@ -90,8 +91,7 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
     files = run.party(party).views() if run.party_path(party).is_dir() else []
     if not files:
         raise RunError(
-            f"{run.path} has no recorded view of {party}; train the job again with: veilgraph train JOB.yaml "
-            "--record-views"
+            f"{run.path} has no recorded view of {party}; train the job again with {argument('record_views', 'True')}"
         )
     everything = [seen for number, path in enumerate(files) for seen in read_view(path, number)]
     own = tuple(seen for seen in everything if seen.sender == seen.receiver)

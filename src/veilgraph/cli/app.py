@@ -21,6 +21,7 @@ from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
 from veilgraph.core.former import FormerName
+from veilgraph.core.wording import OPTIONS
 from veilgraph.core.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def reported() -> Iterator[None]:
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
         warnings.filterwarnings("default", category=FormerName)
         warnings.showwarning = _showing(warnings.showwarning)
-        before = LOG.set(None)
+        before, options = LOG.set(None), OPTIONS.set(True)
         try:
             yield
         except VeilgraphError as error:
@@ -198,6 +199,7 @@ def reported() -> Iterator[None]:
             raise typer.Exit(INTERRUPTED) from interrupt
         finally:
             LOG.reset(before)
+            OPTIONS.reset(options)
 
 
 def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.wording import argument
 
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
@@ -119,7 +120,7 @@ def fresh_folder(path: Path) -> Path:
         OSError: it cannot be made.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} exists and is not an empty directory; choose another --out or remove it")
+        raise RunError(f"{path} exists and is not an empty directory; choose another {argument('out')} or remove it")
     check_private(private_folder(path))
     return path
 

@@ -53,4 +53,4 @@ def load_facts(path: Path) -> Record:
 
 
 def _damaged(path: Path, error: Exception) -> RunError:
-    return RunError(f"{path}: missing or damaged ({error}); delete it and --resume, or train again")
+    return RunError(f"{path}: missing or damaged ({error}); delete it and resume, or train again")

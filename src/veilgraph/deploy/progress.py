@@ -123,15 +123,16 @@ class SiteJobs:
         """
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
         folders = [self._kit.path / "storage" / "jobs"] if self._kit.kind == "server" else [self._kit.path]
-        jobs = [self._job(path.name, path.name in running) for folder in folders for path in _job_folders(folder)]
+        site = "" in running
+        jobs = [self._job(path.name, path.name in running, site) for folder in folders for path in _job_folders(folder)]
         return tuple(sorted(jobs, key=lambda job: (job.submitted, job.job_id), reverse=True))
 
-    def _job(self, job_id: str, running: bool) -> SiteJob:
+    def _job(self, job_id: str, running: bool, site: bool) -> SiteJob:
         if job_id in self._ended and not running:
             return self._ended[job_id]
         log = self._kit.path / job_id / "log.txt"
         text, grown = _tail(log), _modified(log)
-        said, facts = self._said(job_id)
+        said, facts = self._said(job_id, site)
         state: State = "running" if running else said or ("submitted" if grown is None else _state(text))
         name, submitted = facts.get("name"), facts.get("submit_time")
         epoch, last = epochs_said(text)
@@ -148,15 +149,20 @@ class SiteJobs:
             self._ended[job_id] = job
         return job
 
-    def _said(self, job_id: str) -> tuple[State | None, dict[str, Any]]:
-        """What the server keeps of a job's state; elsewhere its log says it. And the job's facts."""
+    def _said(self, job_id: str, site: bool) -> tuple[State | None, dict[str, Any]]:
+        """What the server keeps of a job's state; elsewhere its log says it. And the job's facts.
+
+        A job whose process has ended, or is about to begin, runs until the server's site has said how it ended.
+        """
         if self._kit.kind != "server":
             return None, _read(self._kit.path / job_id / "meta.json")
         facts = _read(self._kit.path / "storage" / "jobs" / job_id / "meta")
         status = str(facts.get("status", ""))
         if status.startswith("FINISHED"):
             return _SERVERS_WORD.get(status, "failed"), facts
-        return ("stopped" if status in _SERVER_RUNS else "submitted"), facts
+        if status in _SERVER_RUNS:
+            return ("running" if site else "stopped"), facts
+        return "submitted", facts
 
 
 def epochs_said(log: str) -> tuple[int | None, int | None]:

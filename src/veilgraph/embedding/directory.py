@@ -31,6 +31,7 @@ from torch import Tensor
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
+from veilgraph.core.wording import argument
 from veilgraph.embedding.settings import EmbedJob, read_embed_job, write_embed_job
 from veilgraph.graph.ids import pack_ids, unpack_ids
 
@@ -60,7 +61,7 @@ class EmbeddingDirectory:
             write_embed_job(job, path / "job.yaml")
             private_folder(path / "private")
         except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
+            raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
         return cls(path)
 
     @classmethod
@@ -71,7 +72,7 @@ class EmbeddingDirectory:
             RunError: there is none, it was cut off, others may use it, or a published file is not what was written.
         """
         if not (path / "private" / _DONE).is_file():
-            raise RunError(f"{path}: no complete embeddings are here; embed anew, with another --out")
+            raise RunError(f"{path}: no complete embeddings are here; embed anew, with another {argument('out')}")
         check_private(path)
         found = cls(path)
         try:

@@ -218,6 +218,11 @@ class Ledger:
             lifetime = None if self._lifetime is None else self._lifetime.room(event)
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
+    def is_lifetime_spent(self, event: Event, releases: int) -> bool:
+        """Whether what was ever released, in all runs together, leaves no room for so many such releases."""
+        room = None if self._lifetime is None else self._lifetime.room(event)
+        return room is not None and room < releases
+
     def reserved(self, event: Event, channel: str) -> int:
         """How many such releases are paid for and not used yet."""
         with self._lock:

@@ -130,7 +130,7 @@ class LedgerFile:
             RunError: it could not be written, now or before. The file is closed for good.
         """
         if self._file is None:
-            raise RunError(f"{self.path}: closed, or a write failed; nothing may be released without it. Use --resume")
+            raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
         entry = LedgerEntry(
             time=datetime.now(UTC).isoformat(timespec="milliseconds"),
             step=step,
@@ -147,7 +147,7 @@ class LedgerFile:
         except OSError as error:
             self.close()
             raise RunError(
-                f"{self.path}: cannot be written ({error}), so nothing was released; make room on the disk and --resume"
+                f"{self.path}: cannot be written ({error}), so nothing was released; make room on the disk and resume"
             ) from error
         self._head = digest(line)
 

@@ -195,9 +195,18 @@ class NoisedPublisher(Publisher):
         room = self._room()
         if room is None or room >= self.plan.inference:
             return ""
+        way_out = (
+            "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+        )
+        ledger, event = self._ledger, self._event
+        if ledger is not None and event is not None and ledger.is_lifetime_spent(event, self.plan.inference):
+            way_out = (
+                f"allow a larger limits.max_epsilon at {self.plan.party}, where it is of all that was ever released "
+                "(veilgraph budget JOB --party), or have a new run add more noise"
+            )
         return (
             f"{room} more releases fit the budget of {self.plan.party} and an inference needs {self.plan.inference}; "
-            "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
+            f"{way_out}"
         )
 
     @override

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from pydantic import Field, ValidationError
@@ -159,10 +159,13 @@ def refusal(
             limits, job, party, epsilon, besides or {}, common_nodes
         ),  # the longest last: its end is what may be cut off
     ]
+    return joined(reasons) or None
+
+
+def joined(reasons: Iterable[str | None]) -> str:
+    """Reasons for a refusal in one line of at most ``REASON_CHARACTERS``, which shows where its end was cut off."""
     text = "; ".join(reason for reason in reasons if reason)
-    if len(text) > REASON_CHARACTERS:
-        text = text[: REASON_CHARACTERS - 1] + "…"
-    return text or None
+    return text if len(text) <= REASON_CHARACTERS else text[: REASON_CHARACTERS - 1] + "…"
 
 
 def too_few(limits: LimitSettings, common_nodes: int) -> str | None:

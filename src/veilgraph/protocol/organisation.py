@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.agreement import Hello, agree_with_people
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import REASON_CHARACTERS, LimitSettings, refusal
+from veilgraph.protocol.limits import LimitSettings, joined, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
 from veilgraph.tables.edge_settings import EdgeSettings, beyond_own_edge, says_hops, says_weights
@@ -99,7 +99,7 @@ class Organisation:
             return reason
         if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
             why = "ε is of one node's features, which must be made of that node's own row alone: "
-            return (why + "; ".join(reasons))[:REASON_CHARACTERS]
+            return joined([why + "; ".join(reasons)])
         besides = paradigm_of(job).told_by_tables(job, features)
         return refusal_of_limits(self.settings.limits, job, party, nodes, besides)
 
@@ -131,7 +131,7 @@ def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -
         return f"{place} gives edges weights, and model.edge_weights=false says that all count alike; {way_out}"
     if party in job.per_edge and (reasons := beyond_own_edge(edges)):
         why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
-        return (why + "; ".join(reasons))[:REASON_CHARACTERS]
+        return joined([why + "; ".join(reasons)])
     return None
 
 
@@ -241,7 +241,7 @@ def agree_on_job(
     reasons = [refuses]
     if organisation is not None:
         reasons.append(organisation.refusal(settings) or "")
-    mine = Hello(job=settings.hash(), refuses="; ".join(filter(None, reasons))[:REASON_CHARACTERS], mark=mark)
+    mine = Hello(job=settings.hash(), refuses=joined(reasons), mark=mark)
     consent = None if organisation is None else organisation.consent
     if consent is None or mine.refuses:
         return agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)

@@ -192,7 +192,7 @@ class Role(ABC):
         if {name: live.shape for name, live in tensors.items()} != {name: old.shape for name, old in saved.items()}:
             raise RunError(
                 f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
-                "party's own run, or delete the checkpoint and --resume"
+                "party's own run, or delete the checkpoint and resume"
             )
         for name, live in tensors.items():
             live.copy_(saved[name])

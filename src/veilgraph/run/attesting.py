@@ -13,7 +13,7 @@ remind of what it said. Nothing of the data has been sent by then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
@@ -31,7 +31,7 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.run.evidence import Beginning, EvidenceFile, difference
 from veilgraph.run.heard import Stand, Stands
 
@@ -156,9 +156,8 @@ class Attesting:
             reasons.append(self._stands.fault_of_memory(party, opening.lifetime_heard))
             if party != SERVER:
                 reasons.append(self._stands.fault_of(party, opening.lifetime))
-        refuses = "; ".join(filter(None, reasons))
         statements = {party: opening.statement for party, opening in openings.items()}
-        self._countersign(link, _VERDICT, statements, refuses)
+        self._countersign(link, _VERDICT, statements, reasons)
         self._stands.keep({party: opening.lifetime for party, opening in openings.items()})
         self.opened = True
 
@@ -175,14 +174,14 @@ class Attesting:
         told = self._exchange(link, _STATEMENT, Opening, said)
         statements = {party: opening.statement for party, opening in told.items()}
         reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
-        self._countersign(link, _HEARD, statements, "; ".join(filter(None, reasons)))
+        self._countersign(link, _HEARD, statements, reasons)
         self._stands.keep({party: opening.lifetime for party, opening in told.items()})
 
     def _countersign(
-        self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], refuses: str
+        self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], reasons: Iterable[str]
     ) -> None:
         """Gives the others countersignatures, or refuses; and keeps what was heard, if nobody does."""
-        refuses = "".join(letter if letter.isprintable() else "?" for letter in refuses)[:REASON_CHARACTERS]
+        refuses = "".join(letter if letter.isprintable() else "?" for letter in joined(reasons))
 
         def verdict(party: PartyId) -> Verdict:
             statement = statements[party]

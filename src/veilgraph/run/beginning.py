@@ -6,6 +6,7 @@ from pathlib import Path
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
+from veilgraph.core.wording import resuming
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import BEGINNING
@@ -35,9 +36,7 @@ def check_beginning(settings: JobSettings, earlier: Path) -> RunDirectory:
             value=str(earlier),
         )
     if run.summary is None or not run.party(SERVER).model_path.is_file():
-        raise RunError(
-            f"{earlier} is not a complete run with the server's part; finish it with: veilgraph resume {earlier}"
-        )
+        raise RunError(f"{earlier} is not a complete run with the server's part; finish it with: {resuming(earlier)}")
     return run
 
 

@@ -19,7 +19,7 @@ from veilgraph.protocol.agreement import PROTOCOL_VERSION, one_line
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.preparing import kept_identity
 from veilgraph.run.run_directory import RunDirectory
@@ -104,7 +104,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
         request = requested(job_id, settings, "train", resume=False)
         aligns = settings.is_aligned and not _is_aligned(path, own.settings.party)
         reasons.append(Consent(counted, consent, request, runs).against(aligns=aligns))
-    return "; ".join(filter(None, reasons))[:REASON_CHARACTERS]
+    return joined(reasons)
 
 
 def _is_aligned(path: Path, party: PartyId) -> bool:

@@ -187,11 +187,11 @@ def _epoch(path: Path) -> int:
 def _point(path: Path) -> Point:
     facts = load_facts(path)
     if not {"judgement", "stopped"} <= facts.keys():
-        raise RunError(f"{path}: damaged (no judgement in it); delete it and --resume")
+        raise RunError(f"{path}: damaged (no judgement in it); delete it and resume")
     try:
         return Point(int(facts.get("number", 0)), _epoch(path), str(facts.get("session", "")))
     except (TypeError, ValueError) as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and --resume, or train again") from error
+        raise RunError(f"{path}: damaged ({error}); delete it and resume, or train again") from error
 
 
 def _begun(path: Path) -> Point:
@@ -199,7 +199,7 @@ def _begun(path: Path) -> Point:
         facts = json.loads(path.read_text(encoding="utf-8"))
         return Point(int(facts["number"]), 0, str(facts["session"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+        raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
 
 
 def _has_weights(model: Path) -> bool:

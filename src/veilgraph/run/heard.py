@@ -94,7 +94,7 @@ class Stands:
             return (
                 f"{party} brings another ledger of all that it released than {self._party} heard of, which had "
                 f"{told.lines} lines: put back {party}'s ledger; or, if {party} brings other data, of which nothing "
-                f"was released before, delete at {self._party}: {self._path(party)}"
+                f"was released before, have {self._party} delete {self._shown(party)} in its kit"
             )
         if now.lines < told.lines:
             return (
@@ -117,12 +117,17 @@ class Stands:
         if mine != heard:
             return (
                 f"{party} heard of a ledger of {self._party} with {heard.lines} lines that is not this one: it is an "
-                f"older copy, or went on by itself; put back the newest of {lines.folder}"
+                f"older copy, or went on by itself; put back its newest copy"
             )
         return ""
 
     def _path(self, party: PartyId) -> Path | None:
         return None if self._folder is None else self._folder / f"{party}.json"
+
+    def _shown(self, party: PartyId) -> str:
+        """That file for all to read: where the kit lies is its owner's own."""
+        path = self._path(party)
+        return "" if path is None else "/".join(path.parts[-3:])
 
 
 def _stand(lines: Lines, count: int) -> Stand:

@@ -238,7 +238,7 @@ def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[by
     if code < 0:
         end = (
             f"was killed by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory; a training goes on "
-            "with --resume"
+            "when it is resumed"
         )
     else:
         output.seek(0)

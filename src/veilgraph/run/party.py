@@ -66,7 +66,9 @@ def run_party(part: Part, link: Link, recorder: RecordedLink) -> None:
             sitting.tell()
             return
         with _published(part, aligned) as (aligned, sitting.publisher):
+            _log_lifetime(part)
             compute(sitting, aligned)
+            _log_lifetime(part)
 
 
 @contextmanager
@@ -122,6 +124,12 @@ def _aligned(sitting: Sitting) -> Aligned:
         aligned = Aligned(graph=graph, ids=store.ids())
     sitting.record.note()
     return aligned
+
+
+def _log_lifetime(part: Part) -> None:
+    """What all of the party's releases come to, in its own log: a refusal tells the others less."""
+    if part.lifetime is not None and part.settings.adds_noise:
+        log.info("%s", part.lifetime)
 
 
 @contextmanager

@@ -37,7 +37,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -53,6 +52,7 @@ from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
+from veilgraph.core.wording import argument, resuming
 from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
@@ -89,14 +89,14 @@ class RunDirectory:
         """
         if (path / "job.yaml").is_file():
             raise RunError(
-                f"{path} is a run already; go on with it (veilgraph resume {shlex.quote(str(path))}), choose another "
-                "--out or remove it"
+                f"{path} is a run already; go on with it ({resuming(path)}), choose another "
+                f"{argument('out')} or remove it"
             )
         try:
             fresh_folder(path)
             write_job(settings, path / "job.yaml")
         except OSError as error:
-            raise RunError(f"{path}: cannot be written ({error}); choose another --out") from error
+            raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
         return cls(path)
 
     @classmethod
@@ -180,7 +180,7 @@ class RunDirectory:
         if (summary := self.summary) is not None:
             return summary
         if not self.settings.data.is_apart:
-            raise RunError(f"{self.path} is not a complete run; finish it with: veilgraph resume {self.path}")
+            raise RunError(f"{self.path} is not a complete run; finish it with: {resuming(self.path)}")
         knows = self.settings.scoring
         if not any(self.party_path(party).is_dir() for party in knows):
             raise RunError(
@@ -250,9 +250,9 @@ def _parse(content: bytes, path: Path) -> Record:
     try:
         record = json.loads(content)
     except ValueError as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and --resume") from error
+        raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
     if not isinstance(record, dict):
-        raise RunError(f"{path}: damaged (it has no mapping); delete it and --resume")
+        raise RunError(f"{path}: damaged (it has no mapping); delete it and resume")
     return record
 
 

@@ -101,6 +101,13 @@ class Lifetime:
         self._read = _Read()
         self._look()
 
+    def __str__(self) -> str:
+        """What it comes to, for its owner."""
+        total, about, most = self.total(), self.about, self.budget.epsilon
+        said = "" if about is None else f", unit {about.unit}, {about.neighbours}"
+        limit = "" if math.isinf(most) else f" of limits.max_epsilon={most:g}"
+        return f"ever released of a node: a total ε of {total:.6g}{limit} (δ = {self.delta:g}{said}; {self.path})"
+
     @property
     def path(self) -> Path:
         """Of the file."""

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from veilgraph import __version__
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
+from veilgraph.core.wording import argument
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import find
@@ -78,7 +79,7 @@ def write_html(path: Path, content: str) -> None:
     try:
         write_whole(path, content.encode())
     except OSError as error:
-        raise RunError(f"{path}: the page cannot be written ({error}); choose another --out") from error
+        raise RunError(f"{path}: the page cannot be written ({error}); choose another {argument('out')}") from error
 
 
 @cache
