@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.tables.writing import write
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.edge_settings import EdgeSettings, says_weights
+from veilgraph.tables.feature_settings import beyond_own_row
 
 LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
 
@@ -54,6 +56,41 @@ def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tm
     }
     assert "# party files" in out.read_text()
     assert veilgraph("check", out).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("unit", "bound"), [("edge", ()), ("node", ("--degree-bound", "20")), ("node-edges", ("--degree-bound", "20"))]
+)
+def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, unit: str, bound: tuple[str, ...]) -> None:
+    """Up to the limit for life, and not beyond it; with every decision by an option."""
+    files = []
+    for party, tables in export(tmp_path / "exports", customers=100).items():
+        files.append(tmp_path / f"{party}.yaml")
+        words: list[str | Path] = [
+            "data",
+            "init",
+            *tables,
+            "--out",
+            files[-1],
+            "--party",
+            party,
+            "--ids",
+            "strip,lower",
+        ]
+        words += ["--protect", unit, "--epsilon", "4", "--as-of", "2024-04-15", *(LABEL if party == "bank" else ())]
+        columns = re.findall(r"--range (.+):LOW:HIGH", veilgraph(*words).stdout)
+        assert bool(columns) == (unit != "edge")
+        ranges = [word for column in columns for word in ("--range", f"{column}:-1:1e6")]
+        said = veilgraph(*words, *ranges, "--replace")
+        assert "--range" not in said.stdout
+        settings = read_party_settings(files[-1])
+        assert (settings.limits.max_epsilon, settings.limits.epsilon_unit) == (4.0, unit)
+        assert bool(beyond_own_row(settings.nodes.features, "none")) == (unit == "edge")
+        if party == "bank":
+            assert [each.normalize for each in settings.edges] == ["mean" if unit == "node" else None]
+    assert "refuses" not in init(*files, "--out", tmp_path / "job.yaml", "--protect", unit, *bound)
+    said = init(*files, "--out", tmp_path / "more.yaml", "--protect", unit, "--epsilon", "5", *bound)
+    assert "shop.yaml refuses such a job: limits.max_epsilon=4" in said
 
 
 def test_names_alone_are_of_holders_elsewhere(tmp_path: Path) -> None:

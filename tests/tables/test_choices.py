@@ -144,6 +144,10 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
         (("--leave-out", "Nix"), "--leave-out Nix"),
         (("--ends", "Nix:Kunde_ID"), "--ends Nix:Kunde_ID"),
         (("--ends", "Kunde_ID"), "--ends Kunde_ID"),
+        (("--range", "Segment:0:1"), "--range Segment"),
+        (("--range", "Einkommen:1:1"), "--range Einkommen:1:1"),
+        (("--range", "Einkommen:0:inf"), "--range Einkommen:0:inf"),
+        (("--range", "Einkommen:5"), "--range Einkommen:5"),
     ],
 )
 def test_bad_decisions_are_refused_and_nothing_is_written(messy, tmp_path, options, words):

@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # seconds to import
     from veilgraph.protocol.preset import Choice
     from veilgraph.tables.describe import PartyDescription
 
+Unit = Literal["edge", "node", "node-edges", "label"]
+
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
 """Data sets that come divided, and a setting of how."""
@@ -130,6 +132,27 @@ def init_command(
             help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
         ),
     ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="COLUMN:LOW:HIGH",
+            help="Numbers that a column can have, which become 0 to 1; may be given several times.",
+        ),
+    ] = None,
+    protect: Annotated[
+        Unit | None,
+        typer.Option(
+            help="What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's, "
+            "as such jobs ask for. With --epsilon.",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            metavar="E", min=0.001, help="Limit for life on the total ε of what --protect names, over all jobs."
+        ),
+    ] = None,
     replace: Replace = False,
 ) -> None:
     """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
@@ -139,6 +162,11 @@ def init_command(
     from veilgraph.tables.guess import guess  # noqa: PLC0415
     from veilgraph.tables.sampling import sample  # noqa: PLC0415
 
+    if (protect is None) != (epsilon is None):
+        raise typer.BadParameter(
+            "--protect says what a limit is about and --epsilon how much it allows; give both or neither",
+            param_hint="--protect" if epsilon is None else "--epsilon",
+        )
     check_new(out, replace=replace)
     choices = Choices.read(
         id=id_column,
@@ -151,10 +179,12 @@ def init_command(
         encoding=encoding,
         left_out=tuple(leave_out or ()),
         ends=tuple(ends or ()),
+        ranges=tuple(ranges or ()),
+        protect=protect,
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    text = drafted.text + _limits(accept or [])
+    text = drafted.text + _limits(accept or [], protect, epsilon)
     parse_party_text(text, str(out))
     write_whole(out, text.encode())
     for decision in drafted.decisions:
@@ -162,14 +192,21 @@ def init_command(
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
-def _limits(paradigms: Sequence[str]) -> str:
-    """What a party file accepts of default jobs of some paradigms; nothing where that is the default."""
+def _limits(paradigms: Sequence[str], protect: Unit | None, epsilon: float | None) -> str:
+    """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
+
+    A name that a job's ε bounds need not be accepted.
+    """
     from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
     from veilgraph.samples.organisations import accepting  # noqa: PLC0415
 
     jobs = [parse_job({"paradigm": each, "data": {"feature_scaling": "standard"}}, "--accept") for each in paradigms]
-    found = accepting(*jobs) if jobs else {}
-    return f"# what default jobs reveal: {', '.join(paradigms)}\n{yaml.safe_dump(found)}" if found else ""
+    limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
+    comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
+    if protect is not None:
+        comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
+        limits |= {"max_epsilon": epsilon, "epsilon_unit": protect}
+    return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 
 def _is_party_file(file: Path) -> bool:

@@ -112,6 +112,16 @@ class SampledPublisher(Publisher):
         return math.inf if self._ledger is None or self._ledger.budget is None else self._ledger.budget
 
     @override
+    def refusal(self) -> str:
+        left = self._left()
+        if self._account is None or left == 0 or self._account.has_room(self.plan.event, left):
+            return ""
+        return (
+            f"limits.max_epsilon, over all that it ever released, has no room for {left} rounds of training; allow "
+            "more there (veilgraph budget JOB --party), or have a new run add more noise or make fewer (train.epochs)"
+        )
+
+    @override
     def affordable_steps(self) -> int | None:
         return None if self._ledger is None else self._left()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Final, Literal, Self
 
@@ -12,6 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.tables.file_settings import FormatSettings
 
 RANDOM: Final = "random"
+Unit = Literal["edge", "node", "node-edges", "label"]
 _ALIKE: Final = ("strip", "lower")
 
 
@@ -39,6 +43,8 @@ class Choices:
         encoding: of text that is not UTF-8.
         left_out: columns that are no features.
         ends: pairs of columns, the source and the target of a file of edges.
+        ranges: column → the least and the largest value that its numbers can have.
+        protect: what an ε is to be about, and so must be made of its own row alone.
     """
 
     id: str | None = None
@@ -51,6 +57,18 @@ class Choices:
     encoding: str | None = None
     left_out: frozenset[str] = frozenset()
     ends: tuple[tuple[str, str], ...] = ()
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    protect: Unit | None = None
+
+    @property
+    def of_own_row(self) -> bool:
+        """Whether a node's features are to be made of its own row alone."""
+        return self.protect in ("node", "node-edges")
+
+    @property
+    def of_own_edge(self) -> bool:
+        """Whether an edge's weight is to be made of its own row alone."""
+        return self.protect in ("edge", "node-edges")
 
     @classmethod
     def read(
@@ -66,6 +84,8 @@ class Choices:
         encoding: str | None = None,
         left_out: tuple[str, ...] = (),
         ends: tuple[str, ...] = (),
+        ranges: tuple[str, ...] = (),
+        protect: Unit | None = None,
     ) -> Self:
         """From texts, as a command is given them.
 
@@ -88,6 +108,8 @@ class Choices:
             encoding,
             frozenset(left_out),
             tuple(map(_ends, ends)),
+            dict(map(_range, ranges)),
+            protect,
         )
 
 
@@ -103,6 +125,17 @@ def _ends(text: str) -> tuple[str, str]:
         case [source, target] if source and target and source != target:
             return source, target
     raise ConfigError(f"--ends {text}: is not SOURCE:TARGET, two columns of a file of edges, as in buyer:seller")
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    column, *ends = text.rsplit(":", 2)
+    with suppress(ValueError):
+        low, high = map(float, ends)
+        if column and low < high and math.isfinite(high - low):
+            return column, (low, high)
+    raise ConfigError(
+        f"--range {text}: is not COLUMN:LOW:HIGH, the least and the largest number that it can have, as in age:0:120"
+    )
 
 
 def _split(text: str) -> SplitByDate | Literal["random"]:

@@ -20,6 +20,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORDS: Final = frozenset({"null", "Null", "NULL"})
 _SINCE: Final = "2020-01-01"
 _AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2}"
+_EACH_AT_RANDOM: Final = "split: {train: 0.6, val: 0.2, test: 0.2, stratify: false}"
 _NONE: Final = Choices()
 
 
@@ -100,6 +101,11 @@ class _Drafting:
 
     def _check_left_out(self) -> None:
         columns = [column for each in self._found.nodes for column in each.others]
+        numbers = [column for column in columns if column.kind == "number"]
+        for name in sorted(self._choices.ranges.keys() - {each.name for each in numbers}):
+            raise DataError(
+                f"{self._first.sample.path}: --range {name}: no column of numbers has that name; {named(numbers)}"
+            )
         for name in sorted(self._choices.left_out - {each.name for each in columns}):
             raise DataError(
                 f"{self._first.sample.path}: --leave-out {name}: no file of nodes has that column; {named(columns)}"
@@ -152,9 +158,9 @@ class _Drafting:
             if column.name in self._choices.left_out:
                 yield f"# {name}: left out, as --leave-out says"
             elif column.kind == "number":
-                yield f"- {{columns: {name}{', missing: mean' if missing else ''}}}"
+                yield self._number(column, name, missing=missing)
             elif column.kind == "boolean":
-                yield f"- {{columns: {name}, boolean: true{', missing: mean' if missing else ''}}}"
+                yield f"- {{columns: {name}, boolean: true{self._filled(missing)}}}"
             elif column.kind == "date":
                 yield self._date(column, name, missing=missing)
             elif column.has_thousands:  # 1.500,50 and 2,5; 1.500 alone is a number, of another size
@@ -171,6 +177,25 @@ class _Drafting:
                 why = "no value" if column.kind == "nothing" else f"{len(column.distinct)} different texts"
                 yield f"# {name}: left out, as it has {why}"
 
+    def _filled(self, missing: bool, range_: tuple[float, float] = (0, 0)) -> str:
+        """What a missing number is; a mean is of all rows."""
+        if not missing or not self._choices.of_own_row:
+            return ", missing: mean" if missing else ""
+        low, high = range_
+        return ", missing: zero" if low <= 0 <= high else f", missing: {low:g}"
+
+    def _number(self, column: SampledColumn, name: str, *, missing: bool) -> str:
+        if column.name in self._choices.ranges:
+            low, high = range_ = self._choices.ranges[column.name]
+            return f"- {{columns: {name}{self._filled(missing, range_)}, scale: {{low: {low:g}, high: {high:g}}}}}"
+        if not self._choices.of_own_row:
+            return f"- {{columns: {name}{self._filled(missing)}}}"
+        self._decide(
+            f"{column.name}: which numbers can it have, from what it means and not from these tables? They become "
+            f"0 to 1, or large ones outweigh all else (--range {column.name}:LOW:HIGH)"
+        )
+        return f"- {{columns: {name}{self._filled(missing)}}}  # decide: scale: {{low: ..., high: ...}}"
+
     def _date(self, column: SampledColumn, name: str, *, missing: bool) -> str:
         since = self._choices.as_of or _SINCE
         unsettled = [] if self._choices.as_of else ["since when"]
@@ -180,7 +205,7 @@ class _Drafting:
             unsettled.append(f"which format: {' or '.join(column.formats)}")
             self._decide(f"date {name}: is it written {' or '.join(column.formats)}?")
         comment = f"  # decide: {', and '.join(unsettled)}" if unsettled else ""
-        known = ", missing: mean" if missing else ""
+        known = self._filled(missing)
         return f"- {{columns: {name}, date: {{days_since: {since}{_format(column)}}}{known}}}{comment}"
 
     def _labels(self) -> Iterator[str]:
@@ -227,11 +252,15 @@ class _Drafting:
             yield f"split: {{column: {_text(self._found.split.name)}}}"
         elif choice is None:
             yield "# decide: at random, or by a date: {by: ..., train_before: 2024-05-01, val_before: 2024-06-01}"
-            yield _AT_RANDOM
+            yield self._at_random()
             by = next(filter(None, map(_by_date, dates)), "COLUMN:DATE:DATE")
             self._decide(f"nodes.split: at random, or by a date? (--split random, --split {by})")
         else:
-            yield _AT_RANDOM
+            yield self._at_random()
+
+    def _at_random(self) -> str:
+        """By classes, who is trained on hangs on all labels."""
+        return _EACH_AT_RANDOM if self._choices.protect in ("label", "node-edges") else _AT_RANDOM
 
     def _edges(self, edges: Edges) -> Iterator[str]:
         lines = [*self._file(edges.sample)]
@@ -241,7 +270,8 @@ class _Drafting:
         if edges.relation is not None:
             kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
             lines.append(f"relation: {{column: {_text(edges.relation.name)}, weights: {{{kinds}}}}}")
-        if edges.weight is not None or edges.relation is not None:  # else every row weighs 1 already
+        weighs = edges.weight is not None or edges.relation is not None  # else every row weighs 1 already
+        if weighs and not self._choices.of_own_edge:
             lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
         for date in edges.dates[:1]:
             name, day = _text(date.name), self._choices.as_of

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
@@ -32,6 +33,7 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import epsilon, price
 from veilgraph.privacy.lifetime.ledger import Budget
+from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.privacy.publish_sampled import CHANNEL, SampledPublisher
 from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.aligning import split_by_labels
@@ -203,6 +205,24 @@ def test_tables_pay_for_life_and_a_limit_that_holds_needs_no_name_in_leakage(tmp
     assert run.summary["privacy"].keys() == set(settings.data.names)
     folder = parties["A"].parent / "ledger"
     assert any(CHANNEL in path.read_text(encoding="utf-8") for path in folder.iterdir() if path.is_file())
+
+
+def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tmp_path: Path) -> None:
+    settings = job({"data": {"feature_scaling": "none"}})
+    plan = settings.training_plan
+    assert plan is not None
+    parties = export(tmp_path, settings)
+    train(over(parties, settings), tmp_path / "run")
+    cost, delta = price(plan.event, plan.steps, plan.settings.delta), plan.settings.delta
+    content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
+    content["limits"] |= {"max_epsilon": (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2}
+    parties["A"].write_text(yaml.safe_dump(content), encoding="utf-8")
+    ledgers = {name: file.parent / "ledger" / FILE for name, file in parties.items()}
+    before = {name: path.read_bytes() for name, path in ledgers.items()}
+    another = settings.model_copy(update={"name": "another"})
+    with pytest.raises(ConfigError, match=r"A refuses the job: limits\.max_epsilon"):
+        train(over(parties, another), tmp_path / "another")
+    assert {name: path.read_bytes() for name, path in ledgers.items()} == before
 
 
 def test_tables_whose_split_or_features_hang_on_other_nodes_take_no_part(tmp_path: Path) -> None:

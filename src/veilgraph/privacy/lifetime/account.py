@@ -40,6 +40,10 @@ class Account:
         """Whether all nodes have paid for that very release."""
         return self.lifetime.has_paid(channel, content, self.keys)
 
+    def has_room(self, event: Event, count: int) -> bool:
+        """Whether the budget allows so many more releases of all nodes, composed as one training's rounds are."""
+        return self.lifetime.has_room(event, count, self.keys, self.delta)
+
     def room(self, event: Event) -> int | None:
         """How many more releases of all nodes the budget allows; None without a budget."""
         return self.lifetime.room(event, self.keys, self.delta)

@@ -202,6 +202,12 @@ class Lifetime:
                 low, high = (middle, high) if self._fits(event, middle, keys, delta) else (low, middle)
             return low
 
+    def has_room(self, event: Event, count: int, keys: Keys, delta: float | None) -> bool:
+        """Whether the budget allows so many more releases, paid for together."""
+        with self._lock, self._lines.held():
+            self._look()
+            return self._fits(event, count, keys, delta)
+
     def booked(self, costs: Sequence[Event]) -> Event:
         """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
 
