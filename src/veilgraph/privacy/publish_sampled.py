@@ -117,7 +117,7 @@ class SampledPublisher(Publisher):
         if self._account is None or left == 0 or self._account.has_room(self.plan.event, left):
             return ""
         return (
-            f"limits.max_epsilon, over all that it ever released, has no room for {left} rounds of training; allow "
+            f"limits.max_epsilon has no room for {left} rounds of training, beside all that was ever released; allow "
             "more there (veilgraph budget JOB --party), or have a new run add more noise or make fewer (train.epochs)"
         )
 

@@ -220,7 +220,7 @@ def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tm
     ledgers = {name: file.parent / "ledger" / FILE for name, file in parties.items()}
     before = {name: path.read_bytes() for name, path in ledgers.items()}
     another = settings.model_copy(update={"name": "another"})
-    with pytest.raises(ConfigError, match=r"A refuses the job: limits\.max_epsilon"):
+    with refused(ConfigError, party="A", key="limits.max_epsilon"):
         train(over(parties, another), tmp_path / "another")
     assert {name: path.read_bytes() for name, path in ledgers.items()} == before
 
