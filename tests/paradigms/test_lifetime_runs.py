@@ -104,9 +104,13 @@ def test_without_a_limit_everything_is_counted_and_nothing_refused(tmp_path: Pat
     assert 1.5 < ledger(settings).total() < 3
 
 
-@pytest.mark.parametrize(("unit", "who"), [("row", "one"), ("node", "near"), ("edge", "all")])
+@pytest.mark.parametrize(
+    ("unit", "who"), [("row", "one"), ("node", "near"), ("edge", "all"), ("node-edges", "all"), ("node in hops", "all")]
+)
 def test_changed_nodes_alone_pay(tmp_path: Path, unit: str, who: str) -> None:
-    more = {} if unit == "row" else {"unit": unit, "degree_bound": 4, "neighbours": "replacement"}
+    more: dict[str, Any] = {} if unit == "row" else {"unit": unit, "degree_bound": 4, "neighbours": "replacement"}
+    if unit in ("node-edges", "node in hops"):
+        more |= {"unit": unit.split(maxsplit=1)[0], "degree_bound": 60, "aggregation": {"hops": 1, "dim": 4}}
     settings = job(tmp_path / "data", 2.0, **more)
     first = train(settings, tmp_path / "first")
     node = changed(settings, 30)
