@@ -81,8 +81,7 @@ def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, uni
         columns = re.findall(r"--range (.+):LOW:HIGH", veilgraph(*words).stdout)
         assert bool(columns) == (unit != "edge")
         ranges = [word for column in columns for word in ("--range", f"{column}:-1:1e6")]
-        said = veilgraph(*words, *ranges, "--replace")
-        assert "--range" not in said.stdout
+        assert "--range" not in veilgraph(*words, *ranges, "--replace").stdout
         settings = read_party_settings(files[-1])
         assert (settings.limits.max_epsilon, settings.limits.epsilon_unit) == (4.0, unit)
         assert bool(beyond_own_row(settings.nodes.features, "none")) == (unit == "edge")

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from veilgraph.deploy.guard import hooks, orphans, sockets
+from veilgraph.deploy.guard import hooks, orphans, seldom, sockets
 from veilgraph.deploy.guard.policy import RELAY_RULES, RULES
 from veilgraph.deploy.roles import read_roles
 
@@ -35,6 +35,7 @@ def main() -> None:
     os.umask(0o077)
     orphans.end_with_parent(orphans.GRACE_S if role.endswith("-job") else 0.0)
     sockets.register()
+    seldom.thin()
     rules = RULES if read_roles(kit / "startup").dealer is None else RELAY_RULES
     if role in ("server", "holder"):  # a job's process has no use of what these import
         from veilgraph.deploy.guard import commands, ended  # noqa: PLC0415
