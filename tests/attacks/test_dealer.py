@@ -33,7 +33,7 @@ from veilgraph.deploy import engine, roles
 from veilgraph.deploy import join as joining
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
-from veilgraph.deploy.guard import commands, ended, hooks, orphans, program
+from veilgraph.deploy.guard import commands, ended, hooks, orphans, program, seldom
 from veilgraph.deploy.guard.heard import forget, heard_s
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
@@ -267,12 +267,13 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
     monkeypatch.setattr(ended, "keep_who_ended", given.append)
     monkeypatch.setattr(ended, "end_unfinished", lambda: given.append("ended"))
     monkeypatch.setattr(orphans, "end_with_parent", given.append)
+    monkeypatch.setattr(seldom, "thin", lambda: given.append("seldom"))
     monkeypatch.setattr(runpy, "run_module", lambda *_, **__: given.append("FLARE"))
     monkeypatch.setattr(sys, "argv", ["program", role, "-m", str(path)])
     program.main()
     rules = RULES if name is None else RELAY_RULES
     grace_s = orphans.GRACE_S if role.endswith("-job") else 0.0
-    assert given == [grace_s, rules, *(["ages", path, "ended"] if role == "server" else []), "FLARE"]
+    assert given == [grace_s, "seldom", rules, *(["ages", path, "ended"] if role == "server" else []), "FLARE"]
     (note,) = heard
     if not role.endswith("-job"):
         assert callable(note)

@@ -19,6 +19,7 @@ from veilgraph.protocol.limits import (
     degree_rule,
     delta_in_doubt,
     delta_too_large,
+    joined,
     refusal,
     revelations,
     too_few,
@@ -35,6 +36,13 @@ DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "trainin
 
 def job(holders: int = 2, **model: Any) -> JobSettings:
     return parse_job({"data": {"holders": holders}, "model": model})
+
+
+def test_a_reason_whose_end_is_cut_off_shows_that() -> None:
+    """A path of which the end is missing is another path."""
+    assert joined(["one", None, "", "two"]) == "one; two"
+    assert joined(["x" * REASON_CHARACTERS]) == "x" * REASON_CHARACTERS
+    assert joined(["x" * REASON_CHARACTERS, "rm -r all"]) == "x" * (REASON_CHARACTERS - 1) + "…"
 
 
 WEAKER = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,15 @@ def changed(settings: JobSettings, node: int) -> str:
     return row["id"]
 
 
-def test_other_jobs_of_the_same_tables_are_given_the_same_release(tmp_path: Path) -> None:
+def test_other_jobs_of_the_same_tables_are_given_the_same_release(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = job(tmp_path / "data", 1.0)
-    first = train(settings, tmp_path / "first")
+    with caplog.at_level(logging.INFO, "veilgraph"):
+        first = train(settings, tmp_path / "first")
+    said = [text.partition(" (")[0] for text in caplog.messages if "limits.max_epsilon=1 (" in text]
+    of = "ever released of a node: a total ε of {} of limits.max_epsilon=1"
+    assert said == [of.format(0), of.format(1)], "its owner's log says what a refusal does not tell others"
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
     second = train(with_overrides(settings, {"name": "second", "seed": 77, "train.epochs": 3}), tmp_path / "second")
     predict(second.path)

@@ -112,6 +112,27 @@ def test_a_split_by_a_column_of_the_node_table_is_no_feature(tmp_path):
     assert describe_party(settings, tmp_path).splits == {"train": 14, "val": 14, "test": 12}
 
 
+def test_a_number_that_is_missing_is_within_its_range(tmp_path):
+    rows = {
+        "id": [f"n{each}" for each in range(40)],
+        "age": ["", "20"] * 20,
+        "gain": ["", "2"] * 20,
+        "x": ["", "1"] * 20,
+    }
+    write(tmp_path / "n.csv", rows)
+    ranges = ("--range", "age:18:120", "--range", "gain:-5:5")
+    _, settings = init(
+        [tmp_path / "n.csv"], tmp_path / "p.yaml", *ranges, "--protect", "node", "--epsilon", "2", "--no-label"
+    )
+    assert [(each.missing, each.scale and each.scale.low) for each in settings.nodes.features] == [
+        *((18.0, 18.0), ("zero", -5.0), ("zero", None))
+    ]
+    assert describe_party(settings, tmp_path).nodes == 40
+    _, usual = init([tmp_path / "n.csv"], tmp_path / "u.yaml", *ranges, "--no-label")
+    assert [each.missing for each in usual.nodes.features] == ["mean"] * 3
+    assert usual.limits.max_epsilon is None
+
+
 def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
     _, usual = init(messy["shop"], tmp_path / "usual.yaml")
     _, both = init(messy["shop"], tmp_path / "both.yaml", "--accept", "vertical", "--accept", "sealed")
