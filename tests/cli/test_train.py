@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.core.wording import argument
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.run import jobs
@@ -122,6 +123,7 @@ def test_a_malformed_replacement_is_a_usage_error(job: Path, override: str) -> N
 def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     assert "choose another --out or remove it" in one_error(veilgraph("train", job, "--out", run))
+    assert argument("out") == "out=", "options are named within a command alone"
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

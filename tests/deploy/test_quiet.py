@@ -30,6 +30,7 @@ def test_attempts_to_reach_the_server_are_said_now_and_then() -> None:
     words = ["".join(chr(ord("a") + int(digit)) for digit in str(number)) for number in range(10_000)]
     assert all(map(passes, words)), "none is like another"
     assert not passes(words[-1])
+    assert passes("Retrying [CH00004] in 10 seconds"), "it does not remember everything that was ever said"
 
 
 def test_the_lines_that_are_thinned_are_those_of_flare(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,6 +133,15 @@ def test_a_number_that_is_missing_is_within_its_range(tmp_path):
     assert usual.limits.max_epsilon is None
 
 
+@pytest.mark.parametrize(("unit", "each"), [("label", True), ("node-edges", True), ("node", False)])
+def test_who_is_trained_on_is_drawn_node_by_node_where_labels_are_protected(tmp_path, unit, each):
+    write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40, "fraud": ["yes", "no"] * 20})
+    options = ("--label", "fraud", "--split", "random", "--protect", unit, "--epsilon", "1")
+    _, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", *options)
+    assert isinstance(settings.nodes.split, SplitFractions)
+    assert settings.nodes.split.stratify != each
+
+
 def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
     _, usual = init(messy["shop"], tmp_path / "usual.yaml")
     _, both = init(messy["shop"], tmp_path / "both.yaml", "--accept", "vertical", "--accept", "sealed")

@@ -128,8 +128,8 @@ def _aligned(sitting: Sitting) -> Aligned:
 
 def _log_lifetime(part: Part) -> None:
     """What all of the party's releases come to, in its own log: a refusal tells the others less."""
-    if part.lifetime is not None and part.settings.adds_noise:
-        log.info("%s", part.lifetime)
+    if part.lifetime is not None and log.isEnabledFor(logging.INFO):
+        log.info("%s", str(part.lifetime))  # as it is now
 
 
 @contextmanager

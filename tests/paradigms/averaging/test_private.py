@@ -176,12 +176,15 @@ def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Pat
         (folder := tmp_path / f"run-{number}").mkdir()
         account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
         with publisher(settings, folder, account) as of:
+            assert bool(of.refusal()) == (number == 2)
             if number == 2:
                 with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
                     one(of, 0)
                 continue
             for step in range(plan.steps):
                 one(of, step)
+    with publisher(settings, tmp_path / "run-1", account) as of:
+        assert of.refusal() == "", "its rounds are paid for, and no prediction costs anything"
     assert life.total() == pytest.approx(once)
     assert life.total_with(plan.event, plan.steps, 1e-5, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
 

@@ -64,10 +64,6 @@ class AveragingHolder(Judge):
         self._home: AtHome | None = None
         self._sums = 0
 
-    def _unpaid(self) -> str:
-        """Why it could not pay for its rounds, asked before anybody pays; empty where it could, or adds none."""
-        return self.session.publisher.refusal() if self._learns else ""
-
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, graph = self.session, self.graph
@@ -78,7 +74,9 @@ class AveragingHolder(Judge):
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
-            refuses=session.refuses or ("" if self._private is None else self._private.refuses) or self._unpaid(),
+            refuses=session.refuses
+            or ("" if self._private is None else self._private.refuses)
+            or session.publisher.refusal(),  # before anybody pays for its rounds
             steps=session.publisher.affordable_steps(),
         )
         hellos = agree_within(session, mine)
