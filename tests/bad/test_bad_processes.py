@@ -118,7 +118,7 @@ def _half_written(folder: Path) -> list[str]:
         if time.monotonic() > deadline:
             return [path.name for path in left]
         for job in {above / "job.yaml" for path in left for above in path.parents}:
-            if job.exists():
+            if job.is_relative_to(folder) and job.exists():
                 with RunDirectory.open(job.parent).lock():
                     pass
         time.sleep(0.2)
