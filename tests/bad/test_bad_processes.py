@@ -160,7 +160,7 @@ SAMPLE = (
     "predict of what is not there",
     "data check of a file that is not UTF-8",
     "vertical job: train.epochs=",
-    "train, csv nodes: a short row",
+    "train, csv nodes: a long row",
 )
 
 

@@ -92,9 +92,12 @@ def deployed(kit: Kit, job_id: str, *lines: tuple[str, str], name: str = "scores
 @contextmanager
 def job_process(kit: Kit, job_id: str) -> Iterator[int]:
     """What looks as a job's process does."""
-    words = ["-c", "import time; time.sleep(60)", "veilgraph.deploy.guard.program", "holder-job", "-m", kit.path]
-    process = subprocess.Popen([sys.executable, *map(str, words), "-n", job_id])
+    code = "import time; print(flush=True); time.sleep(60)"
+    words = ["-c", code, "veilgraph.deploy.guard.program", "holder-job", "-m", kit.path]
+    process = subprocess.Popen([sys.executable, *map(str, words), "-n", job_id], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
+        process.stdout.readline()  # until Python is there it is no more than a page or two
         deadline = time.monotonic() + 10
         while process.pid not in {each.pid for each in site_processes(kit)} and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -102,6 +105,7 @@ def job_process(kit: Kit, job_id: str) -> Iterator[int]:
     finally:
         process.kill()
         process.wait()
+        process.stdout.close()
 
 
 def metrics(make: Callable[[], Page]) -> dict[tuple[str, ...], float]:
