@@ -30,6 +30,7 @@ from veilgraph.cli.passphrase import PassphraseFile
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path, write_whole
+from veilgraph.core.types import Protected
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
@@ -39,7 +40,6 @@ if TYPE_CHECKING:  # seconds to import
     from veilgraph.protocol.preset import Choice
     from veilgraph.tables.describe import PartyDescription
 
-Unit = Literal["edge", "node", "node-edges", "label"]
 
 _OVERLAP: Final = 0.8
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
@@ -141,7 +141,7 @@ def init_command(
         ),
     ] = None,
     protect: Annotated[
-        Unit | None,
+        Protected | None,
         typer.Option(
             help="What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's, "
             "as such jobs ask for. With --epsilon.",
@@ -192,7 +192,7 @@ def init_command(
     typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
-def _limits(paradigms: Sequence[str], protect: Unit | None, epsilon: float | None) -> str:
+def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None) -> str:
     """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
 
     A name that a job's ε bounds need not be accepted.

@@ -11,6 +11,7 @@ import typer
 from veilgraph.cli.app import Replace, check_new, command
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
+from veilgraph.core.types import Protected
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
 
 _EPSILON: Final = 4.0
@@ -43,7 +44,7 @@ def init_job_command(
         ),
     ] = None,
     protect: Annotated[
-        Literal["edge", "node", "node-edges", "label"] | None,
+        Protected | None,
         typer.Option(
             help="By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."
         ),

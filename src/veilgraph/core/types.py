@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:  # so that what only needs names starts quickly
     from torch import Tensor
@@ -13,6 +13,9 @@ PartyId = str
 """Name of a party, unique in a job. Data holders choose theirs; the server's is ``SERVER``."""
 
 SERVER: Final[PartyId] = "server"
+
+Protected = Literal["edge", "node", "node-edges", "label"]
+"""What somebody may ask to be protected in a first draft of a job or of a party file."""
 
 
 class Kind(IntEnum):

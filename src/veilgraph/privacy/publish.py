@@ -204,10 +204,8 @@ class NoisedPublisher(Publisher):
                 f"allow a larger limits.max_epsilon at {self.plan.party}, where it is of all that was ever released "
                 "(veilgraph budget JOB --party), or have a new run add more noise"
             )
-        return (
-            f"{room} more releases fit the budget of {self.plan.party} and an inference needs {self.plan.inference}; "
-            f"{way_out}"
-        )
+        party, needed = self.plan.party, self.plan.inference
+        return f"{room} more releases fit the budget of {party} and an inference needs {needed}; {way_out}"
 
     @override
     def affordable_steps(self) -> int | None:

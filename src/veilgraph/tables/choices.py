@@ -12,10 +12,10 @@ from typing import Final, Literal, Self
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import Protected
 from veilgraph.tables.file_settings import FormatSettings
 
 RANDOM: Final = "random"
-Unit = Literal["edge", "node", "node-edges", "label"]
 _ALIKE: Final = ("strip", "lower")
 
 
@@ -58,7 +58,7 @@ class Choices:
     left_out: frozenset[str] = frozenset()
     ends: tuple[tuple[str, str], ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    protect: Unit | None = None
+    protect: Protected | None = None
 
     @property
     def of_own_row(self) -> bool:
@@ -85,7 +85,7 @@ class Choices:
         left_out: tuple[str, ...] = (),
         ends: tuple[str, ...] = (),
         ranges: tuple[str, ...] = (),
-        protect: Unit | None = None,
+        protect: Protected | None = None,
     ) -> Self:
         """From texts, as a command is given them.
 
