@@ -16,7 +16,7 @@ from typing import Any, Final
 from research import gap_beside, gap_sets, label_privacy, node_dp_edges, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
-from veilgraph.report.expected import CURVES
+from veilgraph.report.expected import CURVES, matters
 
 _WAYS: Final = {
     "edge, noise in every hop": ("edge", gap_beside.OURS),
@@ -48,7 +48,8 @@ def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
                 found = {epsilon: [values[seed] for seed in seeds] for epsilon, values in every.items()}
                 without, control = found.pop(math.inf), found.pop(gap_beside.CONTROL)
                 figure = each.figure.replace("auc", "AUC")
-                yield _curve(way, each.name, figure, [alone[seed] for seed in seeds], without, control, found)
+                curve = _curve(way, each.name, figure, [alone[seed] for seed in seeds], without, control, found)
+                yield curve | {"measured_with": matters(gap_sets.job_of(each, level, 4.0, 0))}
 
 
 def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
@@ -82,11 +83,13 @@ def _of_training() -> Iterator[dict[str, Any]]:
 
 def _of_learners() -> Iterator[dict[str, Any]]:
     of = partial(Figures(node_dp_edges.FIGURES).of, "cora", "edge")
-    points = {epsilon: of(node_dp_edges.SHOWN, epsilon) for epsilon in node_dp_edges.EPSILONS}
-    alone, without = of(node_dp_edges.ALONE, None), of(node_dp_edges.SHOWN, None)
+    points = {epsilon: of(f"{node_dp_edges.SHOWN} hops", epsilon) for epsilon in node_dp_edges.EPSILONS}
+    alone, without = of(node_dp_edges.ALONE, None), of(f"{node_dp_edges.SHOWN} hops", None)
     if alone and without and all(points.values()):
         data = f"cora, features at ε = {node_dp_edges.FEATURES:g}"
-        yield _curve("node-dp, noise on the learner's edges", data, "accuracy", alone, without, alone, points)
+        curve = _curve("node-dp, noise on the learner's edges", data, "accuracy", alone, without, alone, points)
+        hops = matters(node_dp_edges.job_of(0, node_dp_edges.SHOWN, 4.0))
+        yield curve | {"measured_with": {path: value for path, value in hops.items() if path.endswith("hops")}}
 
 
 def _curve(

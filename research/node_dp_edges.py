@@ -26,8 +26,8 @@ BEGIN: Final = "### What it reaches\n"
 END: Final = "\n## What ε protects"
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 HOPS: Final = (1, 3, 5)
-SHOWN: Final = "3 hops"
-"""What ``veilgraph budget`` lets expect."""
+SHOWN: Final = 3
+"""Hops of what ``veilgraph budget`` lets expect."""
 FEATURES: Final = 1.0
 """ε of what nodes release."""
 PLAIN: Final = "edges as they are"

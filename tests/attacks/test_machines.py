@@ -318,7 +318,9 @@ def test_two_machines_of_one_rank_and_one_beyond_the_last_do_not_both_get_in(sec
             beyond = Following(door.port, rank, secret, takes_graph)
             assert beyond.outcome() is None
             assert f"rank={rank}: the party has 3 machines, so it is from 1 to 2" in str(beyond.error)
-        wait_for(lambda: not all(twin.is_alive() for twin in twins), 30, "one of two machines of one rank to be refused")
+        wait_for(
+            lambda: not all(twin.is_alive() for twin in twins), 30, "one of two machines of one rank to be refused"
+        )
         last = Following(door.port, 2, secret, takes_graph)
         assert [twin.outcome() is None for twin in twins].count(True) == 1
         assert [type(twin.error) for twin in twins].count(LinkError) == 1

@@ -97,6 +97,25 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
         assert "was not measured" in not_measured(job)
 
 
+def test_what_a_job_has_otherwise_than_those_that_were_measured_is_said() -> None:
+    def caption(hops: int, dim: int, **more: Any) -> str:
+        job = once_job(2, **{**HOPS, "aggregation": {"hops": hops, "dim": dim}, **more})
+        table = expected_table(job, {4.0: 4.0})
+        assert table is not None
+        return str(table.caption).partition("on them.")[2]
+
+    assert caption(2, 64) == ""
+    assert caption(3, 64) == " Measured otherwise: privacy.aggregation.hops was 2, and is 3 here."
+    nodes = caption(2, 8, unit="node-edges", degree_bound=20)
+    assert "privacy.aggregation.dim was 64, and is 8 here; privacy.degree_bound was 20 or 50, and is 20 here" in nodes
+    learner = {"unit": "edge", "epsilon_total": 4, "aggregation": {"hops": 2}}
+    job = parse_job({"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}, "privacy": learner})
+    assert [each["measured_with"] for each in expected_facts(job, {4.0: 4.0})] == [{"privacy.aggregation.hops": 3}]
+    table = expected_table(job, {4.0: 4.0})
+    assert table is not None
+    assert str(table.caption).endswith("privacy.aggregation.hops was 3, and is 2 here.")
+
+
 def test_a_curve_is_of_one_neighbouring_relation() -> None:
     """Of nodes it is zero-out's; at the same ε replacement takes about twice the noise."""
     of_hops = {**HOPS, "unit": "node-edges", "degree_bound": 5}

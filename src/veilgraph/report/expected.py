@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,7 @@ from veilgraph.run.run_directory import Record
 _SLACK: Final = 1e-3
 """Noise is rounded up, so the ε of a job is a little below the one that is asked for."""
 _MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
+_MATTERS: Final = ("privacy.aggregation.hops", "privacy.aggregation.dim", "privacy.degree_bound")
 CURVES: Final = Path(__file__).with_name("expected.json")
 
 
@@ -42,6 +44,7 @@ class Curve:
         without: of the same job without noise.
         control: at an ε of next to nothing.
         points: ε of one job → figure.
+        measured_with: what of a job moves the figure and was not varied: path of a setting → value.
     """
 
     way: str
@@ -52,6 +55,7 @@ class Curve:
     without: float
     control: float
     points: Mapping[float, float]
+    measured_with: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, epsilon: float) -> float:
         """The figure to expect of one job with that ε."""
@@ -82,6 +86,14 @@ def way_of(job: JobSettings) -> str:
     return f"{job.privacy.unit}, noise in every hop{clear}"
 
 
+def matters(job: JobSettings) -> dict[str, int]:
+    """What of a job with noise in every hop moves its figure beside ε and the data: path of a setting → value."""
+    if job.privacy is None or job.privacy.aggregation is None:
+        return {}
+    found = {path: attrgetter(path)(job) for path in _MATTERS}
+    return {path: value for path, value in found.items() if value is not None}
+
+
 @cache
 def curves() -> tuple[Curve, ...]:
     """All that there are."""
@@ -104,6 +116,7 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
             "alone": curve.alone,
             "expected": round(curve.at(epsilon), 4),
             "without_noise": curve.without,
+            "measured_with": dict(curve.measured_with),
         }
         for total, epsilon in epsilons.items()
         for curve in curves()
@@ -125,6 +138,7 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
     table.caption = (
         "On test nodes of public data sets, beside the label holder (averaging: each holder) alone and the same job "
         "without noise. Yours are other data: veilgraph compare measures alone and without noise on them."
+        + _otherwise(job, [each["measured_with"] for each in facts])
     )
     for heading in ("total ε", "ε of one job", "data", "alone", "with it", "without noise", "seeds"):
         table.add_column(heading, justify="left" if heading == "data" else "right")
@@ -136,6 +150,16 @@ def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table |
         totals = (f"{shown:g}", f"{each['epsilon_job']:.3g}") if first else ("", "")
         table.add_row(*totals, f"{each['data']}, {each['figure']}", *figures, f"{each['seeds']}")
     return table
+
+
+def _otherwise(job: JobSettings, measured: Sequence[Mapping[str, int]]) -> str:
+    """In what the job is not as those that were measured."""
+    said = []
+    for path, own in matters(job).items():
+        values = sorted({each[path] for each in measured if path in each})
+        if values and values != [own]:
+            said.append(f"{path} was {' or '.join(map(str, values))}, and is {own} here")
+    return f" Measured otherwise: {'; '.join(said)}." if said else ""
 
 
 def not_measured(job: JobSettings) -> str:
