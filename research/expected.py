@@ -24,6 +24,11 @@ _WAYS: Final = {
     "node-edges, noise in every hop": ("node", gap_beside.OURS),
 }
 
+_LABELS: Final = {
+    "labels": (label_privacy.JOINT, label_privacy.ALONE),
+    "labels, horizontal": (label_privacy.HORIZONTAL, label_privacy.OWN),
+}
+
 _TRAINED: Final = {
     "private training": private_averaging.SHARED,
     "private training, then at home": private_averaging.HOME,
@@ -53,12 +58,13 @@ def _of_hops(figures: Figures) -> Iterator[dict[str, Any]]:
 
 
 def _of_labels(figures: Figures) -> Iterator[dict[str, Any]]:
-    for name in figures.sets():
-        of = {epsilon: figures.of(name, "label", label_privacy.JOINT, epsilon) for epsilon in label_privacy.EPSILONS}
-        alone, without = figures.of(name, "label", label_privacy.ALONE, None), of.pop(None)
-        points = {epsilon: values for epsilon, values in of.items() if epsilon is not None}
-        if alone and without and all(points.values()):
-            yield _curve("labels", name, "accuracy", alone, without, points[min(points)], points)
+    for of_way, (way, own) in _LABELS.items():
+        for name in figures.sets():
+            of = {epsilon: figures.of(name, "label", way, epsilon) for epsilon in label_privacy.EPSILONS}
+            alone, without = figures.of(name, "label", own, None), of.pop(None)
+            points = {epsilon: values for epsilon, values in of.items() if epsilon is not None}
+            if alone and without and all(points.values()):
+                yield _curve(of_way, name, "accuracy", alone, without, points[min(points)], points)
 
 
 def _of_votes() -> Iterator[dict[str, Any]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import torch
@@ -19,13 +21,18 @@ from torch import Tensor
 
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.horizontal.baselines import alone as own_network
+from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.vertical.baselines import isolated
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.label_release import nodes_perturbed, with_perturbed
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 
@@ -33,6 +40,7 @@ EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, None)
 SETS: Final = ("digits", "cora")
 FIRST_SEED: Final = 10
 JOINT, ALONE = "joint", "A alone"
+HORIZONTAL, OWN = "horizontal", "horizontal, each alone"
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "label-privacy.json"
 
 
@@ -69,6 +77,46 @@ def alone(dataset: str, seed: int) -> float:
     return float(isolated(settings, graphs, settings.data.label_party).summary["test_accuracy"])
 
 
+def horizontal_job(dataset: str, seed: int, epsilon: float | None) -> HorizontalJob:
+    """Two holders of half of the nodes each, half of these trained with; all splits are drawn without the labels."""
+    data = {
+        "dataset": dataset,
+        "holders": 2,
+        "split": [0.5, 0.25, 0.25],
+        "stratify": False,
+        "partition": {"by": "nodes"},
+    }
+    private: dict[str, Any] = {} if epsilon is None else {"label_privacy": {"epsilon": epsilon}}
+    return horizontal(parse_job({"paradigm": "horizontal", "seed": seed, "data": data, **private}))
+
+
+def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
+    """Of the test nodes of both, against true labels; the epoch is chosen by perturbed ones."""
+    settings = horizontal_job(dataset, seed, epsilon)
+    parts = load_parts(settings.data, settings.seed)
+    true = LayeredNetwork(settings.model, settings.train, parts, seed=settings.seed)
+    if epsilon is None:
+        return float(fit(true).summary["test_accuracy"])
+    classes = parts[0].graph.num_classes or 0
+    response = LabelResponse(epsilon, classes)
+    told = [replace(part, graph=_perturbed(part.graph, response, settings.perturbed_splits)) for part in parts]
+    network = LayeredNetwork(settings.model, settings.train, told, seed=settings.seed, transition=response.transition())
+    return float(true.score(fit(network).output).test_accuracy or 0)
+
+
+def _perturbed(graph: PartyGraph, response: LabelResponse, splits: Sequence[str]) -> PartyGraph:
+    nodes = nodes_perturbed(graph, splits)
+    assert graph.labels is not None
+    return with_perturbed(graph, response.release(graph.labels[nodes], system_secrets), splits)
+
+
+def each_alone(dataset: str, seed: int) -> float:
+    """Mean over the holders, each by itself, with true labels and on its own test nodes."""
+    settings = horizontal_job(dataset, seed, None)
+    results = [own_network(settings, part, lambda records: None) for part in load_parts(settings.data, settings.seed)]
+    return fmean(float(result.summary["test_accuracy"]) for result in results if result is not None)
+
+
 def measure(figures: Figures, sets: Sequence[str], seeds: Sequence[int]) -> None:
     """All that is not there yet."""
     for name in sets:
@@ -76,16 +124,20 @@ def measure(figures: Figures, sets: Sequence[str], seeds: Sequence[int]) -> None
             for epsilon in EPSILONS:
                 shown = "none" if epsilon is None else f"{epsilon:g}"
                 figures.measure(f"{name}/label/{JOINT}/{shown}/{seed}", partial(accuracy, name, seed, epsilon))
+                key = f"{name}/label/{HORIZONTAL}/{shown}/{seed}"
+                figures.measure(key, partial(horizontal_accuracy, name, seed, epsilon))
             figures.measure(f"{name}/label/{ALONE}/none/{seed}", partial(alone, name, seed))
+            figures.measure(f"{name}/label/{OWN}/none/{seed}", partial(each_alone, name, seed))
 
 
 def table(figures: Figures) -> list[str]:
     """Markdown: a row for each set."""
     heads = ["none" if epsilon is None else f"ε = {epsilon:g}" for epsilon in EPSILONS]
-    lines = [f"| data | {' | '.join([*heads, 'A alone, none'])} |", f"|---|{'---|' * (len(heads) + 1)}"]
-    for name in figures.sets():
-        cells = [shown(figures.of(name, "label", JOINT, epsilon)) for epsilon in EPSILONS]
-        lines.append(f"| {name} | {' | '.join([*cells, shown(figures.of(name, 'label', ALONE, None))])} |")
+    lines = [f"| data | {' | '.join([*heads, 'alone, none'])} |", f"|---|{'---|' * (len(heads) + 1)}"]
+    for way, own, said in ((JOINT, ALONE, "vertical"), (HORIZONTAL, OWN, "horizontal")):
+        for name in figures.sets():
+            cells = [shown(figures.of(name, "label", way, epsilon)) for epsilon in EPSILONS]
+            lines.append(f"| {name}, {said} | {' | '.join([*cells, shown(figures.of(name, 'label', own, None))])} |")
     return lines
 
 

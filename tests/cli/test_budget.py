@@ -347,7 +347,7 @@ def test_perturbed_labels_are_said_by_every_command(tmp_path: Path) -> None:
     assert "Unit: one label, replacement" in words(trained.stdout)
     assert "figures compare with perturbed labels" in words(trained.stdout)
     page = page_html(RunDirectory.open(tmp_path / "run"))
-    for part in ("one label of a training or validation node", "total ε 1.5", "they are no accuracies"):
+    for part in ("one label, at one holder, of a training or validation node", "total ε 1.5", "are no accuracies"):
         assert part in page
     facts = json.loads(veilgraph("budget", job, "--json").stdout)
     assert facts["holders"]["A"] == [{"what": "label", "mechanism": "randomised response", "epsilon": 1.5}]

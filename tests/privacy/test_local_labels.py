@@ -78,6 +78,17 @@ def test_the_event_is_about_a_label():
     assert LabelResponse(0.5, 3).event() == LocalEvent(0.5, "label")
 
 
+@given(st.floats(0.1, 9.9), st.integers(2, 40), st.floats(0, 1))
+def test_what_accuracy_against_true_labels_is_to_be_expected(epsilon, classes, accuracy):
+    """A right guess is right of the released label with what is kept, a wrong one with what another class gets."""
+    response = LabelResponse(epsilon, classes)
+    right, wrong = (float(response.transition()[0, place]) for place in (0, 1))
+    seen = accuracy * right + (1 - accuracy) * wrong
+    assert response.expected_accuracy(seen) == pytest.approx(accuracy, abs=1e-6)
+    assert response.expected_accuracy(0.0) == 0.0
+    assert response.expected_accuracy(1.0) == 1.0
+
+
 @pytest.mark.parametrize(
     ("labels", "named"),
     [

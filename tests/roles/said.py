@@ -228,6 +228,40 @@ SAID: dict[str, dict[Message, str]] = {
             )
         ),
     },
+    "max, labels perturbed": {
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver sent, zero where another's prevailed, of perturbed labels",
+                "which of its rows are not zero",
+                "of earlier layers as well",
+            )
+        ),
+        ("A", SERVER, Kind.GRADIENT): "; ".join(
+            (
+                "gradient of the last layer's global embeddings of the sender's nodes, of perturbed labels",
+                "which of its rows are not zero",
+                "those of earlier layers",
+            )
+        ),
+    },
+    "secure-max, labels perturbed": {
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of the maximum at the receiver's nodes, of perturbed labels",
+                "which of its rows are not zero",
+                "of earlier layers as well",
+            )
+        ),
+    },
+    "mean, labels perturbed": {
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver sent, of perturbed labels",
+                "which of its rows are not zero",
+                "of earlier layers as well",
+            )
+        ),
+    },
     "averaging, private": {
         ("A", SERVER, Kind.MASKED): "masked noisy sums of clipped gradients of sampled training nodes, and 1 where "
         "there are labels",

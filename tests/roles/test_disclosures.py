@@ -139,13 +139,15 @@ def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it
     assert {revelation for disclosure in found for revelation in disclosure.reveals} == set(revelations(settings))
 
 
-def horizontal(holders: int = 2, **settings: Any) -> JobSettings:
+def horizontal(holders: int = 2, *, epsilon: float | None = None, **settings: Any) -> JobSettings:
+    by_node = {} if epsilon is None else {"split": [0.5, 0.25, 0.25], "stratify": False}
     return parse_job(
         {
             "paradigm": "horizontal",
-            "data": {"dataset": "synthetic", "holders": holders},
+            "data": {"dataset": "synthetic", "holders": holders, **by_node},
             "model": {"dim": 4, **settings},
             "train": {"epochs": 2, "patience": None},
+            "label_privacy": None if epsilon is None else {"epsilon": epsilon},
         }
     )
 
@@ -158,6 +160,9 @@ HORIZONTAL: dict[str, JobSettings] = {
     "secure-max of raw features": horizontal(2, combine="secure-max", message="none", layers=1),
     "mean": horizontal(3, aggregate="mean", edges="deduplicate"),
     "sum": horizontal(2, aggregate="sum", edges="disjoint", update="difference"),
+    "max, labels perturbed": horizontal(epsilon=2.0),
+    "secure-max, labels perturbed": horizontal(3, epsilon=2.0, combine="secure-max"),
+    "mean, labels perturbed": horizontal(3, epsilon=2.0, aggregate="mean", edges="deduplicate"),
 }
 
 
@@ -182,7 +187,7 @@ def test_all_that_is_sent_in_a_horizontal_run_has_a_row_as_well(name: str, tmp_p
     sent = [row for row in json.loads((run.path / "traffic.json").read_text()) if row["direction"] == "sent"]
     assert summed(lines) == {(row["party"], row["peer"], row["kind"]): (row["messages"], row["bytes"]) for row in sent}
     assert {revelation for line in lines for revelation in line.reveals} == set(revelations(settings))
-    assert all(line.protection != "noise" and line.epsilon_total is None for line in lines)
+    assert all(line.protection != "noise" for line in lines), "of edges a gradient tells, whatever labels it is of"
 
 
 LOCAL: dict[str, JobSettings] = {

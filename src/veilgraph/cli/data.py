@@ -31,6 +31,7 @@ from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path, write_whole
 from veilgraph.core.types import Protected
+from veilgraph.core.words import listed
 
 if TYPE_CHECKING:  # seconds to import
     from veilgraph.graph.payments_settings import PaymentsSettings
@@ -286,8 +287,9 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         if costs is not None:
             note(will_send(costs))
     if settings.label_privacy is not None:
+        learn = "learn" if len(settings.perturbing) > 1 else "learns"
         note(
-            f"{settings.data.label_party} learns from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
+            f"{listed(settings.perturbing)} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
             "label, and none of features and edges (veilgraph budget says what that hides)"
         )
     _show_preset(settings, choices)

@@ -114,6 +114,13 @@ def _shown(
                 "in common; leave them out"
             )
         return _show_sampled(settings, settings.training_plan, totals if asked else [])
+    if settings.label_privacy is not None:
+        if asked or lasting != (1, 0) or nodes is not None:
+            raise ConfigError(
+                "--total, --jobs, --predictions and --nodes are about noise on embeddings; the ε of perturbed labels "
+                "is in the job itself, has no δ, and the same labels are paid for once; leave them out"
+            )
+        return _show_labels(settings, settings.label_privacy)
     if not (paradigm := paradigm_of(settings)).has_privacy:
         raise ConfigError(
             f"paradigm={settings.paradigm!r}: there is no ε to count, for {paradigm.unbounded(settings)}",
@@ -131,13 +138,6 @@ def _shown(
                 "the job itself; leave them out"
             )
         return _show_releases(settings, settings.feature_release, nodes)
-    if settings.label_privacy is not None:
-        if asked or lasting != (1, 0) or nodes is not None:
-            raise ConfigError(
-                "--total, --jobs, --predictions and --nodes are about noise on embeddings; the ε of perturbed labels "
-                "is in the job itself, has no δ, and the same labels are paid for once; leave them out"
-            )
-        return _show_labels(settings, settings.label_privacy)
     from veilgraph.report.budget import budget_facts, budget_notes, budget_table  # noqa: PLC0415
     from veilgraph.report.noise import (  # noqa: PLC0415
         Horizon,

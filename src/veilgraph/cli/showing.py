@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 def show_result(result: TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
+    from veilgraph.report.labels import compared_with, expected_true  # noqa: PLC0415
     from veilgraph.report.spent import life_note, spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
@@ -30,7 +31,9 @@ def show_result(result: TrainResult) -> None:
             if said:
                 typer.echo(said)
     if settings.label_privacy is not None:
-        typer.echo("Training and validation figures compare with perturbed labels, test figures with true ones.")
+        classes = result.predictions.probabilities.shape[1]
+        expected = expected_true(settings, result.summary.get("test_accuracy"), classes)
+        typer.echo(f"{compared_with(settings)} {expected}".rstrip())
     say_where(result.path)
     tell({"run": result.path, "summary": result.summary})
 

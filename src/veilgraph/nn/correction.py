@@ -24,12 +24,20 @@ def corrected(logits: Tensor, transition: Tensor) -> Tensor:
 
 
 def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
-    """Mean of -log p(y'|x), from logarithms alone: no probability is too small for it.
+    """Mean of -log p(y'|x); the arguments are ``corrected_losses``'."""
+    return corrected_losses(logits, labels, transition).mean()
+
+
+def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
+    """-log p(y'|x) of each node, from logarithms alone: no probability is too small for it.
 
     Args:
         logits: Tensor[n, c] of the true classes.
         labels: Tensor[n] int64, perturbed.
         transition: Tensor[c, c], as for ``corrected``.
+
+    Returns:
+        Tensor[n].
     """
     likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
-    return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1).mean()
+    return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)

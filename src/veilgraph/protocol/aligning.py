@@ -8,7 +8,9 @@ from typing import Final
 import pyarrow as pa
 from torch import Tensor
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Link, PartyId
+from veilgraph.core.words import listed
 from veilgraph.graph.build import build_graph, common_first, read_table
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.mpc.row_order import agree_on_order
@@ -83,7 +85,7 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
         return ""
     if private is not None and private.holder == party.party:
         setting, sees = "release.labels", "the learner sees"
-    elif job.label_privacy is not None and job.data.label_party == party.party:
+    elif party.party in job.perturbing:
         setting, sees = "label_privacy", "others see by gradients"
     elif job.training_plan is not None:
         return (
@@ -95,6 +97,26 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
     return (
         f"its party file has nodes.split.stratify=true, and a split by classes tells the labels that {setting} "
         f"protects, as {sees} who is trained on; set nodes.split.stratify to false"
+    )
+
+
+def check_split(job: JobSettings) -> None:
+    """Refuses a data set's split by classes where labels are perturbed.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    data, perturbing = job.data, job.perturbing
+    if not perturbing or data.dataset is None or (data.split is not None and not data.stratify):
+        return
+    refuse = "refuses" if len(perturbing) == 1 else "refuse"
+    raise ConfigError(
+        f"{listed(perturbing)} {refuse} the job: others see by gradients who is trained on, and a split by classes "
+        "tells the labels that label_privacy protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: "
+        "false",
+        code="refused",
+        key="data.split",
+        party=perturbing[0],
     )
 
 

@@ -113,8 +113,8 @@ class JobSettings(Settings):
 
     label_privacy: LabelPrivacySettings | None = Field(
         None,
-        description="the label holder learns from labels under randomised response, so that what leaves it says little "
-        "of a label; null: from the labels as they are; paradigm vertical, without privacy",
+        description="who has labels learns from them under randomised response, so that what leaves it says little of "
+        "a label; null: from the labels as they are; paradigms horizontal, and vertical without privacy",
     )
 
     former: ClassVar[Mapping[str, str]] = {"limits": "audit_limits", "data.parts": "data.partition"}
@@ -171,10 +171,7 @@ class JobSettings(Settings):
             )
         self._check_privacy()
         if self.label_privacy is not None:
-            raise ValueError(
-                f"label_privacy.epsilon={self.label_privacy.epsilon:g} is for paradigm='vertical', and this is "
-                f"{self.paradigm!r}; leave it out (node-dp has release.labels)"
-            )
+            self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
         if self.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
@@ -189,6 +186,17 @@ class JobSettings(Settings):
                 "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
                 "averaging.privacy)"
             )
+
+    def _check_label_privacy(self, said: str) -> None:
+        """Refuses perturbed labels, which paradigms vertical and horizontal take.
+
+        Args:
+            said: the setting, with its value.
+        """
+        raise ValueError(
+            f"{said} is for paradigm='vertical' or 'horizontal', and this is {self.paradigm!r}; leave it out (node-dp "
+            "has release.labels, averaging averaging.privacy)"
+        )
 
     def _check_parts(self) -> None:
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""
@@ -249,6 +257,16 @@ class JobSettings(Settings):
     def learning(self) -> tuple[PartyId, ...]:
         """The holders that are given what others release."""
         return self.releasing
+
+    @property
+    def perturbing(self) -> tuple[PartyId, ...]:
+        """The holders that learn from perturbed labels, where they have any."""
+        return () if self.label_privacy is None else (self.data.label_party,)
+
+    @property
+    def perturbed_splits(self) -> tuple[str, ...]:
+        """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore."""
+        return "train_mask", "val_mask"
 
     @property
     def summing(self) -> tuple[PartyId, ...]:

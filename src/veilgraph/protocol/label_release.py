@@ -1,16 +1,20 @@
-"""Labels under randomised response, released a single time by the holder that has them to the one that learns."""
+"""Labels under randomised response: released a single time to who learns, or learned from by who has them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.publish_labels import learned_from
+
+if TYPE_CHECKING:
+    from veilgraph.protocol.role import Session
 
 _NONE, _TRAIN, _VAL = 0, 1, 2
 UNKNOWN: Final = -1
@@ -65,17 +69,55 @@ class ReleasedLabels:
         return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
 
 
-def with_perturbed(graph: PartyGraph, labels: Tensor) -> PartyGraph:
-    """The graph with other labels at its training and validation nodes; the rest keep theirs.
+def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
+    """The nodes of a holder whose labels are perturbed: Tensor[n] int64, ascending.
+
+    Args:
+        graph: of common nodes alone.
+        splits: names of masks (``JobSettings.perturbed_splits``).
+
+    Raises:
+        DataError: there are no labels, or no masks.
+    """
+    return learned_from(graph.labels, *(getattr(graph, split) for split in splits))
+
+
+def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> PartyGraph:
+    """The graph with other labels at its nodes of some splits; the rest keep theirs.
 
     Args:
         graph: of common nodes alone, with labels.
-        labels: Tensor[n] int64, in the order of ``learned_from``.
+        labels: Tensor[n] int64, in the order of ``nodes_perturbed``.
+        splits: as for ``nodes_perturbed``.
     """
-    nodes = learned_from(graph.labels, graph.train_mask, graph.val_mask)
+    nodes = nodes_perturbed(graph, splits)
     known = torch.empty(0, dtype=torch.int64) if graph.labels is None else graph.labels.clone()
     known[nodes] = labels
     return replace(graph, labels=known)
+
+
+def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
+    """What a holder learns from in a job with ``label_privacy``: perturbed labels, paid for before they are there.
+
+    Args:
+        session: of the holder.
+        graph: its common nodes, with labels.
+
+    Returns:
+        The graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i).
+
+    Raises:
+        ConfigError: its session has no door that perturbs labels.
+        BudgetSpent: a budget does not allow them.
+    """
+    door = session.publisher.label_door
+    if door is None:
+        raise ConfigError(
+            f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
+            key="label_privacy",
+        )
+    learned = with_perturbed(graph, door.perturbed(), session.settings.perturbed_splits)
+    return learned, door.response.transition()
 
 
 def _are_labels(values: Tensor, classes: int) -> bool:

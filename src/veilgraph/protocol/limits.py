@@ -312,8 +312,8 @@ def _too_costly(
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
     if limits.epsilon_unit == "label" and not job.adds_noise:
         return (
-            f"{limit} about labels and the job bounds nothing that is told of them: take paradigm=vertical and "
-            "label_privacy.epsilon, or remove the limit"
+            f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
+            "(paradigms vertical and horizontal), or remove the limit"
         )
     why = paradigm_of(job).unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"

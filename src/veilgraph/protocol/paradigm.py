@@ -50,7 +50,8 @@ class Paradigm(ABC, Generic[J]):
     Attributes:
         title: of it, in a report.
         has_privacy: whether its jobs can have ``privacy``, or something else that an ε is asked about before.
-        way: in which its jobs with ``privacy`` protect, where that is not as in ``vertical``; empty where it is.
+        way: in which its jobs with ``privacy``, or ``label_privacy``, protect, where that is not as in ``vertical``;
+            empty where it is.
         begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
         protects: units that ``protecting`` makes a part of a job for.
         has_costs: whether ``costs`` says something of its jobs, or of some of them.

@@ -146,9 +146,9 @@ def released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor |
     if settings.privacy is not None and settings.privacy.once and graph.party not in settings.releasing:
         released = graph.party in settings.publishing
         return (graph.features, graph.edge_index, graph.edge_weight) if released else ()
-    if settings.label_privacy is not None and graph.party == settings.data.label_party:
+    if graph.party in settings.perturbing:
         common = graph.common_part()
-        return common.labels, common.train_mask, common.val_mask
+        return common.labels, *(getattr(common, split) for split in settings.perturbed_splits)
     if graph.party not in settings.releasing:
         return ()
     common, labels = graph.common_part(), settings.label_release

@@ -72,7 +72,7 @@ class Curve:
 def way_of(job: JobSettings) -> str:
     """How a job protects, in a word or two; empty where nothing of the kind was measured."""
     if job.label_privacy is not None:
-        return "labels"
+        return paradigm_of(job).way or "labels"
     if job.training_plan is not None:
         return paradigm_of(job).trained_way(job)
     hops = None if job.privacy is None else job.privacy.aggregation

@@ -158,7 +158,7 @@ def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Even
         plan = job.training_plan
         return plan.event, plan.steps, plan.settings.delta
     if job.label_privacy is not None:
-        if party != job.data.label_party:
+        if party not in job.perturbing:
             return None, 0, None
         return LocalEvent(job.label_privacy.epsilon, "label"), 1, None
     planned = paradigm_of(job).plan(job, party, nodes)

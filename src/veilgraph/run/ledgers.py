@@ -17,13 +17,14 @@ from veilgraph.privacy.ledger_file import LedgerFile
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
+from veilgraph.privacy.local.publish_labels import LabelPublisher
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_canaries import LabelCanaries
+from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
@@ -185,7 +186,8 @@ def with_canaries(
     privacy, release = settings.privacy, settings.feature_release
     of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
     labels = settings.label_privacy
-    of_labels = labels is not None and labels.canaries > 0 and graph.party == settings.data.label_party
+    of_labels = labels is not None and labels.canaries > 0 and graph.party in settings.perturbing
+    of_labels = of_labels and graph.labels is not None
     trained = settings.training_plan
     of_gradients = trained is not None and trained.settings.canaries > 0 and graph.labels is not None
     if not (of_nodes or of_labels or of_gradients) and (privacy is None or privacy.canaries_in != "data"):
@@ -265,18 +267,18 @@ def _label_publisher_of(
     *,
     begun: bool,
 ) -> Iterator[Publisher]:
-    """Of a label holder that learns from perturbed labels; an open door at all other parties.
+    """Of a holder that learns from perturbed labels; an open door at all other parties, and where there are no labels.
 
     Raises:
         RunError: the ledger is missing, damaged or of another job.
-        DataError: it has no labels.
+        DataError: it does not say how many classes there are, or which nodes are trained with.
     """
     private = settings.label_privacy
-    if private is None or graph is None or graph.party != settings.data.label_party:
+    if private is None or graph is None or graph.party not in settings.perturbing or graph.labels is None:
         yield OPEN
         return
     common = graph.common_part()
-    nodes = learned_from(common.labels, common.train_mask, common.val_mask)
+    nodes = nodes_perturbed(common, settings.perturbed_splits)
     if common.labels is None or common.num_classes is None:
         raise DataError(f"party {graph.party!r}: num_classes: label_privacy needs to know how many classes there are")
     response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]

@@ -187,7 +187,7 @@ def _how(plan: Plan) -> str:
 
 
 def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lasting, rows: int) -> SentRows:
-    """What a label holder ever perturbed of labels (``label_privacy``): each label is its node's own.
+    """What a holder ever perturbed of labels (``label_privacy``): each label is its node's own.
 
     Args:
         account: what the job pays from.

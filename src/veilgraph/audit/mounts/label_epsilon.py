@@ -25,15 +25,20 @@ def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Ite
     """A lower bound on the ε of one label, from the gradients that an adversary has.
 
     Args:
-        case: of a run whose label holder learns from perturbed labels.
+        case: of a run whose holders learn from perturbed labels.
         adversary: nothing is found but of those who get gradients.
         found: what it has.
     """
-    private, holder = case.settings.label_privacy, case.settings.data.label_party
-    if private is None or holder in members_of(adversary):
-        return
+    for holder in case.settings.perturbing:
+        if holder not in members_of(adversary):
+            yield from _of(case, adversary, holder, found)
+
+
+def _of(case: Case, adversary: PartyId, holder: PartyId, found: list[Evidence]) -> Iterator[Finding | Skipped]:
+    """The same of one holder's labels."""
+    private = case.settings.label_privacy
     gradients = [each for each in found if each.sort == "gradients" and each.about == (holder,)]
-    if not gradients:
+    if not gradients or private is None:
         return
     kept = case.run.party(holder).canaries()
     if not private.canaries or kept is None:

@@ -10,7 +10,6 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
-from torch.nn import functional
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
@@ -32,11 +31,12 @@ from veilgraph.paradigms.horizontal.node_lists import (
     share_secrets,
 )
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.paradigms.horizontal.tally import Tally, tally, total_loss
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Scores
@@ -52,6 +52,9 @@ _REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_
 class HorizontalHolder(Judge):
     """Holds nodes, their features, edges between them, and perhaps labels.
 
+    With ``label_privacy`` all that it computes of labels is of perturbed ones, scores of test nodes too. A prediction
+    learns from no label, and so perturbs none.
+
     Args:
         session: of this party.
         graph: its own data.
@@ -64,6 +67,7 @@ class HorizontalHolder(Judge):
         if len(ids) != graph.num_nodes:
             raise DataError(f"{graph.party}: {len(ids)} ids for {graph.num_nodes} nodes; name every node once")
         self.graph, self._ids = graph, ids
+        self._transition: Tensor | None = None
         self._settings = horizontal(session.settings).model
         self._others = [holder for holder in session.holders if holder != session.link.party]
         self._tallies = 0
@@ -80,11 +84,13 @@ class HorizontalHolder(Judge):
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
-            refuses=session.refuses,
+            refuses=session.refuses or (session.publisher.refusal() if self._learns else ""),
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
         self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
+        if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
+            self.graph, self._transition = learned_graph(session, graph)
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
         self._widths = layer_widths(self._settings, graph.num_features)
@@ -148,7 +154,7 @@ class HorizontalHolder(Judge):
         graph, loss = self.graph, torch.zeros(())
         if graph.labels is not None and graph.train_mask is not None and self._training_nodes():
             mask = graph.train_mask
-            own = functional.cross_entropy(self.logits[mask], graph.labels[mask], reduction="sum") / self._labels
+            own = total_loss(self.logits[mask], graph.labels[mask], self._transition) / self._labels
             loss = own.detach()
             backward(own)
         self._cut.publish_gradient(step, len(self._inputs), gradient_of(self._inputs[-1]))
@@ -185,7 +191,7 @@ class HorizontalHolder(Judge):
     @override
     def scores(self, *, everything: bool = False) -> Scores:
         """Over the labels of all holders; all ask for them at the same time, and learn the same."""
-        own = tally(self.graph, self.logits.detach(), self._classes).flat()
+        own = tally(self.graph, self.logits.detach(), self._classes, self._transition).flat()
         self._tallies += 1
         scores = Tally.of_flat(self._among(own, "scores", self._tallies), self._classes).scores()
         if everything or self.session.settings.train.select_by == "f1":

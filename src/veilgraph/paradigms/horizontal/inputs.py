@@ -10,11 +10,13 @@ from veilgraph.graph.datasets import load_named_graphs, load_parts
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.inputs import Inputs
 
 
 def load(job: HorizontalJob) -> Inputs:
     """Of a data set, divided by nodes, or of saved graphs."""
+    check_split(job)
     if job.data.graphs is None:
         parts = load_parts(job.data, job.seed)
         names = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}

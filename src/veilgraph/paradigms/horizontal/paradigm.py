@@ -31,6 +31,8 @@ class Horizontal(Paradigm[HorizontalJob]):
     title: ClassVar[str] = "horizontal: the same columns, different nodes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_privacy: ClassVar[bool] = False
+    way: ClassVar[str] = "labels, horizontal"
+    protects: ClassVar[tuple[str, ...]] = ("label",)
 
     def told_by_tables(
         self, job: HorizontalJob, features: Sequence[NumericFeatures | CategoricalFeatures]
@@ -41,8 +43,16 @@ class Horizontal(Paradigm[HorizontalJob]):
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf
 
+    def label_epsilon(self, job: HorizontalJob, party: PartyId) -> float:
+        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        return {"label_privacy": {"epsilon": epsilon}}
+
     def unbounded(self, job: HorizontalJob) -> str:
-        return "paradigm=horizontal has no differential privacy: take vertical"
+        if job.label_privacy is not None:
+            return "label_privacy bounds labels alone: set limits.epsilon_unit to label if these are meant"
+        return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
 
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
@@ -28,6 +29,7 @@ from veilgraph.protocol.rows import (
     TO_HOLDER,
     TO_SERVER,
     TWO_HOLDERS,
+    Ends,
     Exposed,
     Fact,
     Form,
@@ -49,6 +51,10 @@ def _paradigm(_: HorizontalJob) -> str:
 def _standardised(job: HorizontalJob) -> str:
     scaled = job.data.from_tables and job.data.feature_scaling == "standard"
     return "data.feature_scaling=standard" if scaled else ""
+
+
+def _label_privacy(job: HorizontalJob) -> str:
+    return "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}"
 
 
 # fmt: off
@@ -76,6 +82,9 @@ GLOBAL: Final = Told[HorizontalJob](
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
 TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _paradigm)
+TRAINED_NODES: Final = Told[HorizontalJob](
+    "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
+    "and of their labels no more than the job's ε allows.", _label_privacy, part_of="training-rows")
 SPREAD: Final = Told[HorizontalJob](
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
@@ -102,6 +111,8 @@ DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: jo
 NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.model.message == "none")
 FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.model))
 MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
+PERTURBED: Final = Fact[HorizontalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
 MORE_LEARNING: Final = Fact[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
 )
@@ -118,6 +129,8 @@ _FIXED: Final = "It has no weights and is the same in every pass."
 _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
+_OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in their holder's ledger."
+_WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
 _EMBEDDINGS: Final = (Form("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
 _RETURNED: Final = (Form("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
@@ -132,6 +145,31 @@ def _summed(
     return [
         Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS,), forms=forms),
         Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, *single), (TWO_HOLDERS,), forms=forms),
+    ]
+
+
+def _learned(
+    ends: Ends[Any],
+    what: str,
+    why: str,
+    *when: Fact[HorizontalJob],
+    forms: tuple[Form, ...],
+    exposed: Exposed | None = None,
+) -> list[Row[HorizontalJob]]:
+    """The rows of a gradient: of labels as they are, of perturbed ones, and of which nodes have one."""
+    of = partial(Row[HorizontalJob], Kind.GRADIENT, ends)
+    return [
+        of(what, "none", why, (TRAINED,), (TRUE, *when), exposed=exposed, forms=forms),
+        of(
+            f"{what.replace(', in the clear', '')}, of perturbed labels",
+            "noise",
+            _OF_PERTURBED,
+            (TRAINED,),
+            (PERTURBED, *when),
+            exposed=exposed,
+            forms=forms,
+        ),
+        of("which of its rows are not zero", "none", _WHO, (TRAINED_NODES,), (PERTURBED, *when)),
     ]
 
 
@@ -166,17 +204,17 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
         "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
         "its nodes, as it has all weights but the server's.", (GLOBAL,),
         forms=(Form("s, l", "real [N_p, o_l]", "every pass"),)),
-    Row(Kind.GRADIENT, TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
-        "none", "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
-        (TRAINED,), exposed=_GRADIENTS, forms=(Form("s, l", "real [N_p, o_l]", "training"),)),
+    *_learned(TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
+              "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
+              exposed=_GRADIENTS, forms=(Form("s, l", "real [N_p, o_l]", "training"),)),
     Row(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
-    Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed",
-        "none", _LABELS, (TRAINED,), (CLEAR, POOLING), forms=_RETURNED),
-    Row(Kind.GRADIENT, FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", "none", _LABELS,
-        (TRAINED,), (SECURE_MAX,), forms=_RETURNED),
-    Row(Kind.GRADIENT, FROM_SERVER, "gradient of what the receiver sent, in the clear", "none", _LABELS,
-        (TRAINED,), (CLEAR, ADDED), forms=_RETURNED),
+    *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed", _LABELS,
+              CLEAR, POOLING, forms=_RETURNED),
+    *_learned(FROM_SERVER, "gradient of the maximum at the receiver's nodes, in the clear", _LABELS, SECURE_MAX,
+              forms=_RETURNED),
+    *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
+              forms=_RETURNED),
     Row(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
         "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS, MORE_LEARNING)),
     # Lists of nodes and edges

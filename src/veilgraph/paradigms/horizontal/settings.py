@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
+from veilgraph.graph.rules import MASKS
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
 from veilgraph.protocol.job import JobSettings, job_of
@@ -124,6 +125,21 @@ class HorizontalJob(JobSettings):
                 "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
                 "these are all that they open; choose none, and accuracy, f1 or loss"
             )
+
+    def _check_label_privacy(self, said: str) -> None:
+        if self.data.partition.by == "labels":
+            raise ValueError(
+                f"{said} with data.partition.by=labels: which holder has a node tells its label; choose nodes or edges"
+            )
+
+    @property
+    def perturbing(self) -> tuple[PartyId, ...]:
+        return () if self.label_privacy is None else self.data.names
+
+    @property
+    def perturbed_splits(self) -> tuple[str, ...]:
+        """Of test nodes as well: all holders learn sums over them."""
+        return MASKS
 
     @property
     def is_aligned(self) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.correction import corrected_losses
 from veilgraph.protocol.scores import Scores
 
 SPLITS = ("train_mask", "val_mask", "test_mask")
@@ -50,13 +51,27 @@ class Tally:
         )
 
 
-def tally(graph: PartyGraph, logits: Tensor, classes: int) -> Tally:
+def total_loss(logits: Tensor, labels: Tensor, transition: Tensor | None) -> Tensor:
+    """Sum of the nodes' cross-entropies, corrected where labels were perturbed.
+
+    Args:
+        logits: Tensor[n, C].
+        labels: Tensor[n] int64.
+        transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
+    """
+    if transition is not None:
+        return corrected_losses(logits, labels, transition).sum()
+    return functional.cross_entropy(logits, labels, reduction="sum")
+
+
+def tally(graph: PartyGraph, logits: Tensor, classes: int, transition: Tensor | None = None) -> Tally:
     """One holder's own part.
 
     Args:
         graph: the holder's; without labels nothing is added.
         logits: Tensor[N_p, C] of its nodes.
         classes: C.
+        transition: as for ``total_loss``.
     """
     losses = torch.zeros(3, dtype=torch.float64)
     confusion = torch.zeros(3, classes, classes, dtype=torch.float64)
@@ -65,7 +80,7 @@ def tally(graph: PartyGraph, logits: Tensor, classes: int) -> Tally:
         if graph.labels is None or mask is None or not bool(mask.any()):
             continue
         labels, found = graph.labels[mask], logits[mask].double()
-        losses[index] = functional.cross_entropy(found, labels, reduction="sum")
+        losses[index] = total_loss(found, labels, transition)
         pairs = labels * classes + found.argmax(dim=1)
         confusion[index] = torch.bincount(pairs, minlength=classes**2).view(classes, classes)
     return Tally(losses, confusion)

@@ -41,6 +41,7 @@ class LayeredNetwork:
         parts: one per holder, in the job's order; one or more.
         seed: of the job; the weights start alike whatever the number of holders.
         dtype: of weights and embeddings.
+        transition: Tensor[C, C] float64, P(label = j | true label = i), where the parts' labels are perturbed ones.
 
     Raises:
         ConfigError: ``train.class_weights`` is ``balanced``, which one holder cannot compute from its labels.
@@ -60,6 +61,7 @@ class LayeredNetwork:
         *,
         seed: int,
         dtype: torch.dtype = torch.float32,
+        transition: Tensor | None = None,
     ) -> None:
         if train.class_weights != "none":
             raise ConfigError(
@@ -84,11 +86,11 @@ class LayeredNetwork:
         self.holder = LayeredHolder(settings, columns, pooled.num_classes, LearningStreams(seed, SHARED), dtype)
         self.server = LayeredServer(settings, columns, self._streams, dtype)
         self._objectives = [
-            (at, Objective(part.graph, train, dtype), _training_nodes(part))
+            (at, Objective(part.graph, train, dtype, transition), _training_nodes(part))
             for part, at in zip(parts, self._rows, strict=True)
             if part.graph.labels is not None
         ]
-        self._judge = Objective(pooled, train, dtype)
+        self._judge = Objective(pooled, train, dtype, transition)
         self.optimizer = Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
         self.embeddings: list[Tensor] = []
         self._dtype = dtype

@@ -18,6 +18,16 @@ def describe(settings: HorizontalJob) -> list[str]:
         f"{alone if split.combine == 'secure-max' else ''}",
         "The result is that of one network on the combined graph. Every holder gets it for its own nodes.",
         "Holders share their weights, and add up gradients, losses and counts among themselves.",
-        "There is no differential privacy: nothing is noised.",
+        _noise(settings),
         TRUST,
     ]
+
+
+def _noise(settings: HorizontalJob) -> str:
+    private = settings.label_privacy
+    if private is None:
+        return "There is no differential privacy: nothing is noised."
+    return (
+        f"Labels are perturbed at their holder (randomised response, ε {private.epsilon:g} of one label, once, before "
+        "training), and all that is computed of labels is of these; features and edges are not noised."
+    )

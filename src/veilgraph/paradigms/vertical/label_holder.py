@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.head import OutputHead, build_head
 from veilgraph.nn.propagate import Adjacency
@@ -18,7 +17,7 @@ from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.label_release import with_perturbed
+from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Objective
@@ -60,14 +59,8 @@ class LabelHolder(DataHolder, Judge):
 
     def _on_perturbed_labels(self) -> Objective:
         """The loss and the judgement that others see anything of; test nodes, of which they do not, keep theirs."""
-        door, settings = self.session.publisher.label_door, self.session.settings
-        if door is None:
-            raise ConfigError(
-                f"label_privacy: {self.session.link.party} has no door that perturbs labels; give its session one",
-                key="label_privacy",
-            )
-        perturbed = with_perturbed(self._common, door.perturbed())
-        return Objective(perturbed, settings.train, self.session.dtype, door.response.transition())
+        learned, transition = learned_graph(self.session, self._common)
+        return Objective(learned, self.session.settings.train, self.session.dtype, transition)
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:

@@ -33,7 +33,7 @@ from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import align, encoded_tables
+from veilgraph.protocol.aligning import align, check_split, encoded_tables
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
@@ -179,16 +179,7 @@ class Vertical(Paradigm[VerticalJob]):
         return not_partitioned(job.model.local)
 
     def load(self, job: VerticalJob) -> Inputs:
-        data = job.data
-        if job.label_privacy is not None and data.dataset is not None and (data.split is None or data.stratify):
-            raise ConfigError(
-                f"{data.label_party} refuses the job: others see by gradients who is trained on, and a split by "
-                "classes tells the labels that label_privacy protects; give data.split, as in [0.5, 0.25, 0.25], with "
-                "data.stratify: false",
-                code="refused",
-                key="data.split",
-                party=data.label_party,
-            )
+        check_split(job)
         graphs = load_parties(job.data, job.seed)
         find_only_label_holder(graphs, job.data.label_party)
         return Inputs(job, graphs)

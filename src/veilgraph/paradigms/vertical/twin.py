@@ -264,7 +264,7 @@ def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, pe
     if perturbed is None or private is None or classes is None:
         return Objective(common, settings.train, dtype)
     transition = LabelResponse(private.epsilon, classes).transition()
-    return Objective(with_perturbed(common, perturbed), settings.train, dtype, transition)
+    return Objective(with_perturbed(common, perturbed, settings.perturbed_splits), settings.train, dtype, transition)
 
 
 def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:

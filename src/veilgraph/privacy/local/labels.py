@@ -58,6 +58,14 @@ class LabelResponse:
         matrix = torch.full((self.classes, self.classes), self._other / GRID, dtype=torch.float64)
         return matrix.fill_diagonal_(self.keep_probability)
 
+    def expected_accuracy(self, accuracy: float) -> float:
+        """Accuracy against true labels that one against perturbed ones lets expect, within [0, 1]; without bias.
+
+        A right guess is right of the released label with probability p, a wrong one with q, of the c - 1 other classes.
+        """
+        kept, other = self.keep_probability, self._other / GRID
+        return min(1.0, max(0.0, (accuracy - other) / (kept - other)))
+
     def event(self) -> LocalEvent:
         """What one release did to each node, for the accountant."""
         return LocalEvent(self.epsilon, "label")

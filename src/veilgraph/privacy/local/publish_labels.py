@@ -1,4 +1,4 @@
-"""The door of a label holder that learns from perturbed labels: paid for in the ledger, and only then learned from."""
+"""The door of a holder that learns from perturbed labels: paid for in the ledger, and only then learned from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LabelPublisher(Publisher):
 
     Args:
         response: for the holder's labels.
-        labels: Tensor[n] int64, of the nodes that are trained or validated with.
+        labels: Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
         ledger: of the holder, open; None in a plaintext simulation.
         source: of the randomness.
         kept: what the holder has released of its labels as they are now; None where nothing is kept by run.
@@ -110,17 +110,17 @@ class LabelPublisher(Publisher):
         return not self._sent.fits(LABELS, self._rows, self._event, repr(self.response))
 
 
-def learned_from(labels: Tensor | None, train: Tensor | None, val: Tensor | None) -> Tensor:
+def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
     """The nodes whose labels are perturbed: Tensor[n] int64, ascending.
 
     Args:
-        labels: Tensor[C] int64, of the common nodes; masks as long.
-        train: of those that are trained with.
-        val: of those that are validated with.
+        labels: Tensor[C] int64, of the common nodes.
+        splits: masks as long, of nodes of whose labels others are told anything; None where there are no such nodes.
 
     Raises:
-        DataError: there are none of these.
+        DataError: there are no labels, or no masks.
     """
-    if labels is None or train is None or val is None:
+    given = [split for split in splits if split is not None]
+    if labels is None or not given:
         raise DataError("labels: label_privacy perturbs those of training and validation nodes, and there are none")
-    return (train | val).nonzero().squeeze(1)
+    return torch.stack(given).any(dim=0).nonzero().squeeze(1)

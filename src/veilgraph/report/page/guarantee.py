@@ -13,6 +13,7 @@ from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.epsilon import NO_PERSON, OF_NODES, holds_against
+from veilgraph.report.labels import OF_SEVERAL, compared_with, whose_labels
 
 _UNITS: Final = MappingProxyType(
     {
@@ -135,11 +136,13 @@ def _trained(job: JobSettings, plan: SampledPlan) -> Guarantee:
 
 
 def _labels(job: JobSettings, private: LabelPrivacySettings) -> Guarantee:
+    several = [f"{OF_SEVERAL.capitalize()}."] if len(job.perturbing) > 1 else []
+    handing = "hand" if several else "hands"
     about = (
-        ("unit", "one label of a training or validation node"),
+        ("unit", f"one label, at one holder, of a {whose_labels(job, 'or')} node"),
         ("neighbouring relation", "replacement: the node's own class, or any other"),
         ("δ", "0: the bound always holds"),
-        ("mechanism", f"randomised response, ε {private.epsilon:g}, a single time, at {job.data.label_party}"),
+        ("mechanism", f"randomised response, ε {private.epsilon:g}, a single time, at {listed(job.perturbing)}"),
         ("holds against", "everybody, all parties together"),
     )
     limits = (
@@ -147,8 +150,8 @@ def _labels(job: JobSettings, private: LabelPrivacySettings) -> Guarantee:
         "infinite.",
         "Which nodes have a label for training, how many classes there are, and that a label has changed since another "
         "job, is not hidden.",
-        f"Not counted: predictions and scores that {job.data.label_party} hands on; test scores compare with true "
-        "labels.",
+        f"Not counted: predictions and scores that {listed(job.perturbing)} {handing} on. {compared_with(job)}",
+        *several,
     )
     return Guarantee("of one label, against everybody", _BOUND, about, limits)
 

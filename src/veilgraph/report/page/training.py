@@ -8,6 +8,7 @@ from typing import Final
 
 from veilgraph.core.words import counted, figure
 from veilgraph.protocol.figures import AUC, F1, LAST, LOSS, Figure, Measures
+from veilgraph.report.labels import compared_with
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
 from veilgraph.run.run_directory import Record
@@ -81,10 +82,7 @@ def _notes(found: Found) -> list[str]:
             "against the true labels, which stay there."
         )
     if found.settings.label_privacy is not None and found.metrics:
-        notes.append(
-            "Training and validation scores compare with perturbed labels, which the epoch was chosen by: they are no "
-            "accuracies against the true labels. Test scores compare with true labels."
-        )
+        notes.append(f"{compared_with(found.settings)} The epoch was chosen by perturbed ones.")
     return notes
 
 
