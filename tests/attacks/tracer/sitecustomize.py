@@ -77,11 +77,11 @@ def no_guard(module):
 
 
 def loopback(module):
-    from nvflare.fuel.f3.communicator import driver_mgr  # noqa: PLC0415  (FLARE has to be there)
-    from nvflare.fuel.f3.drivers.tcp_driver import TcpDriver  # noqa: PLC0415
-
     module._COMMUNICATION = {}
-    driver_mgr.register(TcpDriver)
+
+
+def all_transports(module):
+    module.register = lambda: None
 
 
 def all_commands(module):
@@ -94,6 +94,7 @@ if TRACES:
         changes |= {
             "veilgraph.deploy.guard.hooks": no_guard,
             "veilgraph.deploy.guard.commands": all_commands,
+            "veilgraph.deploy.guard.sockets": all_transports,
             "veilgraph.deploy.kit": loopback,
         }
     sys.meta_path.insert(0, Changes(changes))
