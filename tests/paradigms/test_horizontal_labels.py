@@ -22,6 +22,7 @@ from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.cutting import cut_run
+from tests.paradigms.exported import export, over
 from tests.paradigms.graph_ledgers import folder_of, ledger, limited
 from tests.paradigms.horizontal import models
 from tests.paradigms.runs import lasting
@@ -36,18 +37,21 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
-from veilgraph.protocol.organisation import refusal_of_limits
+from veilgraph.protocol.organisation import Organisation, refusal_of_limits
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
+from veilgraph.report.lifetime import outlook_facts
 from veilgraph.report.page.assemble import page_html
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.ledgers import LEDGER
+from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import RunDirectory
+from veilgraph.tables.settings import SplitFractions
 
 NODES, CLASSES = 240, 3
 SPLITS = ("train_mask", "val_mask", "test_mask")
@@ -263,12 +267,28 @@ def test_two_jobs_learn_from_the_same_labels_and_a_limit_for_life_is_of_both(tmp
     first, second = (train(settings, tmp_path / name) for name in "ab")
     assert lasting(first.metrics) == lasting(second.metrics)
     assert totals() == pytest.approx([2.0] * 3), "the second job pays nothing"
+    foreseen = outlook_facts(ledger(folder_of(data, "B"), "B"), settings, "B")
+    assert foreseen["total"] == pytest.approx(4.0), "if its labels change"
     train(saved(data, [with_others(graphs[0]), *graphs[1:]], PRIVATE), tmp_path / "c")
     assert totals() == pytest.approx([4.0, 2.0, 2.0])
     more: Settings = {"label_privacy": {"epsilon": 1.5}}
     with refused(ConfigError, code="refused", party="A"):
         train(saved(data, graphs, more), tmp_path / "d")
     assert totals() == pytest.approx([4.0, 2.0, 2.0]), "nobody pays for what one refuses"
+
+
+@pytest.mark.usefixtures("from_memory")
+def test_other_nodes_in_a_split_are_another_release(tmp_path: Path) -> None:
+    graphs = holders()
+    settings = saved(tmp_path / "data", graphs, PRIVATE)
+    run = train(settings, tmp_path / "run")
+    store, mine = RunDirectory.open(run.path).party("A"), graphs[0]
+    assert mine.test_mask is not None
+    fewer = mine.test_mask & (torch.arange(mine.num_nodes) % 2 == 0)
+    with publisher_of(store, settings, replace(mine, test_mask=fewer), None, begun=True) as door:
+        assert door.label_door is not None
+        assert len(door.label_door.perturbed()) == len(nodes_perturbed(replace(mine, test_mask=fewer), SPLITS))
+    assert len(paid(run.path, "A")) == 2
 
 
 JOB = """
@@ -368,6 +388,20 @@ def test_a_split_by_classes_would_tell_what_is_hidden() -> None:
             load(parse_job(merge(base, PRIVATE, change)))
     load(parse_job(merge(base, PRIVATE, by_node)))
     load(parse_job(base))
+
+
+def test_a_party_file_that_splits_by_classes_takes_no_part(tmp_path: Path) -> None:
+    base: Settings = {"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}
+    settings = parse_job(base)
+    parties = export(tmp_path, settings)
+    over_tables = over(parties, parse_job(merge(base, PRIVATE)))
+    for name, file in parties.items():
+        own = Organisation.read(file, name).settings
+        for stratify in (True, False):
+            split = SplitFractions(train=0.5, val=0.2, test=0.3, stratify=stratify)
+            party = own.model_copy(update={"nodes": own.nodes.model_copy(update={"split": split})})
+            assert bool(split_by_labels(over_tables, party)) == stratify
+            assert not split_by_labels(settings, party)
 
 
 def test_what_a_limit_about_labels_bounds() -> None:
