@@ -245,6 +245,7 @@ def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
             },
         ),
         (("label",), {"label_privacy": {"epsilon": 4.0}}),
+        (("label", "--paradigm", "horizontal", "--epsilon", "3"), {"label_privacy": {"epsilon": 3.0}}),
         (
             ("edge", "--paradigm", "sealed"),
             {

@@ -322,7 +322,11 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
         total += int(graph.test_mask.sum())
     assert abs(float(expected) / 100 - right / total) < 0.15, "of 700 nodes, at four standard errors"
     page = page_html(RunDirectory.open(tmp_path / "run"))
-    for part in ("one label, at one holder, of a training, validation or test node", "Where several holders", "ε 2"):
+    for part in (
+        "one label, at one holder, of a training, validation or test node",
+        "Where several holders",
+        "randomised response, ε 2 of",
+    ):
         assert part in page
 
 
