@@ -186,6 +186,16 @@ def test_columns_of_declared_ranges_are_not_scaled_again(tmp_path: Path) -> None
     assert "feature_scaling" not in yaml.safe_load((tmp_path / "job.yaml").read_text())["data"]
 
 
+@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: str, tmp_path: Path) -> None:
+    """Columns are scaled over all holders' rows, which tells of them."""
+    parties = [tables(tmp_path, name, "--split", "random", "--accept", paradigm) for name in ("a", "b")]
+    out = tmp_path / "job.yaml"
+    assert "refuses" not in init(*parties, "--paradigm", paradigm, "--out", out)
+    assert "over all holders' rows" in out.read_text()
+    assert veilgraph("check", out).exit_code == 0
+
+
 def test_ids_that_are_written_differently_are_said(files: list[Path], tmp_path: Path) -> None:
     exact = tables(tmp_path, "other", "--no-label", "--leave-out", "class")
     said = init(files[0], exact, "--out", tmp_path / "job.yaml")

@@ -201,7 +201,8 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
     from veilgraph.samples.organisations import accepting  # noqa: PLC0415
 
-    jobs = [parse_job({"paradigm": each, "data": {"feature_scaling": "standard"}}, "--accept") for each in paradigms]
+    drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
+    jobs = [parse_job({"paradigm": each, "data": drafted}, "--accept") for each in paradigms]
     limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:

@@ -24,6 +24,9 @@ _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md
 """
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
+_TOGETHER: Final = (
+    "columns to mean 0 and variance 1 over all holders' rows, of which these tell them (column-statistics)"
+)
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
 _HERE: Final = "party files, found from the folder in which veilgraph is called"
@@ -108,9 +111,10 @@ def draft_job(
     if here:
         data = {"parties": {settings.party: str(path) for path, settings in here.items()}}
     content: dict[str, Any] = {"name": name, "paradigm": paradigm, "data": data}
+    is_aligned = parse_job({"paradigm": paradigm}).is_aligned
     if protected is not None:
         content |= protected.settings(paradigm)
-    if parse_job({"paradigm": paradigm}).is_aligned:
+    if is_aligned:
         data["label_holder"] = _label_holder(names, list(here.values()), label_holder)
     elif label_holder is not None:
         data["label_holder"] = _named(names, label_holder)
@@ -120,7 +124,7 @@ def draft_job(
     elif any(_classes(settings) == 2 for settings in here.values()):
         _take(content, comments, "train.select_by", "auc", _RANKED)
     if not any(_is_scaled(settings) for settings in here.values()):
-        _take(content, comments, "data.feature_scaling", "standard", _ALIKE)
+        _take(content, comments, "data.feature_scaling", "standard", _ALIKE if is_aligned else _TOGETHER)
     edges = [each for settings in here.values() for each in settings.edges]
     if any(each.weight is not None or each.normalize is not None or each.decay is not None for each in edges):
         _take(content, comments, "model.edge_weights", True, "the tables' links have weights")
