@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from tests.paradigms.cutting import cut_run
 from tests.paradigms.exported import export, over
 from tests.paradigms.graph_ledgers import folder_of, ledger, limited
 from tests.paradigms.horizontal import models
+from tests.paradigms.perturbed import CLASSES, PRIVATE, SPLITS, brought, holders, paid, perturbed, with_others
 from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings, merge
 from veilgraph.audit.attacks.label_gradients import directions, matched
@@ -33,7 +33,7 @@ from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.privacy.local.labels import LabelResponse
@@ -53,67 +53,21 @@ from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.tables.settings import SplitFractions
 
-NODES, CLASSES = 240, 3
-SPLITS = ("train_mask", "val_mask", "test_mask")
-PRIVATE: Settings = {"label_privacy": {"epsilon": 2.0}}
-
-
-def holders(nodes: int = NODES, count: int = 3, seed: int = 3) -> list[PartyGraph]:
-    """Each has nodes of its own, labels that hang on nothing, and a split that does not hang on labels."""
-    generator, size, found = torch.Generator().manual_seed(seed), nodes // count, []
-    for name in "ABC"[:count]:
-        part = torch.rand(size, generator=generator)
-        found.append(
-            PartyGraph(
-                party=name,
-                features=torch.randn(size, 6, generator=generator),
-                edge_index=torch.randint(size, (2, 3 * size), generator=generator),
-                labels=torch.randint(CLASSES, (size,), generator=generator),
-                num_classes=CLASSES,
-                train_mask=part < 0.5,
-                val_mask=(part >= 0.5) & (part < 0.75),
-                test_mask=(part >= 0.75) & (part < 0.9),
-            )
-        )
-    return found
-
 
 def saved(folder: Path, graphs: Sequence[PartyGraph], *changes: Settings) -> JobSettings:
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
-    for graph in graphs:
-        names = [f"{graph.party}{row}" for row in range(graph.num_nodes)]
-        save_party(graph, folder / f"{graph.party}.safetensors", ids=names)
     base: Settings = {
         "paradigm": "horizontal",
         "seed": 5,
         "timeout_s": 20,
         "precision": "float64",
-        "data": {"graphs": paths},
         "model": {"dim": 8, "server": {"dropout": 0.0}},
         "train": {"epochs": 4, "patience": None, "checkpoint_every": 2},
     }
-    return parse_job(merge(base, *changes))
+    return parse_job(merge(base, brought(folder, graphs), *changes))
 
 
 def words(text: str) -> str:
     return " ".join(text.split())
-
-
-def perturbed(run: Path, party: str) -> Tensor:
-    kept = RunDirectory.open(run).party(party).keeper.get("own_release")
-    assert kept is not None
-    return kept[0]["labels"]
-
-
-def paid(run: Path, party: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "parties" / party / LEDGER).read_text().splitlines()[1:]]
-
-
-def with_others(graph: PartyGraph) -> PartyGraph:
-    """Every label is another class, those of test nodes too."""
-    assert graph.labels is not None
-    return replace(graph, labels=(graph.labels + 1) % CLASSES)
 
 
 # What leaves a holder

@@ -277,7 +277,6 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        ({"paradigm": "averaging"}, "label_privacy.epsilon"),
         ({"paradigm": "sealed", "data": {"holders": 2}}, "label_privacy.epsilon"),
         ({"paradigm": "node-dp", "release": {"features": {"epsilon": 1.0}}}, "label_privacy.epsilon"),
         (

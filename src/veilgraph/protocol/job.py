@@ -19,6 +19,7 @@ from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
+from veilgraph.graph.rules import MASKS
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
 from veilgraph.privacy.sampled_settings import SampledPlan
@@ -114,7 +115,7 @@ class JobSettings(Settings):
     label_privacy: LabelPrivacySettings | None = Field(
         None,
         description="who has labels learns from them under randomised response, so that what leaves it says little of "
-        "a label; null: from the labels as they are; paradigms horizontal, and vertical without privacy",
+        "a label; null: from the labels as they are; paradigms horizontal, and vertical and averaging without privacy",
     )
 
     former: ClassVar[Mapping[str, str]] = {"limits": "audit_limits", "data.parts": "data.partition"}
@@ -188,15 +189,27 @@ class JobSettings(Settings):
             )
 
     def _check_label_privacy(self, said: str) -> None:
-        """Refuses perturbed labels, which paradigms vertical and horizontal take.
+        """Refuses perturbed labels, which paradigms vertical, horizontal and averaging take.
 
         Args:
             said: the setting, with its value.
         """
         raise ValueError(
-            f"{said} is for paradigm='vertical' or 'horizontal', and this is {self.paradigm!r}; leave it out (node-dp "
-            "has release.labels, averaging averaging.privacy)"
+            f"{said} is for paradigm='vertical', 'horizontal' or 'averaging', and this is {self.paradigm!r}; leave it "
+            "out (node-dp has release.labels)"
         )
+
+    def _check_division(self, said: str) -> None:
+        """Refuses a data set's division by classes where labels are perturbed.
+
+        Args:
+            said: the setting that they are perturbed by, with its value.
+        """
+        if self.data.partition.by == "labels":
+            raise ValueError(
+                f"{said} with data.partition.by=labels: which holder has a node tells its label; choose another "
+                "division"
+            )
 
     def _check_parts(self) -> None:
         """Refuses a data set's division by nodes, which paradigm horizontal takes."""
@@ -261,12 +274,15 @@ class JobSettings(Settings):
     @property
     def perturbing(self) -> tuple[PartyId, ...]:
         """The holders that learn from perturbed labels, where they have any."""
-        return () if self.label_privacy is None else (self.data.label_party,)
+        return () if self.label_privacy is None else self.scoring
 
     @property
     def perturbed_splits(self) -> tuple[str, ...]:
-        """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore."""
-        return "train_mask", "val_mask"
+        """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
+
+        Of test nodes where several holders learn how well the model does, of sums over all.
+        """
+        return MASKS if len(self.scoring) > 1 else MASKS[:2]
 
     @property
     def summing(self) -> tuple[PartyId, ...]:

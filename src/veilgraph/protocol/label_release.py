@@ -12,6 +12,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.publish_labels import learned_from
+from veilgraph.protocol.job import JobSettings
 
 if TYPE_CHECKING:
     from veilgraph.protocol.role import Session
@@ -118,6 +119,17 @@ def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tens
         )
     learned = with_perturbed(graph, door.perturbed(), session.settings.perturbed_splits)
     return learned, door.response.transition()
+
+
+def noised_labels(job: JobSettings) -> str:
+    """What is noised in a job of which nothing but labels can be, in a sentence."""
+    if job.label_privacy is None:
+        return "There is no differential privacy: nothing is noised."
+    return (
+        "Labels are perturbed at their holder, once, before training (randomised response, ε "
+        f"{job.label_privacy.epsilon:g} of one label), and all that is computed of labels is of these; features and "
+        "edges are not noised."
+    )
 
 
 def _are_labels(values: Tensor, classes: int) -> bool:

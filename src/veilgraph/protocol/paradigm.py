@@ -44,6 +44,10 @@ MAX_CLASSES: Final = 2**12
 """Every evaluation of a horizontal job opens C² numbers."""
 
 
+LABELS_ALONE: Final = "label_privacy bounds labels alone: set limits.epsilon_unit to label if these are meant"
+"""Why a job's ε of all else is infinite."""
+
+
 class Paradigm(ABC, Generic[J]):
     """One way to train together.
 
@@ -118,12 +122,14 @@ class Paradigm(ABC, Generic[J]):
             epsilon: total ε of it.
             degree_bound: the most neighbours of a node, with units of nodes.
         """
+        if unit == "label":
+            return {"label_privacy": {"epsilon": epsilon}}
         bound = {} if degree_bound is None else {"degree_bound": degree_bound}
         return {"privacy": {"epsilon_total": epsilon, "unit": unit, **bound, "aggregation": {}}}
 
     def label_epsilon(self, job: J, party: PartyId) -> float:
         """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
-        return math.inf
+        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
 
     @abstractmethod
     def unbounded(self, job: J) -> str:

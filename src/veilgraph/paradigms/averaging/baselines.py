@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ class OnePlace:
             {graph.party: kind.stated(graph) for graph in graphs},
         )
         self._job = job
-        self._task: Task[Any, Any] = kind(known)
+        self._task: Task[Any, Any] = kind(replace(known, transition=None))  # labels that stay at home are true ones
         owns = [self._task.own(graph, LearningStreams(job.seed, graph.party)) for graph in graphs]
         self._own: Own = owns[0] if len(owns) == 1 else self._task.join(owns)
         self._streams = LearningStreams(job.seed, SERVER)

@@ -34,6 +34,7 @@ from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Judge, Predicted
+from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
@@ -47,6 +48,9 @@ _SIGNING = 2
 
 class AveragingHolder(Judge):
     """Holds a graph of its own.
+
+    With ``label_privacy`` all that it computes of labels is of perturbed ones, in a prediction too, which tells all how
+    well it did.
 
     Args:
         session: of this party.
@@ -82,6 +86,8 @@ class AveragingHolder(Judge):
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
+        if session.settings.label_privacy is not None and graph.labels is not None:
+            graph, _ = learned_graph(session, graph)
         told = {holder: hellos[holder] for holder in session.holders}
         known = public(
             self._job,

@@ -10,11 +10,13 @@ from veilgraph.graph.features import scale_together
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.inputs import check_own
+from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.inputs import Inputs
 
 
 def load(job: AveragingJob) -> Inputs:
     """Of a data set, divided by nodes, or of saved graphs."""
+    check_split(job)
     if job.data.graphs is None:
         parts = load_parts(job.data, job.seed)
         names = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}

@@ -22,7 +22,7 @@ from veilgraph.paradigms.horizontal.inputs import check_own
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
@@ -39,6 +39,8 @@ class Averaging(Paradigm[AveragingJob]):
     title: ClassVar[str] = "averaging: graphs of one's own, one model"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_privacy: ClassVar[bool] = False
+    way: ClassVar[str] = "labels, averaging"
+    protects: ClassVar[tuple[str, ...]] = ("label",)
     begins_with_weights: ClassVar[bool] = True
     has_costs: ClassVar[bool] = True
 
@@ -76,6 +78,8 @@ class Averaging(Paradigm[AveragingJob]):
         ]
 
     def unbounded(self, job: AveragingJob) -> str:
+        if job.label_privacy is not None:
+            return LABELS_ALONE
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:

@@ -103,6 +103,24 @@ class AveragingJob(JobSettings):
                 "with paradigm='averaging' they have none; choose by nodes or labels, and leave knows out"
             )
 
+    def _check_label_privacy(self, said: str) -> None:
+        self._check_division(said)
+        if self.averaging.task.name != TaskSettings().name:
+            raise ValueError(
+                f"{said} with averaging.task.name={self.averaging.task.name}: what is perturbed is the class of a "
+                f"node; choose task {TaskSettings().name}, or leave label_privacy out"
+            )
+        if self.averaging.privacy is not None:
+            raise ValueError(
+                f"{said} perturbs labels and averaging.privacy noises gradients, which covers a node's label, and "
+                "their ε are not counted together; leave one of them out"
+            )
+        if self.label_privacy is not None and self.label_privacy.canaries:
+            raise ValueError(
+                f"label_privacy.canaries={self.label_privacy.canaries} are scored by gradients of single nodes, of "
+                "which paradigm='averaging' sends none; leave them out"
+            )
+
     def _check_unused(self) -> None:
         super()._check_unused()
         self.averaging.task.kind.check(self.averaging.task, self.model, self.train)

@@ -17,6 +17,7 @@ from veilgraph.paradigms.averaging.rules.rule import Rule
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Public, Task, same
+from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.protocol.role import build_optimizer, precision
 
 EXTRA: Final = 2
@@ -49,7 +50,9 @@ def public(
         DataError: holders' columns differ, or what the task needs of them.
     """
     task, columns = job.averaging.task, same("columns", features)
-    return Public(task, job.model, job.train, columns, task.kind.agreed(stated), precision(job), custom)
+    agreed, private = task.kind.agreed(stated), job.label_privacy
+    transition = None if private is None else LabelResponse(private.epsilon, agreed).transition()
+    return Public(task, job.model, job.train, columns, agreed, precision(job), custom, transition)
 
 
 def summand(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.sampled_settings import SampledSettings
+from veilgraph.protocol.label_release import noised_labels
 
 
 def describe(settings: AveragingJob) -> list[str]:
@@ -25,7 +26,8 @@ def describe(settings: AveragingJob) -> list[str]:
         f"A round goes on as long as {settings.threshold} of the {len(holders)} holders are there; who drops out is "
         "left out of its sums.",
         "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
-        "they can ask it. There is no differential privacy: nothing is noised.",
+        "they can ask it.",
+        noised_labels(settings),
         TRUST,
     ]
 

@@ -17,7 +17,7 @@ from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
@@ -43,15 +43,9 @@ class Horizontal(Paradigm[HorizontalJob]):
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf
 
-    def label_epsilon(self, job: HorizontalJob, party: PartyId) -> float:
-        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
-
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        return {"label_privacy": {"epsilon": epsilon}}
-
     def unbounded(self, job: HorizontalJob) -> str:
         if job.label_privacy is not None:
-            return "label_privacy bounds labels alone: set limits.epsilon_unit to label if these are meant"
+            return LABELS_ALONE
         return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
 
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:

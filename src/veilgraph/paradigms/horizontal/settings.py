@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.graph.rules import MASKS
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
 from veilgraph.protocol.job import JobSettings, job_of
@@ -127,19 +126,7 @@ class HorizontalJob(JobSettings):
             )
 
     def _check_label_privacy(self, said: str) -> None:
-        if self.data.partition.by == "labels":
-            raise ValueError(
-                f"{said} with data.partition.by=labels: which holder has a node tells its label; choose nodes or edges"
-            )
-
-    @property
-    def perturbing(self) -> tuple[PartyId, ...]:
-        return () if self.label_privacy is None else self.data.names
-
-    @property
-    def perturbed_splits(self) -> tuple[str, ...]:
-        """Of test nodes as well: all holders learn sums over them."""
-        return MASKS
+        self._check_division(said)
 
     @property
     def is_aligned(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from veilgraph.core.words import TRUST, counted, listed
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.protocol.label_release import noised_labels
 
 
 def describe(settings: HorizontalJob) -> list[str]:
@@ -18,16 +19,6 @@ def describe(settings: HorizontalJob) -> list[str]:
         f"{alone if split.combine == 'secure-max' else ''}",
         "The result is that of one network on the combined graph. Every holder gets it for its own nodes.",
         "Holders share their weights, and add up gradients, losses and counts among themselves.",
-        _noise(settings),
+        noised_labels(settings),
         TRUST,
     ]
-
-
-def _noise(settings: HorizontalJob) -> str:
-    private = settings.label_privacy
-    if private is None:
-        return "There is no differential privacy: nothing is noised."
-    return (
-        f"Labels are perturbed at their holder (randomised response, ε {private.epsilon:g} of one label, once, before "
-        "training), and all that is computed of labels is of these; features and edges are not noised."
-    )

@@ -37,7 +37,7 @@ from veilgraph.protocol.aligning import align, check_split, encoded_tables
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.released import with_released_features
 from veilgraph.protocol.role import Role, Session
@@ -53,11 +53,6 @@ class Vertical(Paradigm[VerticalJob]):
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
     has_costs: ClassVar[bool] = True
     protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
-
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        if unit == "label":
-            return {"label_privacy": {"epsilon": epsilon}}
-        return super().protecting(unit, epsilon, degree_bound)
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return plan(job, party, nodes)
@@ -125,11 +120,11 @@ class Vertical(Paradigm[VerticalJob]):
     def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
         if party != job.data.label_party or job.learns_alone:
             return 0.0
-        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
+        return super().label_epsilon(job, party)
 
     def unbounded(self, job: VerticalJob) -> str:
         if job.label_privacy is not None:
-            return "label_privacy bounds labels alone: set limits.epsilon_unit to label if these are meant"
+            return LABELS_ALONE
         if job.privacy is None:
             if job.feature_release is not None:
                 return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"

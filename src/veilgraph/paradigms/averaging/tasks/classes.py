@@ -16,6 +16,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.tasks.beside import side_by_side
@@ -84,7 +85,10 @@ class ClassTask(Task[S, O], ABC):
         mask, labels = graph.train_mask, graph.labels
         assert mask is not None  # there are training examples
         assert labels is not None
-        return functional.cross_entropy(self.logits(network, own, generator)[mask], labels[mask])
+        logits = self.logits(network, own, generator)[mask]
+        if self.public.transition is not None:
+            return corrected_cross_entropy(logits, labels[mask], self.public.transition)
+        return functional.cross_entropy(logits, labels[mask])
 
     @override
     def output(self, network: Averaged, own: O) -> Tensor:
@@ -98,7 +102,7 @@ class ClassTask(Task[S, O], ABC):
 
     @override
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        return tally(self.judged(own), output, self._classes).flat()
+        return tally(self.judged(own), output, self._classes, self.public.transition).flat()
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Scores:
@@ -113,7 +117,7 @@ class ClassTask(Task[S, O], ABC):
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:
         """With AUC, for which all logits are needed."""
-        objective = Objective(self.judged(own), self.public.train, self.public.dtype)
+        objective = Objective(self.judged(own), self.public.train, self.public.dtype, self.public.transition)
         return objective.score(output, everything=everything)
 
 

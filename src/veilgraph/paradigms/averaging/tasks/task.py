@@ -87,6 +87,7 @@ class Public:
         stated: what holders agree on of what each states by ``Task.stated``.
         dtype: of the weights.
         custom: for ``model.local.model: custom``.
+        transition: Tensor[C, C] float64, P(label that is learned from = j | true label = i); None: these are the same.
     """
 
     task: TaskSettings
@@ -96,6 +97,7 @@ class Public:
     stated: int
     dtype: torch.dtype
     custom: CustomModel | None = None
+    transition: Tensor | None = None
 
 
 S = TypeVar("S", bound=TaskSettings)

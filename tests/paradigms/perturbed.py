@@ -1,0 +1,67 @@
+"""Holders of nodes of their own that learn from perturbed labels: their graphs, and what they paid for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.roles.federation import Settings
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.run.ledgers import LEDGER
+from veilgraph.run.run_directory import RunDirectory
+
+NODES, CLASSES = 240, 3
+SPLITS = ("train_mask", "val_mask", "test_mask")
+PRIVATE: Settings = {"label_privacy": {"epsilon": 2.0}}
+
+
+def holders(nodes: int = NODES, count: int = 3, seed: int = 3) -> list[PartyGraph]:
+    """Each has nodes of its own, labels that hang on nothing, and a split that does not hang on labels."""
+    generator, size, found = torch.Generator().manual_seed(seed), nodes // count, []
+    for name in "ABC"[:count]:
+        part = torch.rand(size, generator=generator)
+        found.append(
+            PartyGraph(
+                party=name,
+                features=torch.randn(size, 6, generator=generator),
+                edge_index=torch.randint(size, (2, 3 * size), generator=generator),
+                labels=torch.randint(CLASSES, (size,), generator=generator),
+                num_classes=CLASSES,
+                train_mask=part < 0.5,
+                val_mask=(part >= 0.5) & (part < 0.75),
+                test_mask=(part >= 0.75) & (part < 0.9),
+            )
+        )
+    return found
+
+
+def brought(folder: Path, graphs: Sequence[PartyGraph]) -> Settings:
+    """Saved graphs, with ids, as a job's ``data``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}
+    for graph in graphs:
+        names = [f"{graph.party}{row}" for row in range(graph.num_nodes)]
+        save_party(graph, folder / f"{graph.party}.safetensors", ids=names)
+    return {"data": {"graphs": paths}}
+
+
+def perturbed(run: Path, party: str) -> Tensor:
+    kept = RunDirectory.open(run).party(party).keeper.get("own_release")
+    assert kept is not None
+    return kept[0]["labels"]
+
+
+def paid(run: Path, party: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "parties" / party / LEDGER).read_text().splitlines()[1:]]
+
+
+def with_others(graph: PartyGraph) -> PartyGraph:
+    """Every label is another class, those of test nodes too."""
+    assert graph.labels is not None
+    return replace(graph, labels=(graph.labels + 1) % CLASSES)
