@@ -13,6 +13,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+import veilgraph.run.ledgers
 import veilgraph.run.party
 from tests import nightly
 from tests.attacks.machines import Sites, made
@@ -28,8 +30,10 @@ from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
@@ -199,6 +203,42 @@ def asked_once(settings: JobSettings, graph: PartyGraph, rows: Tensor, folder: P
         code = _REFUSED
     finally:
         os._exit(code)
+
+
+@pytest.mark.parametrize("hops", [False, True], ids=["row by row", "as a whole"])
+def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
+    settings: JobSettings, graph: PartyGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: bool
+) -> None:
+    """The second begins while the first draws its noise: it would keep another draw than the one that is paid for."""
+    rows = secret_rows(graph)[0]
+    if hops:
+        settings = private_job(2, {**ONCE, "unit": "edge", "aggregation": {"hops": 1, "dim": COLUMNS}})
+
+    def release(folder: str) -> Tensor:
+        ids = [f"c{node}" for node in range(graph.num_nodes)]
+        lasting = Lasting(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks")), ids)
+        store = PartyStore(tmp_path / folder)
+        store.path.mkdir(exist_ok=True)
+        with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
+            if not hops:
+                return door.embeddings(rows, 0)
+            pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
+            every = torch.cat([rows, torch.ones(graph.num_nodes - graph.common, COLUMNS, dtype=rows.dtype)])
+            return door.aggregated(every, pairs, graph.common)
+
+    with ThreadPoolExecutor(1) as other:
+        begun: list[Future[Tensor]] = []
+
+        def drawn(length: int) -> bytes:
+            if not begun:
+                begun.append(other.submit(release, "second"))
+                wait(begun, timeout=0.3)
+            return system_secrets(length)
+
+        monkeypatch.setattr(veilgraph.run.ledgers, "system_secrets", drawn)
+        first = release("first")
+        assert torch.equal(begun[0].result(), first)
+    assert torch.equal(release("third"), first), "and what is kept is what was paid for"
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])

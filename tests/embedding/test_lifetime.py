@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,6 +25,7 @@ from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.embedding import making
 from veilgraph.embedding.aggregation import Sensitivity, aggregated
@@ -159,6 +161,22 @@ def test_others_end_at_the_first_release_beyond_the_total(party: Path, tmp_path:
         released(job(party, **changed), tmp_path / "second", source=never)
     assert len(events(party)) == 1
     assert ledger_of(party).total() <= 4.0 * (1 + 1e-12)
+
+
+def test_two_runs_at_one_moment_publish_the_same_bytes_and_pay_once(party: Path, tmp_path: Path) -> None:
+    """The second begins while the first draws its noise, which is paid for and not kept yet."""
+    with ThreadPoolExecutor(1) as other:
+        begun: list[Future[Tensor]] = []
+
+        def drawn(length: int) -> bytes:
+            if not begun:
+                begun.append(other.submit(released, job(party), tmp_path / "second"))
+                wait(begun, timeout=0.3)
+            return system_secrets(length)
+
+        first = released(job(party), tmp_path / "first", source=drawn)
+        assert torch.equal(begun[0].result(), first)
+    assert len(events(party)) == 1
 
 
 def test_two_whole_runs_publish_the_same_bytes_and_pay_once(party: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.sent import releasing
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.single import digest_of
 from veilgraph.run.lifetimes import keeper_of
@@ -93,7 +94,8 @@ class Door:
             account = replace(self.account, delta=delta)
             whose = account.lifetime.each_key(self.ids).tobytes().hex()
             what = digest_of(f"{CHANNEL} {mechanism!r} {costs!r} {delta!r} {whose}", (rows,))
-            released, again = _once(account, what, costs, noised)
+            with releasing(account):
+                released, again = _once(account, what, costs, noised)
             if again:
                 for cost in costs:
                     ledger.spend(cost, CHANNEL, 0)

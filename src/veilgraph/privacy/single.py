@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Tensor
@@ -21,6 +22,9 @@ from veilgraph.privacy.ledger import Ledger
 
 class SentRelease(Protocol):
     """Where a holder keeps what it has released of its data as they are now."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keeps other jobs from it, from the look at what is kept to the payment, and shows what they have kept."""
 
     def get(self, channel: str) -> Tensor | None:
         """What was kept for that channel; None where nothing was, or the data have changed since."""
@@ -55,22 +59,24 @@ def release_once(
         if ledger is not None:
             ledger.spend(event, channel, 0)
         return make()
-    released = kept.get(channel)
-    if released is None:
-        released = make()
-        kept.put(channel, released)
-    content = _content(kept, channel, released)
-    if ledger is not None and not ledger.has_paid(channel, content):
-        ledger.spend(event, channel, 0, content=content)
-    return released
+    with kept.held():
+        released = kept.get(channel)
+        if released is None:
+            released = make()
+            kept.put(channel, released)
+        content = _content(kept, channel, released)
+        if ledger is not None and not ledger.has_paid(channel, content):
+            ledger.spend(event, channel, 0, content=content)
+        return released
 
 
 def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bool:
     """Whether the release of a channel can be sent again for nothing."""
-    released = None if kept is None else kept.get(channel)
-    if kept is None or released is None or ledger is None:
+    if kept is None or ledger is None:
         return False
-    return ledger.is_free(channel, _content(kept, channel, released))
+    with kept.held():
+        released = kept.get(channel)
+        return released is not None and ledger.is_free(channel, _content(kept, channel, released))
 
 
 def _content(kept: SentRelease, channel: str, released: Tensor) -> str:

@@ -7,7 +7,8 @@ changed since, and in a file of its own the very bytes, which it sends again for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 import torch
@@ -67,18 +68,31 @@ class OwnRelease:
     Args:
         keeper: of the party.
         depends: what tells whether these data, and how they are released, are those of before.
+        alone: keeps other jobs from what is kept, where the keeper is not of one run.
 
     Raises:
         RunError: the file is damaged.
     """
 
-    def __init__(self, keeper: Keeper, depends: str) -> None:
+    def __init__(
+        self, keeper: Keeper, depends: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext
+    ) -> None:
         self.keeper = keeper
-        self._depends_on = depends
+        self._depends_on, self._alone = depends, alone
+        self._look()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """See ``SentRelease.held``: with what other jobs have kept since."""
+        with self._alone():
+            self._look()
+            yield
+
+    def _look(self) -> None:
         self._tensors: dict[str, Tensor] = {}
         self._shapes: dict[str, list[int]] = {}
         self._draws: dict[str, str] = {}
-        if (kept := keeper.get(OWN_RELEASE)) is None:
+        if (kept := self.keeper.get(OWN_RELEASE)) is None:
             return
         tensors, facts = kept
         try:
@@ -87,8 +101,8 @@ class OwnRelease:
                 self._draws = dict(facts.get("draws", {}))  # none where an earlier release of veilgraph kept them
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
-                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
-                "anew and pays"
+                f"{self.keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder "
+                "releases anew and pays"
             ) from error
 
     def get(self, channel: str) -> Tensor | None:

@@ -28,7 +28,7 @@ from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import FOLDER, Payers, SentRows
+from veilgraph.privacy.lifetime.sent import FOLDER, Payers, SentRows, releasing
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.single import digest_of
 from veilgraph.protocol.inputs import LedgerPlace
@@ -154,7 +154,7 @@ def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyG
 
     The arguments are those of ``sent_rows``.
     """
-    return OwnRelease(keeper_of(account, _how(plan)), _of(lasting.each_key(graph.num_nodes), settings, graph))
+    return _lasting_release(account, _how(plan), _of(lasting.each_key(graph.num_nodes), settings, graph))
 
 
 def own_sums(
@@ -176,7 +176,7 @@ def own_sums(
     order = order_of(each)
     whose = f"{graph.num_classes}/{each[order.numpy()].tobytes().hex()}"
     depends = digest_of(whose, summed_data(in_order(common, order), own_columns=own_columns))
-    return OwnRelease(keeper_of(account, f"{plan.single} {_how(plan)}"), depends)  # apart from what it may publish
+    return _lasting_release(account, f"{plan.single} {_how(plan)}", depends)  # apart from what it may publish
 
 
 def _how(plan: Plan) -> str:
@@ -219,7 +219,7 @@ def own_release(account: Account, settings: JobSettings, graph: PartyGraph, last
     """
     each = lasting.each_key(graph.num_nodes)
     depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
-    return OwnRelease(keeper_of(account, how), depends)
+    return _lasting_release(account, how, depends)
 
 
 def release_streams(lifetime: Lifetime) -> LearningStreams:
@@ -233,6 +233,10 @@ def _of(each: Keys, settings: JobSettings, graph: PartyGraph) -> str:
     whose, common = each[order.numpy()], np.sort(each[: graph.common])
     about = f"{whose.tobytes().hex()}/{common.tobytes().hex()}"
     return digest_of(about, released_data(settings, in_order(graph, order)))
+
+
+def _lasting_release(account: Account, how: str, depends: str) -> OwnRelease:
+    return OwnRelease(keeper_of(account, how), depends, partial(releasing, account))
 
 
 def keeper_of(account: Account, how: str) -> FolderKeeper:

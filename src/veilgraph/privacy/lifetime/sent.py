@@ -6,13 +6,17 @@ alone are noised and paid for, by the nodes whose data they depend on. A draw is
 of it: a label has few outcomes, and two draws that come out alike are two releases. **Which rows have changed shows**:
 the others are byte for byte what they were. Of data without ids a row's place is no node's name: all rows are sent
 again where all are the same, and else all are released anew.
+
+Of two jobs that would release the same at one moment the second waits, and sends what the first one did.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import private_folder, sync_folder
+from veilgraph.core.files import locked, private_folder, sync_folder
 from veilgraph.core.secrets import new_name
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.privacy.event import Event, to_json
@@ -55,6 +59,15 @@ class _Kept:
     batch: NDArray[np.int64]
     batches: list[dict[str, str]] = field(default_factory=list)
     of: str = ""
+
+
+def releasing(account: Account) -> AbstractContextManager[int]:
+    """Holds all that an account's ledger ever released, from the look at what is kept to the payment.
+
+    Else two jobs at one moment would draw twice, keep the later draw and pay for the earlier.
+    """
+    folder = private_folder(account.lifetime.lines.folder / FOLDER)
+    return locked(folder, f"{folder}: cannot be held", wait_s=math.inf)
 
 
 class SentRows:
@@ -117,32 +130,32 @@ class SentRows:
             BudgetSpent: a budget does not allow it; nothing may be sent.
             RunError: it could not be kept or paid for.
         """
-        path = self._path(channel, event, mechanism)
-        kept = self._load(path)
-        if kept.rows.shape[1] != rows.shape[1]:
-            kept = _nothing(rows.shape[1])
-        digests = self._digests(rows)
-        places, same = self._known(kept, digests)
-        if not same.all():
-            new = np.flatnonzero(~same)
-            made = make(rows[torch.from_numpy(new)])
-            kept = self._with(kept, new, digests[new], made)
-        if kept.of != self._of or not same.all():
-            kept.of = self._of
-            self._save(path, kept)
-            places, _ = self._known(kept, digests)
-        released = kept.rows[torch.from_numpy(places)]
-        used = [kept.batches[number] for number in np.unique(kept.batch[places])]
-        pay(hashlib.sha256("".join(sorted(batch["content"] for batch in used)).encode()).hexdigest())
-        for batch in used:
-            keys = self._account.lifetime.lines.cohort(batch["cohort"])
-            self._account.charge(event, channel, keys=keys, content=batch["content"])
-        return released
+        path, digests = self._path(channel, event, mechanism), self._digests(rows)
+        with releasing(self._account):
+            kept = self._load(path)
+            if kept.rows.shape[1] != rows.shape[1]:
+                kept = _nothing(rows.shape[1])
+            places, same = self._known(kept, digests)
+            if not same.all():
+                new = np.flatnonzero(~same)
+                made = make(rows[torch.from_numpy(new)])
+                kept = self._with(kept, new, digests[new], made)
+            if kept.of != self._of or not same.all():
+                kept.of = self._of
+                self._save(path, kept)
+                places, _ = self._known(kept, digests)
+            released = kept.rows[torch.from_numpy(places)]
+            used = [kept.batches[number] for number in np.unique(kept.batch[places])]
+            pay(hashlib.sha256("".join(sorted(batch["content"] for batch in used)).encode()).hexdigest())
+            for batch in used:
+                keys = self._account.lifetime.lines.cohort(batch["cohort"])
+                self._account.charge(event, channel, keys=keys, content=batch["content"])
+            return released
 
     def holds(self, channel: str, event: Event, mechanism: str) -> bool:
         """Whether the data as they are now were released and paid for: they are sent again for nothing."""
-        path = self._path(channel, event, mechanism)
-        kept = self._load(path)
+        with releasing(self._account):
+            kept = self._load(self._path(channel, event, mechanism))
         if kept.of != self._of:
             return False
         lifetime = self._account.lifetime
@@ -151,7 +164,8 @@ class SentRows:
 
     def fits(self, channel: str, rows: Tensor, event: Event, mechanism: str) -> bool:
         """Whether the budget of all jobs has room for ``release`` of these rows, made anew where they must be."""
-        kept = self._load(self._path(channel, event, mechanism))
+        with releasing(self._account):
+            kept = self._load(self._path(channel, event, mechanism))
         if kept.rows.shape[1] != rows.shape[1]:
             kept = _nothing(rows.shape[1])
         places, same = self._known(kept, self._digests(rows))
