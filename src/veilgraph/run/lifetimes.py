@@ -7,8 +7,10 @@ Nodes of a graph without ids are nobody's in particular: everybody pays for them
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import private_folder
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import locked, private_folder
 from veilgraph.core.keeper import FolderKeeper, Keeper
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.graph.ordered import in_order
@@ -39,6 +41,11 @@ from veilgraph.protocol.releases import OwnRelease, released_data, summed_data
 from veilgraph.run.ledger_places import LIMITS_FILE, limits_in
 
 _MARKS: Final = Path("veilgraph") / "ledgers"
+_TRAINING: Final = "training"
+_BUSY: Final = (
+    "another training pays from the same ledger for life in every step, and both might end without a model where "
+    "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
+)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,23 @@ class Lasting:
         """
         keys = EVERYBODY if self.ids is None else self.ledger.keys(self.ids)
         return Account(self.ledger, keys, delta, settings.hash(), settings.name)
+
+
+@contextmanager
+def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[str]:
+    """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
+
+    Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
+    """
+    privacy = settings.privacy
+    with ExitStack() as held:
+        busy = ""
+        if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
+            try:
+                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / _TRAINING), _BUSY))
+            except RunError as error:
+                busy = str(error)
+        yield busy
 
 
 def default_marks() -> Path:

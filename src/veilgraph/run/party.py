@@ -25,7 +25,7 @@ from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
 from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of, with_canaries
-from veilgraph.run.lifetimes import Lasting
+from veilgraph.run.lifetimes import Lasting, training_alone
 from veilgraph.run.part import Part, Sitting, Work
 from veilgraph.run.preparing import prepare
 from veilgraph.run.run_directory import RunDirectory
@@ -143,9 +143,13 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
     lasting = None
     if part.lifetime is not None and aligned.graph is not None:
         lasting = Lasting(part.lifetime, aligned.ids if part.place is None else part.place.ids)
-    with publisher_of(
-        store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
-    ) as publisher:
+    with (
+        publisher_of(
+            store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
+        ) as publisher,
+        training_alone(lasting if part.work in ("train", "resume") else None, settings) as busy,
+    ):
+        aligned = replace(aligned, refuses=aligned.refuses or busy)
         if watched is not None:
             publisher.watched = watched
         yield aligned, publisher
