@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from tests.paradigms.graph_ledgers import (
 from tests.paradigms.once import change_features, once_job
 from tests.paradigms.private import LABEL_HOLDER, OTHER, paid
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
-from veilgraph.graph.party import load_party, save_party
+from veilgraph.graph.party import load_party, load_party_ids, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
@@ -363,6 +364,18 @@ def test_ids_from_python_tell_nodes_apart(tmp_path: Path) -> None:
     with refused(DataError, party="B"):
         vg.fit(JOB, graphs(), tmp_path / "x", ids={"B": [1] * NODES}, ledgers=ledgers)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("written", [float, np.float32, Decimal, lambda node: b"%d" % node, lambda _: None])
+def test_what_would_be_another_id_than_the_number_it_came_of_is_no_id(
+    tmp_path: Path, written: Callable[[int], Hashable]
+) -> None:
+    """A gap makes pandas' 7 a 7.0, and as text that has a budget of its own."""
+    graph = graphs()[OTHER]
+    save_party(graph, tmp_path / "whole.safetensors", np.arange(NODES))
+    assert load_party_ids(tmp_path / "whole.safetensors") == [str(node) for node in range(NODES)]
+    with refused(DataError, key="ids", party=OTHER):
+        save_party(graph, tmp_path / "other.safetensors", [*range(NODES - 1), written(NODES)])
 
 
 def test_a_place_in_data_s_n_id_is_no_name_in_a_vertical_job(tmp_path: Path) -> None:

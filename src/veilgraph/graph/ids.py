@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
+from numbers import Integral, Number
 from typing import Final
 
 import numpy as np
@@ -45,16 +46,21 @@ def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, n
 
     Args:
         party: the holder.
-        ids: of anything that ``str`` tells apart; a vector's numbers count as Python's.
+        ids: of anything that ``str`` tells apart, and no fractional numbers, which pandas makes of a column with a gap:
+            7.0 would be another node than 7. A vector's numbers count as Python's.
         nodes: N, rows of its graph.
 
     Raises:
-        DataError: there are not N, or an id is given twice.
+        DataError: there are not N, one is no id, or is given twice.
     """
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
         refuse(party, "ids", f"{kind_of(ids)} must be one id for each row", "give a list, a tensor or an array")
     values: Iterable[Hashable] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
-    texts = [str(value) for value in values] if isinstance(values, Iterable) else [str(values)]
+    given = list(values) if isinstance(values, Iterable) else [values]
+    if strange := [value for value in given if value is None or isinstance(value, bytes) or _is_fractional(value)]:
+        way_out = "write it as text or as a whole number, the same in every run"
+        refuse(party, "ids", f"{strange[0]!r} is no id, for as text it would be another node's", way_out)
+    texts = [str(value) for value in given]
     if len(texts) != nodes:
         refuse(party, "ids", f"{len(texts)} for {nodes} nodes", "give every row its node's id")
     if len(set(texts)) < nodes:
@@ -62,3 +68,7 @@ def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, n
         twice = next(text for text in texts if text in seen or seen.add(text))  # type: ignore[func-returns-value]
         refuse(party, "ids", f"{twice!r} is given twice, as text", "a node has one row and one id; mend one")
     return texts
+
+
+def _is_fractional(value: object) -> bool:
+    return isinstance(value, Number) and not isinstance(value, Integral)
