@@ -12,6 +12,7 @@ import yaml
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_run
+from tests.paradigms.graph_ledgers import ledger, limited
 from tests.paradigms.once import change_features, lose, once_job
 from tests.paradigms.private import (
     LABEL_HOLDER,
@@ -267,3 +268,17 @@ def test_a_party_file_that_says_nothing_of_it_refuses(tables: JobSettings, tmp_p
     accepts(tables, OTHER, min_colluding=1)
     with refused(ConfigError, code="refused", key="limits.min_colluding", value=1, party=OTHER):
         train(tables, tmp_path / "other")
+
+
+def test_the_ledger_of_a_saved_graph_says_how_many_may_collude(tmp_path: Path) -> None:
+    """It had no key for that, and so refused every such job once it had a limit."""
+    settings, folder = (
+        joint_job(tmp_path / "data", {"train": {"epochs": 2}}, epsilon_total=1),
+        tmp_path / "data/ledger/B",
+    )
+    limited(folder, max_epsilon=1.0, min_colluding=2)
+    with refused(ConfigError, code="refused", party=OTHER):
+        train(settings, tmp_path / "refused")
+    limited(folder, max_epsilon=1.0, min_colluding=1)
+    train(settings, tmp_path / "run")
+    assert ledger(folder).total() == pytest.approx(1.0, rel=1e-6)
