@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import errno
+import fcntl
+import math
 import os
 import resource
 import secrets
@@ -12,6 +15,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,8 +32,18 @@ from tests.paradigms.local import saved as local_job
 from tests.paradigms.once import once_job
 from tests.paradigms.private import private_job
 from tests.paradigms.runs import saved_job
+from veilgraph.core import files
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import append, appended_file, check_private, new_file, private_folder, whole_file, write_whole
+from veilgraph.core.files import (
+    append,
+    appended_file,
+    check_private,
+    locked,
+    new_file,
+    private_folder,
+    whole_file,
+    write_whole,
+)
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.run.jobs import load_result, predict, resume, train
@@ -55,6 +69,42 @@ def wide(folder: Path) -> list[str]:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+# Folders held alone
+
+
+def test_where_there_are_no_locks_it_says_so_and_not_that_somebody_else_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for wait_s in (0.0, math.inf):
+        with pytest.raises(RunError) as caught, locked(tmp_path, "another is there", wait_s=wait_s):
+            pass
+        assert "another" not in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_who_waits_long_for_a_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its holder may be stopped, and nothing would ever be said."""
+    monkeypatch.setattr(files, "SLOW_LOCK_S", 0.02)
+    with ThreadPoolExecutor(1) as other, locked(tmp_path, "held"):
+        waiting = other.submit(held_for_a_moment, tmp_path)
+        assert not wait([waiting], timeout=0.3).done
+        assert [str(tmp_path) in message for message in caplog.messages] == [True]
+        with pytest.raises(RunError, match="held"), locked(tmp_path, "held"):
+            pass
+    waiting.result()
+
+
+def held_for_a_moment(folder: Path) -> None:
+    with locked(folder, "held", wait_s=math.inf):
+        pass
 
 
 # The one door

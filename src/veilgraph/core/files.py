@@ -7,11 +7,13 @@ refused, with the command that mends it: who made it wide may have had a reason.
 from __future__ import annotations
 
 import fcntl
+import logging
 import math
 import os
 import secrets
 import shlex
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,6 +31,10 @@ _FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _TEMPORARY_BYTES: Final = 8
 _LOCK_POLL_S: Final = 0.1
+SLOW_LOCK_S: Final = 15.0
+"""After so long whoever waits for a folder is told."""
+
+log = logging.getLogger("veilgraph")
 
 
 def fresh_path(name: str) -> Path:
@@ -189,22 +195,38 @@ def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
         wait_s: longest wait until the other lets go; infinite where that is to be soon.
 
     Raises:
-        RunError: with ``refusal``.
+        RunError: with ``refusal``; or there are no locks where the folder is.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if math.isinf(wait_s) else fcntl.LOCK_NB))
-                break
-            except OSError as error:
-                if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline:
-                    raise RunError(refusal) from error
-            time.sleep(_LOCK_POLL_S)
+        _lock(descriptor, folder, refusal, wait_s)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
+    try:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            if math.isinf(wait_s):
+                break
+            if time.monotonic() >= deadline:
+                raise RunError(refusal)
+            time.sleep(_LOCK_POLL_S)
+        waits = "%s: another process holds it, for more than %g s; it is waited for, so look whether that is stopped"
+        said = threading.Timer(SLOW_LOCK_S, log.warning, (waits, folder, SLOW_LOCK_S))
+        said.daemon = True
+        said.start()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        finally:
+            said.cancel()
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be locked ({error}); have it on a disk whose files can be") from error
 
 
 def descriptor_of(path: Path, flags: int) -> int:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.registry import Registry
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.settings import Neighbours, Unit
@@ -228,6 +228,8 @@ class LocalEvent(Event):
         return "replacement"
 
 
+UNKNOWN: Final = "unknown-event"
+"""Code of an event that another version of veilgraph, or a package that is not here, wrote."""
 EVENTS: Final[Registry[type[Event]]] = Registry(
     "veilgraph.events",
     {
@@ -258,7 +260,7 @@ def from_json(data: object) -> Event:
     """Reads what ``to_json`` wrote.
 
     Raises:
-        ConfigError: the kind is unknown, or a field is missing, unknown or out of range.
+        ConfigError: the kind is unknown, or a field is missing or unknown (``UNKNOWN``), or out of range.
     """
     if not isinstance(data, Mapping):
         raise ConfigError(f"event={data!r}: an event is a mapping with kind and fields; write it with to_json")
@@ -266,16 +268,32 @@ def from_json(data: object) -> Event:
     if not isinstance(kind, str) or kind not in EVENTS:
         raise ConfigError(
             f"kind={kind!r} of an event is none of {', '.join(EVENTS)}: an unknown release cannot be accounted for; "
-            "use the version of veilgraph, and the packages, that wrote it"
+            "use the version of veilgraph, and the packages, that wrote it",
+            code=UNKNOWN,
         )
     cls = EVENTS[kind]
     needed = {each.name for each in fields(cls)}  # type: ignore[arg-type]
     given = set(data) - {"kind"}
     if given != needed:
         raise ConfigError(
-            f"event: kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(needed)}"
+            f"event: kind {kind!r} has the fields {sorted(map(str, given))}, and needs exactly {sorted(needed)}; use "
+            "the version of veilgraph, and the packages, that wrote it",
+            code=UNKNOWN,
         )
     return cls(**{name: data[name] for name in needed})
+
+
+def not_a_release(where: str, error: ConfigError, way_out: str) -> RunError:
+    """Of a ledger's line whose event cannot be read: another copy is of no use where it is this program that lacks it.
+
+    Args:
+        where: file and line.
+        error: of ``from_json``.
+        way_out: where the file is damaged.
+    """
+    unknown = error.code == UNKNOWN
+    way_out = "leave the file as it is, for another copy says the same" if unknown else way_out
+    return RunError(f"{where}: not a release ({error}); {way_out}", code=UNKNOWN if unknown else None)
 
 
 def _check(name: str, value: object, neighbours: object, unit: object) -> None:

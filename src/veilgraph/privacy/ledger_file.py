@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import appended_file, locked, write_whole
-from veilgraph.privacy.event import Event, from_json, to_json
+from veilgraph.privacy.event import Event, from_json, not_a_release, to_json
 
 _WAY_OUT: Final = "restore a copy of the file that has every entry, or begin a new run"
 
@@ -225,7 +225,7 @@ def _parse(schema: type[_Schema], line: bytes, where: str) -> _Schema:
         field = ".".join(str(part) for part in problem["loc"]) or "the line"
         raise RunError(f"{where}: not a ledger's line ({field}: {problem['msg']}); {_WAY_OUT}") from error
     except ConfigError as error:
-        raise RunError(f"{where}: not a release ({error}); {_WAY_OUT}") from error
+        raise not_a_release(where, error, _WAY_OUT) from error
     return parsed
 
 

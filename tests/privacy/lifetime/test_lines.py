@@ -142,6 +142,18 @@ def test_damage_is_one_clear_error(folder, what):
         ledger(folder, party="B" if what == "party" else "A")
 
 
+@pytest.mark.parametrize("event", [{"kind": "elsewhere"}, {"kind": "gaussian", "later": 1}])
+def test_a_release_that_a_package_wrote_which_is_not_here_asks_for_that_and_for_no_copy(folder, event):
+    """Whoever puts back an older copy for it loses what is in the newest."""
+    charge(ledger(folder))
+    path = folder / FILE
+    first, line = path.read_text().splitlines()
+    path.write_text(f"{first}\n{json.dumps(json.loads(line) | {'event': event})}\n")
+    with refused(RunError, key=path, code="unknown-event") as caught:
+        ledger(folder)
+    assert "newest copy" not in str(caught.value)
+
+
 def test_nothing_of_a_node_s_id_is_in_it(folder: Path):
     opened = ledger(folder)
     charge(opened, ids=NODES)

@@ -26,7 +26,7 @@ from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import appended_file, locked, private_folder, sync_folder, write_whole
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.event import Event, from_json
+from veilgraph.privacy.event import Event, from_json, not_a_release
 from veilgraph.privacy.lifetime.costs import Keys
 from veilgraph.privacy.lifetime.marks import Mark, Marks
 
@@ -260,7 +260,7 @@ class Lines:
             field = ".".join(str(part) for part in problem["loc"]) or "the line"
             raise RunError(f"{where}: not a ledger's line ({field}: {problem['msg']}); {_WAY_OUT}") from error
         except ConfigError as error:
-            raise RunError(f"{where}: not a release ({error}); {_WAY_OUT}") from error
+            raise not_a_release(where, error, _WAY_OUT) from error
         self._digests.append(digest(line))
         self._read_bytes += len(line)
 
