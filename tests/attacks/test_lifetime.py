@@ -435,6 +435,27 @@ def test_what_is_heard_at_the_beginning_of_a_session_that_fails_is_remembered(
         sites.session("train")
 
 
+def test_of_two_sessions_at_once_neither_takes_the_other_s_news_for_a_rollback_nor_forgets_them(tmp_path: Path) -> None:
+    """What B says in one session may be older by the time than what it says in another, which pays in between."""
+    own = Lifetime(tmp_path / "ledger", "B", Budget(), Marks(tmp_path / "marks"))
+    said = Stands("B", own, None, releases=True)
+
+    def session() -> Stands:
+        return Stands("A", None, tmp_path / "of A", releases=True)
+
+    before = said.own()
+    session().keep({"B": before})
+    one, other = session(), session()
+    assert one.heard("B") == other.heard("B") == before, "both look as they begin"
+    own.charge(GaussianEvent(1.0), "embeddings", 1, own.keys(["c"]), delta=1e-5, run="0" * 64, job="job")
+    after = said.own()
+    other.keep({"B": after})
+    assert one.fault_of("B", before) == ""
+    one.keep({"B": before})
+    assert session().heard("B") == after
+    assert "older copy" in session().fault_of("B", before), "and in the next session it is one"
+
+
 def test_other_data_are_let_in_by_the_one_who_heard_of_the_former(sites: Sites, begun: Sites) -> None:
     forget(sites, begun, "B", back=None)
     for party in ("A", "server"):

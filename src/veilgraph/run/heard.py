@@ -8,6 +8,7 @@ HMAC under its owner's salt: it tells nobody what is in it. How many lines there
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +16,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.privacy.lifetime.lines import Lines
@@ -38,9 +39,16 @@ class Stand(BaseModel):
     lines: Annotated[int, Field(ge=1, le=2**32)]
     head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+    def is_of(self, other: Stand) -> bool:
+        """Whether both are of one ledger."""
+        return self.ledger == other.ledger
+
 
 class Stands:
-    """One party's: its own, and those that it heard of.
+    """One party's: its own, and those that it heard of, in one session.
+
+    What it heard in other sessions since this one first looked tells nothing of this one, in which the others may have
+    said how far they are before that.
 
     Args:
         party: its name.
@@ -52,6 +60,7 @@ class Stands:
     def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
         self._party, self._own, self._releases = party, own, releases
         self._folder = None if folder is None else folder / _FOLDER
+        self._first: dict[PartyId, Stand | None] = {}
 
     def own(self) -> Stand | None:
         """Of its own ledger as it is now."""
@@ -62,11 +71,27 @@ class Stands:
             return _stand(lines, lines.count)
 
     def heard(self, party: PartyId) -> Stand | None:
-        """What it last heard of another's.
+        """What it had last heard of another's when this session first looked.
 
         Raises:
             RunError: what it kept of that is damaged.
         """
+        if party not in self._first:
+            self._first[party] = self._kept(party)
+        return self._first[party]
+
+    def keep(self, said: Mapping[PartyId, Stand | None]) -> None:
+        """Keeps what it heard in this session, unless another has heard of more: on the disk when this returns."""
+        if self._folder is None or not any(said.values()):
+            return
+        with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
+            for party, stand in said.items():
+                path, kept = self._path(party), self._kept(party)
+                is_old = kept is not None and stand is not None and kept.is_of(stand) and kept.lines >= stand.lines
+                if path is not None and stand is not None and not is_old:
+                    write_whole(path, stand.model_dump_json().encode())
+
+    def _kept(self, party: PartyId) -> Stand | None:
         path = self._path(party)
         if path is None or not path.is_file():
             return None
@@ -76,14 +101,6 @@ class Stands:
             raise RunError(
                 f"{path}: damaged ({error}); restore it, or delete it, and what {party} brings next is believed"
             ) from error
-
-    def keep(self, said: Mapping[PartyId, Stand | None]) -> None:
-        """Keeps what it heard in this session: on the disk when this returns."""
-        for party, stand in said.items():
-            path = self._path(party)
-            if path is not None and stand is not None and stand != self.heard(party):
-                private_folder(path.parent)
-                write_whole(path, stand.model_dump_json().encode())
 
     def fault_of(self, party: PartyId, now: Stand | None) -> str:
         """What another's ledger has against it by what was heard of it before; empty for nothing."""
