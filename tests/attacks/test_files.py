@@ -97,8 +97,9 @@ def test_who_waits_long_for_a_folder_is_told(
         waiting = other.submit(held_for_a_moment, tmp_path)
         assert not wait([waiting], timeout=0.3).done
         assert [str(tmp_path) in message for message in caplog.messages] == [True]
-        with pytest.raises(RunError, match="held"), locked(tmp_path, "held"):
+        with pytest.raises(RunError) as caught, locked(tmp_path, "held"):
             pass
+        assert str(caught.value) == "held"
     waiting.result()
 
 
