@@ -88,3 +88,17 @@ def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Pat
             assert torch.equal(again.perturbed(), first), "what is kept is sent again for nothing"
             assert run.releases(LABELS) == draws.count == day + 1
             keeper.path(OWN_RELEASE).unlink()
+
+
+def test_what_was_kept_of_other_data_in_the_meantime_is_not_taken_for_one_s_own(tmp_path: Path) -> None:
+    """Of two jobs at once the later may be of other data, which are kept in the same place."""
+    one, other = (OwnRelease(FolderKeeper(tmp_path), of) for of in ("before", "after"))
+    one.put("features", torch.ones(2))
+    with other.held():
+        assert other.get("features") is None
+        other.put("labels", torch.zeros(2))
+    with one.held():
+        assert one.get("features") is None
+        assert one.draw("features") == ""
+    with other.held():
+        assert other.get("labels") is not None

@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -101,6 +102,19 @@ def test_who_waits_long_for_a_folder_is_told(
             pass
         assert str(caught.value) == "held"
     waiting.result()
+
+
+def test_who_waits_for_a_moment_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "SLOW_LOCK_S", 0.2)
+    with ThreadPoolExecutor(1) as other:
+        with locked(tmp_path, "held"):
+            waiting = other.submit(held_for_a_moment, tmp_path)
+            assert not wait([waiting], timeout=0.05).done
+        waiting.result()
+    threading.Event().wait(0.25)
+    assert caplog.messages == []
 
 
 def held_for_a_moment(folder: Path) -> None:

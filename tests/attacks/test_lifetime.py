@@ -210,7 +210,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hops: bool
 ) -> None:
     """The second begins while the first draws its noise: it would keep another draw than the one that is paid for."""
-    rows = secret_rows(graph)[0]
+    rows, affordable = secret_rows(graph)[0], list[int | None]()
     if hops:
         settings = private_job(2, {**ONCE, "unit": "edge", "aggregation": {"hops": 1, "dim": COLUMNS}})
 
@@ -220,6 +220,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
         store = PartyStore(tmp_path / folder)
         store.path.mkdir(exist_ok=True)
         with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
+            affordable.append(door.affordable_releases())
             if not hops:
                 return door.embeddings(rows, 0)
             pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
@@ -239,6 +240,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
         first = release("first")
         assert torch.equal(begun[0].result(), first)
     assert torch.equal(release("third"), first), "and what is kept is what was paid for"
+    assert affordable == [1, None, None], "and the others knew that it is free for them"
 
 
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])
@@ -454,6 +456,11 @@ def test_of_two_sessions_at_once_neither_takes_the_other_s_news_for_a_rollback_n
     one.keep({"B": before})
     assert session().heard("B") == after
     assert "older copy" in session().fault_of("B", before), "and in the next session it is one"
+    other_ledger = Lifetime(tmp_path / "other", "B", Budget(), Marks(tmp_path / "marks"))
+    for _ in range(3):
+        other_ledger.charge(GaussianEvent(1.0), "rows", 1, own.keys(["c"]), delta=1e-5, run="0" * 64, job="job")
+    session().keep({"B": Stands("B", other_ledger, None, releases=True).own()})
+    assert session().heard("B") == after, "nor is it forgotten for another ledger"
 
 
 def test_other_data_are_let_in_by_the_one_who_heard_of_the_former(sites: Sites, begun: Sites) -> None:

@@ -16,13 +16,14 @@ from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.tensor_file import load_tensors
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import Lasting, lifetime_of, training_alone
+from veilgraph.run.lifetimes import Lasting, default_marks, lifetime_of, training_alone
 from veilgraph.samples.shipped import with_overrides
 
 APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}}
@@ -104,12 +105,19 @@ def test_what_has_noise_in_every_hop_is_sent_again_whole(tmp_path: Path) -> None
 def test_two_trainings_do_not_spend_between_them_in_steps_what_is_enough_for_one(tmp_path: Path) -> None:
     steps = {"privacy.schedule": "every-step", "privacy.predictions": 2}
     last = {"train.epochs": 3, "train.select_by": "last", "train.patience": None}
-    settings = with_overrides(job(tmp_path / "data", 1.0), steps | last)
-    with training_alone(Lasting(ledger(settings), None), settings) as busy:
+    once = job(tmp_path / "data", 1.0)
+    settings = with_overrides(once, steps | last)
+    held = Lasting(ledger(settings), None)
+    with training_alone(held, settings) as busy:
         assert not busy
         with refused(ConfigError, code="refused"):
             train(settings, tmp_path / "run")
         assert ledger(settings).total() == 0
+        with training_alone(Lasting(ledger(settings), None), once) as why:
+            assert not why, "what is paid for at once is of use at once"
+        unlimited = Lifetime(held.ledger.lines.folder, OTHER, Budget(), Marks(default_marks()))
+        with training_alone(Lasting(unlimited, None), settings) as why:
+            assert not why, "there is enough for both"
     run = resume(tmp_path / "run")
     before = ledger(settings).total()
     with training_alone(Lasting(ledger(settings), None), settings):

@@ -39,9 +39,9 @@ class Stand(BaseModel):
     lines: Annotated[int, Field(ge=1, le=2**32)]
     head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-    def is_of(self, other: Stand) -> bool:
-        """Whether both are of one ledger."""
-        return self.ledger == other.ledger
+    def goes_on_from(self, other: Stand) -> bool:
+        """Whether it is of the same ledger, and further."""
+        return self.ledger == other.ledger and self.lines > other.lines
 
 
 class Stands:
@@ -87,8 +87,7 @@ class Stands:
         with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
             for party, stand in said.items():
                 path, kept = self._path(party), self._kept(party)
-                is_old = kept is not None and stand is not None and kept.is_of(stand) and kept.lines >= stand.lines
-                if path is not None and stand is not None and not is_old:
+                if path is not None and stand is not None and (kept is None or stand.goes_on_from(kept)):
                     write_whole(path, stand.model_dump_json().encode())
 
     def _kept(self, party: PartyId) -> Stand | None:
