@@ -165,6 +165,14 @@ def test_damage_is_one_clear_error(holder):
         holder.sent()
 
 
+def test_what_cannot_be_kept_is_one_clear_error_and_is_neither_sent_nor_paid_for(holder):
+    folder = holder.lifetime.lines.folder / "released"
+    folder.write_bytes(b"")
+    with refused(RunError, key=folder):
+        holder.sent()
+    assert count_of(holder.lifetime) == 0
+
+
 # Without ids
 
 

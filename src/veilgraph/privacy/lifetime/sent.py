@@ -15,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -61,13 +61,24 @@ class _Kept:
     of: str = ""
 
 
-def releasing(account: Account) -> AbstractContextManager[int]:
+@contextmanager
+def releasing(account: Account) -> Iterator[None]:
     """Holds all that an account's ledger ever released, from the look at what is kept to the payment.
 
     Else two jobs at one moment would draw twice, keep the later draw and pay for the earlier.
+
+    Raises:
+        RunError: it cannot be read, written or held; nothing may be sent.
     """
-    folder = private_folder(account.lifetime.lines.folder / FOLDER)
-    return locked(folder, f"{folder}: cannot be held", wait_s=math.inf)
+    folder = account.lifetime.lines.folder / FOLDER
+    try:
+        with locked(private_folder(folder), f"{folder} is in use", wait_s=math.inf):
+            yield
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be read and written ({error}), and nothing is released that cannot be sent again; make "
+            "it readable and writable, with room on its disk"
+        ) from error
 
 
 class SentRows:
