@@ -243,6 +243,22 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
     assert affordable == [1, None, None], "and the others knew that it is free for them"
 
 
+def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, tmp_path: Path) -> None:
+    """Of the nodes whose rows they take these are other rows, and so are their own in the job after it."""
+    plain, audited = (private_job(2, {**ONCE, "epsilon_total": 0.5, "canaries": count}) for count in (0, 10))
+    rows, released = secret_rows(graph)[0] + 0.5, list[Tensor]()
+    for repeat, settings in enumerate((plain, audited, audited, plain, plain)):
+        released.append(one_release(settings, graph, rows, tmp_path, repeat, True, False, True))
+    taken = [int((one != other).any(dim=1).sum()) for one, other in itertools.pairwise(released)]
+    assert taken[0] == 10
+    assert 10 <= taken[1] <= 20
+    assert taken[3] == 0
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    with ledger.lines.held():
+        paid = [len(ledger.lines.cohort(entry.cohort)) for entry in ledger.lines.entries]
+    assert paid == [graph.common, *taken[:3]], "whoever is released anew has paid, and nobody else"
+
+
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])
 @NAMED
 def test_processes_that_are_killed_have_paid_for_all_that_they_sent(
