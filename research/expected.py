@@ -27,6 +27,7 @@ _WAYS: Final = {
 _LABELS: Final = {
     "labels": (label_privacy.JOINT, label_privacy.ALONE),
     "labels, horizontal": (label_privacy.HORIZONTAL, label_privacy.OWN),
+    "labels, averaging": (label_privacy.AVERAGING, label_privacy.HOME),
 }
 
 _TRAINED: Final = {

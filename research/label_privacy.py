@@ -19,10 +19,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from research import private_averaging
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.baselines import alone as own_network
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
@@ -30,6 +32,7 @@ from veilgraph.paradigms.vertical.baselines import isolated
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
+from veilgraph.privacy.local.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.label_release import nodes_perturbed, with_perturbed
@@ -41,6 +44,7 @@ SETS: Final = ("digits", "cora")
 FIRST_SEED: Final = 10
 JOINT, ALONE = "joint", "A alone"
 HORIZONTAL, OWN = "horizontal", "horizontal, each alone"
+AVERAGING, HOME = "averaging", "averaging, each alone"
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "label-privacy.json"
 
 
@@ -104,6 +108,32 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
     return float(true.score(fit(network).output).test_accuracy or 0)
 
 
+def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
+    """Of the test nodes of four, against true labels, at the round that is best by perturbed ones."""
+    bare = private_averaging.bare(dataset, seed)
+    parts = private_averaging.graphs(bare)
+    settings, told = bare, parts
+    if epsilon is not None:
+        settings = bare.model_copy(update={"label_privacy": LabelPrivacySettings(epsilon=epsilon)})
+        response = LabelResponse(epsilon, parts[0].num_classes or 0)
+        told = [_perturbed(graph, response, settings.perturbed_splits) for graph in parts]
+    twin, best = PlainAveraging(settings, told), (-1.0, 0.0)
+    for number in range(1, settings.train.epochs + 1):
+        twin.round(number)
+        best = max(best, (float(twin.scores().summary()["val_accuracy"] or 0), _right(twin, parts)))
+    return best[1]
+
+
+def _right(twin: PlainAveraging, parts: Sequence[PartyGraph]) -> float:
+    right = total = 0
+    for graph in parts:
+        assert graph.labels is not None
+        assert graph.test_mask is not None
+        right += int((twin.infer(graph.party).argmax(dim=1) == graph.labels)[graph.test_mask].sum())
+        total += int(graph.test_mask.sum())
+    return right / total
+
+
 def _perturbed(graph: PartyGraph, response: LabelResponse, splits: Sequence[str]) -> PartyGraph:
     nodes = nodes_perturbed(graph, splits)
     assert graph.labels is not None
@@ -126,6 +156,10 @@ def measure(figures: Figures, sets: Sequence[str], seeds: Sequence[int]) -> None
                 figures.measure(f"{name}/label/{JOINT}/{shown}/{seed}", partial(accuracy, name, seed, epsilon))
                 key = f"{name}/label/{HORIZONTAL}/{shown}/{seed}"
                 figures.measure(key, partial(horizontal_accuracy, name, seed, epsilon))
+                key = f"{name}/label/{AVERAGING}/{shown}/{seed}"
+                figures.measure(key, partial(averaging_accuracy, name, seed, epsilon))
+            key = f"{name}/label/{HOME}/none/{seed}"
+            figures.measure(key, partial(private_averaging.each_alone, name, seed))
             figures.measure(f"{name}/label/{ALONE}/none/{seed}", partial(alone, name, seed))
             figures.measure(f"{name}/label/{OWN}/none/{seed}", partial(each_alone, name, seed))
 
@@ -134,7 +168,8 @@ def table(figures: Figures) -> list[str]:
     """Markdown: a row for each set."""
     heads = ["none" if epsilon is None else f"ε = {epsilon:g}" for epsilon in EPSILONS]
     lines = [f"| data | {' | '.join([*heads, 'alone, none'])} |", f"|---|{'---|' * (len(heads) + 1)}"]
-    for way, own, said in ((JOINT, ALONE, "vertical"), (HORIZONTAL, OWN, "horizontal")):
+    ways = ((JOINT, ALONE, "vertical"), (HORIZONTAL, OWN, "horizontal"), (AVERAGING, HOME, "averaging"))
+    for way, own, said in ways:
         for name in figures.sets():
             cells = [shown(figures.of(name, "label", way, epsilon)) for epsilon in EPSILONS]
             lines.append(f"| {name}, {said} | {' | '.join([*cells, shown(figures.of(name, 'label', own, None))])} |")
