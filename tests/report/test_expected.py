@@ -23,7 +23,12 @@ CURVE = Curve("edge, noise in every hop", "x", "accuracy", 3, 0.7, 0.9, 0.69, {1
 
 def test_the_file_is_what_was_measured() -> None:
     assert json.loads(CURVES.read_text(encoding="utf-8")) == research.expected.made(), "python -m research.expected"
-    assert {curve.way for curve in curves()} >= {"edge, noise in every hop", "labels", "labels, horizontal"}
+    assert {curve.way for curve in curves()} >= {
+        "edge, noise in every hop",
+        "labels",
+        "labels, horizontal",
+        "labels, averaging",
+    }
 
 
 def test_curves_of_hops_compare_the_same_seeds_and_the_same_way_without_noise() -> None:
@@ -75,6 +80,7 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
     kinds["labels, horizontal"] = parse_job(
         {"paradigm": "horizontal", "data": by_nodes, "label_privacy": {"epsilon": 2}}
     )
+    kinds["labels, averaging"] = parse_job({"paradigm": "averaging", "data": by_nodes, "label_privacy": {"epsilon": 2}})
     votes = {"unit": "edge", "epsilon_total": 4, "aggregation": {}}
     nodes = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
     kinds["node-dp, noise on the learner's edges"] = parse_job({**nodes, "privacy": votes})

@@ -313,7 +313,7 @@ def _too_costly(
     if limits.epsilon_unit == "label" and not job.adds_noise:
         return (
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
-            "(paradigms vertical and horizontal), or remove the limit"
+            "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
     why = paradigm_of(job).unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"

@@ -23,6 +23,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.aggregation.summing import SummingHolder
+from veilgraph.nn.correction import corrected_losses
 from veilgraph.paradigms.averaging.baselines import alone
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
@@ -99,6 +100,12 @@ def test_the_twin_learns_and_judges_the_same_from_the_same_labels(tmp_path: Path
     last, scores = run.metrics[-1], twin.scores().record()
     for name in ("val_loss", "val_accuracy", "test_accuracy"):
         assert last[name] == pytest.approx(scores[name], abs=1e-5), name
+    by_hand = [
+        corrected_losses(twin.infer(graph.party)[rows], graph.labels[rows], LabelResponse(1.0, CLASSES).transition())
+        for graph in learned
+        if graph.labels is not None and (rows := graph.val_mask) is not None
+    ]
+    assert last["val_loss"] == pytest.approx(float(torch.cat(by_hand).mean()), abs=1e-5)
     assert abs((uncorrected.round(1) or 0) - (losses[0] or 0)) > 1e-3, "the loss is corrected"
 
 
@@ -175,6 +182,13 @@ def test_a_private_training_covers_labels_and_takes_none_that_are_perturbed() ->
     content = {**private_job().model_dump(mode="json"), **PRIVATE}
     with refused(ValidationError, key="label_privacy.epsilon"):
         AveragingJob.model_validate(content)
+
+
+def test_a_job_says_what_is_noised() -> None:
+    base: Settings = {"paradigm": "averaging", "data": {"dataset": "synthetic", "holders": 3}}
+    private, bare = parse_job(merge(base, PRIVATE)), parse_job(base)
+    assert any("randomised response, ε 2 of one label" in said for said in paradigm_of(private).describe(private))
+    assert any("There is no differential privacy" in said for said in paradigm_of(bare).describe(bare))
 
 
 def test_a_split_by_classes_is_refused_and_a_limit_about_labels_bounds_it() -> None:
