@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.features import compact
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths

@@ -245,7 +245,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
 
 def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, tmp_path: Path) -> None:
     """Of the nodes whose rows they take these are other rows, and so are their own in the job after it."""
-    plain, audited = (private_job(2, {**ONCE, "epsilon_total": 0.5, "canaries": count}) for count in (0, 10))
+    plain, audited = (private_job(2, {**ONCE, "epsilon_total": 0.2, "canaries": count}) for count in (0, 10))
     rows, released = secret_rows(graph)[0] + 0.5, list[Tensor]()
     for repeat, settings in enumerate((plain, audited, audited, plain, plain)):
         released.append(one_release(settings, graph, rows, tmp_path, repeat, True, False, True))

@@ -25,12 +25,11 @@ from veilgraph.audit.mounts.inserted import inserted_releases
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.secrets import system_secrets
-from veilgraph.core.types import SERVER, PartyId
+from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.relations import Relation
-from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy.degree import bound_degrees

@@ -4,10 +4,10 @@ import torch
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.random_split import masks_by_fractions, split_randomly
-from veilgraph.graph.rules import MASKS
 from veilgraph.tables.settings import SplitFractions
 
 HALF = SplitFractions(train=0.5, val=0.25, test=0.25, seed=0)

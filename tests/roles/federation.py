@@ -14,11 +14,10 @@ from torch_geometric.data import Data
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.core.types import MASKS, SERVER, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.nn.local.custom import CustomModel

@@ -14,6 +14,9 @@ PartyId = str
 
 SERVER: Final[PartyId] = "server"
 
+MASKS: Final = ("train_mask", "val_mask", "test_mask")
+"""Of a graph: which nodes are trained with, validated with and tested on."""
+
 Protected = Literal["edge", "node", "node-edges", "label"]
 """What somebody may ask to be protected in a first draft of a job or of a party file."""
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_rows
 from veilgraph.graph.partition import POOLED, deal_edges
 from veilgraph.graph.parts import UNKNOWN, HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS, check_name, check_shape
+from veilgraph.graph.rules import check_name, check_shape
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data

@@ -19,7 +19,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.given import kind_of
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.hetero import of_one_kind
 from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import (
@@ -35,7 +35,6 @@ from veilgraph.graph.pyg import (
 from veilgraph.graph.relations import Relation, check_relations, packed, unpacked
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
-    MASKS,
     check_common,
     check_edges,
     check_features,

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.given import kind_of, wrong_type
-from veilgraph.core.types import PartyId
-from veilgraph.graph.rules import FEATURE_DTYPES, MASKS, refuse
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.rules import FEATURE_DTYPES, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.tables.settings import SplitFractions
 from veilgraph.tables.split import draw_splits
 

@@ -16,7 +16,6 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER
 
 FEATURE_DTYPES = (torch.float32, torch.float64)
-MASKS = ("train_mask", "val_mask", "test_mask")
 
 
 def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:

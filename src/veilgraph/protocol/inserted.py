@@ -24,10 +24,9 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_rows, from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.settings import Neighbours, Unit
 from veilgraph.protocol.job import JobSettings

@@ -17,9 +17,8 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
-from veilgraph.graph.rules import MASKS
 from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
 from veilgraph.privacy.sampled_settings import SampledPlan

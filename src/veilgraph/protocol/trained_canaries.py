@@ -21,9 +21,9 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.core.types import MASKS
 from veilgraph.graph.features import compact
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.privacy.canaries import check_nodes
 from veilgraph.privacy.settings import Neighbours
 from veilgraph.protocol.job import JobSettings

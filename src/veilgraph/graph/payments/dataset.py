@@ -9,13 +9,13 @@ import torch
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.payments.views import SHOP, TELECOM, UNKNOWN
 from veilgraph.graph.payments.world import PaymentsWorld, payments_world
 from veilgraph.graph.payments_settings import PaymentsSettings
-from veilgraph.graph.rules import MASKS
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 
 if TYPE_CHECKING:  # seconds to import

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.payments.facts import BANK_FACTS, SHOP_FACTS, TELECOM_FACTS, Column, Columns
 from veilgraph.graph.payments.transfers import Transfers, Whole
-from veilgraph.graph.rules import MASKS
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

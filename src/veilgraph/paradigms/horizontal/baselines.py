@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_rows
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit

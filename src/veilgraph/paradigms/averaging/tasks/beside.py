@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from veilgraph.core.types import MASKS
 from veilgraph.graph.features import compact
 from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 
 
 def side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:

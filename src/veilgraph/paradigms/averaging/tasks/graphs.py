@@ -14,8 +14,8 @@ from typing_extensions import override
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.linear import linear
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork

@@ -14,9 +14,8 @@ from typing_extensions import override
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import MASKS
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.tasks.beside import side_by_side
 from veilgraph.paradigms.averaging.tasks.own import Own
