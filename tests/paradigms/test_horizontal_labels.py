@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+import veilgraph as vg
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -47,6 +49,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.report.lifetime import outlook_facts
 from veilgraph.report.page.assemble import page_html
+from veilgraph.report.page.several import several_html
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.ledgers import LEDGER, publisher_of
@@ -275,6 +278,10 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
         right += int((found == graph.labels)[graph.test_mask].sum())
         total += int(graph.test_mask.sum())
     assert abs(float(expected) / 100 - right / total) < 0.15, "of 700 nodes, at four standard errors"
+    compared = words(veilgraph("compare", tmp_path / "run").stdout)
+    assert "federated: All figures, test figures among them, compare with perturbed labels" in compared
+    assert f"about {expected}% is to be expected" in compared
+    assert "the others: all figures compare with true labels" in compared
     page = page_html(RunDirectory.open(tmp_path / "run"))
     for part in (
         "one label, at one holder, of a training, validation or test node",
@@ -282,6 +289,12 @@ def test_a_training_says_what_to_expect_of_true_labels(tmp_path: Path) -> None:
         "randomised response, ε 2 of",
     ):
         assert part in page
+    run = RunDirectory.open(tmp_path / "run")
+    assert "% against perturbed labels" not in page, "what is here is judged by true labels"
+    (run.party("A").path / "predictions.safetensors").unlink()
+    another = RunDirectory.open(shutil.copytree(run.path, tmp_path / "another"))
+    for shown in (page_html(run), several_html([run, another]), vg.load_run(run.path)._repr_html_()):
+        assert "% against perturbed labels" in shown
 
 
 # Canaries

@@ -10,6 +10,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.words import listed
 from veilgraph.protocol.job import JobSettings
+from veilgraph.report.labels import against
 from veilgraph.report.tables import human_bytes
 from veilgraph.run.run_directory import RunDirectory
 
@@ -58,7 +59,7 @@ def html_table(rows: Mapping[str, str], caption: str) -> str:
 
 def _figures(job: JobSettings, summary: Record) -> dict[str, str]:
     return {
-        f"test {figure.title}": figure.shown(value)
+        f"test {figure.title}": f"{figure.shown(value)}{against(job)}"
         for figure in job.measures.figures
         if (value := summary.get(f"test_{figure.name}")) is not None
     }

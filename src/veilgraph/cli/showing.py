@@ -11,13 +11,13 @@ from veilgraph.cli.app import results
 from veilgraph.cli.telling import tell
 
 if TYPE_CHECKING:
+    from veilgraph.protocol.job import JobSettings
     from veilgraph.run.comparing import Comparison
     from veilgraph.run.jobs import TrainResult
 
 
 def show_result(result: TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
-    from veilgraph.report.labels import compared_with, expected_true  # noqa: PLC0415
     from veilgraph.report.spent import life_note, spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
@@ -30,10 +30,8 @@ def show_result(result: TrainResult) -> None:
         for said in (worth(result.summary, settings), life_note(result.summary["privacy"])):
             if said:
                 typer.echo(said)
-    if settings.label_privacy is not None:
-        classes = result.predictions.probabilities.shape[1]
-        expected = expected_true(settings, result.summary.get("test_accuracy"), classes)
-        typer.echo(f"{compared_with(settings)} {expected}".rstrip())
+    if said := _of_labels(result, settings):
+        typer.echo(said)
     say_where(result.path)
     tell({"run": result.path, "summary": result.summary})
 
@@ -48,6 +46,19 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     lent = f"Alone without labels: lent {settings.data.label_party}'s. " if settings.is_aligned else ""
     said = f"{lent}Pooled: all data in one place."
     results().print(comparison_table(compared.summaries(), said, settings.measures))
+    if noted := _of_labels(result, settings):
+        typer.echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
+
+
+def _of_labels(result: TrainResult, settings: JobSettings) -> str:
+    """Which labels a run's figures compare with, where not with true ones alone."""
+    from veilgraph.report.labels import compared_with, expected_true  # noqa: PLC0415
+
+    if settings.label_privacy is None:
+        return ""
+    classes = result.predictions.probabilities.shape[1]
+    expected = expected_true(settings, result.summary.get("test_accuracy"), classes)
+    return f"{compared_with(settings)} {expected}".rstrip()
 
 
 def draw(result: TrainResult, references: dict[str, float]) -> None:

@@ -30,6 +30,11 @@ def compared_with(job: JobSettings) -> str:
     )
 
 
+def against(job: JobSettings) -> str:
+    """What is said behind a figure of a run on test nodes; empty where it compares with true labels."""
+    return "" if job.label_privacy is None or _tests_are_true(job) else " against perturbed labels"
+
+
 def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str:
     """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known.
 

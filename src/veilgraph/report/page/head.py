@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from veilgraph.core.words import counted, listed
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.labels import against
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.judged import Judged
 from veilgraph.report.page.training import progress
@@ -83,7 +84,7 @@ def _reached(found: Found) -> str:
     measures = found.settings.measures
     value = found.summary.get(f"test_{measures.main.name}")
     if value is not None:
-        return measures.main.shown(value)
+        return f"{measures.main.shown(value)}{against(found.settings)}"
     if found.settings.predicts_named:
         return "not known: named nodes alone are predicted"
     private = found.settings.label_release

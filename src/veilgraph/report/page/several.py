@@ -13,6 +13,7 @@ from veilgraph import __version__
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.figures import LOSS
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.labels import against
 from veilgraph.report.page.assemble import environment, write_html
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found, find
@@ -127,7 +128,7 @@ def _reached(found: Found, told: Judged, name: str, headings: Sequence[str]) -> 
     cells = {row.title: f"{row.value} ({row.interval})" for row in told.rows}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
-        cells[main.title] = main.shown(value)
+        cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
     kept = _NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
     tested = told.caption or (told.missing if found.summary else progress(found))
     figures = tuple(cells.get(heading, _NOTHING) for heading in headings)
