@@ -143,7 +143,7 @@ class _Behind(Exception):
 def job_of(each: Set, seed: int, preset: str = "auto", settings: Mapping[str, Value] | None = None) -> JobSettings:
     """The job of a set that says nothing but its data, and what a trial says: the preset chooses the rest."""
     content = {"preset": preset, "seed": seed, "data": dict(each.data)}
-    return parse_job(replaced(content, settings or {}, {}, each.name, whole=False))
+    return parse_job(replaced(content, settings or {}, whole=False))
 
 
 def space_of(job: JobSettings) -> Space:

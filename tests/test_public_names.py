@@ -1,6 +1,5 @@
 """The public interface: a name is added, renamed or removed on purpose only."""
 
-import re
 import subprocess
 import sys
 from typing import Any
@@ -30,15 +29,6 @@ PUBLIC = [
     "tracking",
     "tune",
 ]
-FORMER = {
-    "TrainResult": "Run",
-    "load_result": "load_run",
-    "parse_job": "Job",
-    "predict": "load_run(path).predict",
-    "resume": "load_run(path).resume",
-    "split_vertically": "simulate.vertically",
-    "train": "fit",
-}
 MODULES = {
     "datasets": ["load", "names", "payments", "split", "trajectories"],
     "nn": ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"],
@@ -67,19 +57,6 @@ def test_modules_have_these_names(name: str) -> None:
     assert all(hasattr(module, each) for each in MODULES[name])
     with pytest.raises(AttributeError):
         _ = module.trian
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_former_names_work_and_say_the_new_one(name: str) -> None:
-    with pytest.warns(
-        DeprecationWarning, match=rf"veilgraph\.{name} .* use veilgraph\.{re.escape(FORMER[name])}"
-    ) as said:
-        value: Any = getattr(veilgraph, name)
-    assert value.__name__ == name
-    assert said[0].filename == __file__
-    assert name not in PUBLIC
-    with pytest.warns(DeprecationWarning, match=name):  # each time, wherever it is used
-        assert getattr(veilgraph, name) is value
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -10,7 +10,6 @@ The names below are the public interface. Each is imported when it is first used
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -26,16 +25,9 @@ if TYPE_CHECKING:
     from veilgraph.api.runs import Run, load_run
     from veilgraph.api.tuning import tune
     from veilgraph.core.errors import VeilgraphError
-    from veilgraph.graph.partition import split_vertically as split_vertically
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.job_file import Job
-    from veilgraph.protocol.job_file import parse_job as parse_job
-    from veilgraph.run.jobs import TrainResult as TrainResult
-    from veilgraph.run.jobs import load_result as load_result
-    from veilgraph.run.jobs import predict as predict
-    from veilgraph.run.jobs import resume as resume
-    from veilgraph.run.jobs import train as train
     from veilgraph.run.predictions import Predictions
     from veilgraph.tables.frames import Tables
 
@@ -80,26 +72,10 @@ _HOMES: Final = {
     "tune": "veilgraph.api.tuning",
 }
 
-_FORMER: Final = {
-    "TrainResult": ("veilgraph.run.jobs", "Run"),
-    "load_result": ("veilgraph.run.jobs", "load_run(path)"),
-    "parse_job": ("veilgraph.protocol.job_file", "Job(**settings)"),
-    "predict": ("veilgraph.run.jobs", "load_run(path).predict(nodes)"),
-    "resume": ("veilgraph.run.jobs", "load_run(path).resume()"),
-    "split_vertically": ("veilgraph.graph.partition", "simulate.vertically(data, holders)"),
-    "train": ("veilgraph.run.jobs", "fit(job, parties, out)"),
-}
-"""Name of version 0.1 → where it is, and what is called in its place."""
-
 
 def __getattr__(name: str) -> object:
     if name in ("datasets", "nn", "simulate", "tracking"):
         return import_module(f"{__name__}.{name}")
-    if name in _FORMER:
-        home, new = _FORMER[name]
-        warnings.warn(f"veilgraph.{name} goes with the next release; use veilgraph.{new}", DeprecationWarning, 2)
-        former: object = getattr(import_module(home), name)
-        return former
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES[name]), name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import datetime
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -113,8 +112,7 @@ def _cases(
 def _refused(build: Callable[[Any], object], loader: type[SettingsLoader] = SettingsLoader) -> Callable[[object], bool]:
     def refuses(content: object) -> bool:
         try:
-            with warnings.catch_warnings(action="ignore"):  # of former names
-                build(parse_yaml(yaml.safe_dump(content), loader))
+            build(parse_yaml(yaml.safe_dump(content), loader))
         except (ConfigError, ValueError):
             return True
         return False

@@ -84,7 +84,7 @@ def test_mistakes_are_one_line(private: Path, tmp_path: Path) -> None:
 
 def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    calls: list[list[str | Path]] = [["train", private, "--out", run], ["train", "--resume", run], ["report", run]]
+    calls: list[list[str | Path]] = [["train", private, "--out", run], ["resume", run], ["report", run]]
     for arguments in calls:
         result = veilgraph(*arguments)
         assert result.exit_code == 0, result.output

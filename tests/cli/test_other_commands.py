@@ -7,7 +7,6 @@ import pytest
 from research import paper_tables
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
-from veilgraph.cli.app import RENAMED
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
 from veilgraph.samples.demo import demo_settings
@@ -43,14 +42,6 @@ def test_help_lists_every_command(group: str) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_shows_an_example(command: str) -> None:
     assert f"Example: veilgraph {command} " in veilgraph(*command.split(), "--help").stdout
-
-
-@pytest.mark.parametrize(("old", "new"), [*RENAMED.items(), ("train --resume", "resume")])
-def test_old_names_work_and_say_the_new_one(old: str, new: str) -> None:
-    called, asked = veilgraph(*old.split(), "--help"), veilgraph(*new.split(), "--help")
-    assert called.stderr == f"veilgraph: veilgraph {old} is called veilgraph {new} now\n"
-    assert (called.stdout, called.exit_code) == (asked.stdout, 0)
-    assert new in COMMANDS
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

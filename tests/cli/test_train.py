@@ -142,12 +142,3 @@ def test_a_job_is_needed() -> None:
 @pytest.mark.parametrize("option", [["--out", "x"], ["--set", "seed=1"], ["job.yaml"]])
 def test_a_resumed_run_keeps_its_job_and_directory(run: Path, option: list[str]) -> None:
     assert option[0].removesuffix(".yaml") in usage_error(veilgraph("resume", run, *option))
-
-
-@pytest.mark.parametrize("words", [("--resume", "{}"), ("--resume={}",), ("--processes", "--resume", "{}")])
-def test_the_old_option_still_resumes(run: Path, words: tuple[str, ...]) -> None:
-    result = veilgraph("train", *(word.format(run) for word in words))
-    assert result.exit_code == 0
-    assert result.stderr.splitlines()[0] == "veilgraph: veilgraph train --resume is called veilgraph resume now"
-    assert "best epoch" in result.stdout
-    assert "resume" in usage_error(veilgraph("train", "job.yaml", *(word.format(run) for word in words)))

@@ -364,11 +364,6 @@ def test_what_was_trained_is_not_trained_again(found: Study, monkeypatch: pytest
     assert told["ways"][3]["figures"]["auc"]["value"] == pytest.approx(values(found)["vertical"]["auc"], abs=1e-6)
 
 
-def test_a_comparison_says_nothing_of_settings_that_are_not_given(found: Study) -> None:
-    """So one that was begun before there were such goes on."""
-    assert "record" not in json.loads((found.path / studies.ABOUT).read_text())["job"]
-
-
 def test_another_job_or_other_files_are_refused(found: Study, tmp_path: Path) -> None:
     with refused(RunError, key="out"):
         compare_job(small(seed=5), found.path)

@@ -53,7 +53,7 @@ def test_a_sealed_job_shows_the_label_holder_its_classes_and_the_relay_nothing(
     consortium: Consortium, tmp_path: Path
 ) -> None:
     """From tables, aligned by the dealer, that must not read a message between holders, over a relay without a part."""
-    with added(consortium, "limits: {may_reveal: [predicted-classes]}"):
+    with added(consortium, "limits: {leakage: [predicted-classes]}"):
         said = consortium.submit(SEALED)
     assert "D deals, localhost relays and takes no part in jobs" in said[0]
     assert not Kit.open(consortium.network.kits[SERVER]).runs.exists(), "the relay has no part of any job above"

@@ -10,7 +10,7 @@ _TRAIN: Final = ("train job.yaml --out run",)
 _RECORDED: Final = "train job.yaml --out run --record-views"
 _WATCHED: Final = (_RECORDED, "audit run --shadows 2")
 _OF_FEATURES: Final = "--attack attribute --attack known-weights --attack reconstruction --attack membership-gradient"
-_ALIGNED: Final = ("align job.yaml --out run", "train --resume run", "predict run --out predictions.csv")
+_ALIGNED: Final = ("data align job.yaml --out run", "resume run", "predict run --out predictions.csv")
 
 _NOISE: Final = "its noise is drawn from the system's source"
 _MASKS: Final = "the audit looks at masks, which are drawn from the system's source"
@@ -82,7 +82,7 @@ VERTICAL: Final = (
     ),
     Case(
         "collaborative, sage-mean, audited",
-        _job(_model("local: {hops: 1}"), "limits: {link-similarity: 0.95}", "name: audited"),
+        _job(_model("local: {hops: 1}"), "audit_limits: {link-similarity: 0.95}", "name: audited"),
         (_RECORDED, "audit run --shadows 2 --seed 3"),
         fixed=_MASKS,
     ),
@@ -238,8 +238,8 @@ def _horizontal(
 ) -> str:
     return _job(
         "paradigm: horizontal",
-        f"horizontal: {{dim: 8, {text}, server: {{batch_norm: {batch_norm}, dropout: 0.2}}}}",
-        data=f"dataset: synthetic, parts: {{{parts}}}, {data}",
+        f"model: {{dim: 8, {text}, server: {{batch_norm: {batch_norm}, dropout: 0.2}}}}",
+        data=f"dataset: synthetic, partition: {{{parts}}}, {data}",
         train=train,
     )
 
@@ -268,43 +268,45 @@ HORIZONTAL: Final = (
 )
 
 
-def _local(features: str, rest: str = "", *, data: str = "", train: str = "") -> str:
+def _node_dp(features: str, network: str, *, labels: str = "", data: str = "") -> str:
     return _job(
-        "paradigm: local",
-        f"local: {{features: {{low: -6.0, high: 6.0, {features}}}, {rest}}}",
+        "paradigm: node-dp",
+        f"release: {{features: {{low: -6.0, high: 6.0, {features}}}, {labels}}}",
+        f"model: {{{network}}}",
         data=f"dataset: synthetic, split: [0.5, 0.25, 0.25], {data}",
-        train=train,
     )
 
 
-LOCAL: Final = (
+NODE_DP: Final = (
     Case(
         "multi-bit features with canaries, audited",
-        _local("epsilon: 3.0, canaries: 40", "network: {hops: 4, dim: 8}"),
+        _node_dp("epsilon: 3.0, canaries: 40", "hops: 4, dim: 8"),
         _WATCHED,
         fixed=_BLINDED,
     ),
     Case(
         "one-bit features and private labels",
-        _local(
+        _node_dp(
             "mechanism: one-bit, epsilon: 8.0",
-            "labels: {holder: C, epsilon: 2.0, denoise_steps: 2}, network: {hops: 2, aggregate: mean, dim: 8}",
+            "hops: 2, aggregate: mean, dim: 8",
+            labels="labels: {holder: C, epsilon: 2.0, denoise_steps: 2}",
             data="holders: 3, stratify: false",
         ),
         fixed=_NOISE,
     ),
     Case(
         "gaussian features, labels without denoising",
-        _local(
+        _node_dp(
             "mechanism: gaussian, epsilon: 8.0, delta: 1.0e-4",
-            "labels: {holder: B, epsilon: 2.0, denoise_steps: 0, targets: soft}, network: {hops: 0, dim: 8}",
+            "hops: 0, dim: 8",
+            labels="labels: {holder: B, epsilon: 2.0, denoise_steps: 0, targets: soft}",
             data="stratify: false",
         ),
         fixed=_NOISE,
     ),
     Case(
         "laplace features, sums",
-        _local("mechanism: laplace, epsilon: 20.0", "network: {hops: 1, aggregate: sum, dim: 8}"),
+        _node_dp("mechanism: laplace, epsilon: 20.0", "hops: 1, aggregate: sum, dim: 8"),
         fixed=_NOISE,
     ),
 )
@@ -313,7 +315,7 @@ TABLES: Final = (
     Case(
         "vertical tables",
         _job(_model("local: {hops: 1}"), data="parties: {A: own/A/party.yaml, B: own/B/party.yaml}"),
-        ("export synthetic --holders 2 --overlap 0.8 --out own", "check job.yaml", *_ALIGNED),
+        ("data export synthetic --holders 2 --overlap 0.8 --out own", "check job.yaml", *_ALIGNED),
         fixed=_ORDER,
         aligns=True,
     ),
@@ -321,24 +323,25 @@ TABLES: Final = (
         "horizontal tables",
         _job(
             "paradigm: horizontal",
-            "horizontal: {dim: 8}",
+            "model: {dim: 8}",
             data="parties: {A: own/A/party.yaml, B: own/B/party.yaml}",
         ),
-        ("export synthetic --paradigm horizontal --holders 2 --overlap 0.2 --format parquet --out own", *_ALIGNED),
+        ("data export synthetic --paradigm horizontal --holders 2 --overlap 0.2 --format parquet --out own", *_ALIGNED),
     ),
     Case(
         "local tables",
         _job(
-            "paradigm: local",
-            "local: {features: {epsilon: 4.0, low: -6.0, high: 6.0}, network: {hops: 2, dim: 8}}",
+            "paradigm: node-dp",
+            "release: {features: {epsilon: 4.0, low: -6.0, high: 6.0}}",
+            "model: {hops: 2, dim: 8}",
             data="parties: {A: own/A/party.yaml, B: own/B/party.yaml}",
         ),
-        ("export synthetic --holders 2 --overlap 0.9 --out own", *_ALIGNED),
-        edits={"own/B/party.yaml": "limits: {may_reveal: [perturbed-features], max_epsilon: 4.0}"},
+        ("data export synthetic --holders 2 --overlap 0.9 --out own", *_ALIGNED),
+        edits={"own/B/party.yaml": "limits: {leakage: [perturbed-features], max_epsilon: 4.0}"},
         fixed=_NOISE,
         aligns=True,
     ),
 )
 
-CASES: Final = {case.name: case for case in (*SHIPPED, *VERTICAL, *PRIVATE, *HORIZONTAL, *LOCAL, *TABLES)}
+CASES: Final = {case.name: case for case in (*SHIPPED, *VERTICAL, *PRIVATE, *HORIZONTAL, *NODE_DP, *TABLES)}
 """Name → case."""

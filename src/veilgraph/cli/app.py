@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
 
 import typer
 import yaml
 from rich.console import Console
-from typer.core import TyperGroup
 
 from veilgraph import __version__
 from veilgraph.cli.logging import LOG
 from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
-from veilgraph.core.former import FormerName
 from veilgraph.core.wording import OPTIONS
 from veilgraph.core.yaml_file import parse_yaml
 
@@ -33,37 +31,8 @@ Parameters = ParamSpec("Parameters")
 INTERRUPTED: Final = 130
 _LONGEST: Final = 200
 
-RENAMED: Final = {
-    "align": "data align",
-    "export": "data export",
-    **{name: f"net {name}" for name in ("provision", "join", "submit", "status", "logs", "stop", "serve", "machine")},
-    "machine-secret": "net machine-secret",
-    "demo-network": "net demo",
-}
-"""Command of version 0.1 → what it is called now. ``train --resume RUN`` is ``resume RUN``."""
-
-
-class Commands(TyperGroup):
-    """Takes commands by the names of version 0.1, too, and says what they are called now."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - typer's own of click's types
-        """The command that the first argument names, with the arguments that are left for it."""
-        name, *rest = args
-        if name == "train" and (old := [word for word in rest if word.partition("=")[0] == "--resume"]):
-            place = rest.index(old[0])
-            _, given, run = old[0].partition("=")
-            rest[place : place + 1] = [run] if given else []
-            name, new = "train --resume", "resume"
-        else:
-            new = RENAMED.get(name, name)
-        if new != name:
-            say(f"veilgraph {name} is called veilgraph {new} now")
-        return super().resolve_command(ctx, [*new.split(), *rest])
-
-
 app = typer.Typer(
     name="veilgraph",
-    cls=Commands,
     help="Train a graph neural network together across organisations that share customers but not data.",
     epilog="Start with: veilgraph demo",
     no_args_is_help=True,
@@ -179,8 +148,6 @@ def reported() -> Iterator[None]:
     with warnings.catch_warnings():
         # Sparse CSR is all that is needed of it here, and tested; the user can do nothing about torch's notice.
         warnings.filterwarnings("ignore", message=".*[Ss]parse CSR tensor support.*", category=UserWarning)
-        warnings.filterwarnings("default", category=FormerName)
-        warnings.showwarning = _showing(warnings.showwarning)
         before, options = LOG.set(None), OPTIONS.set(True)
         try:
             yield
@@ -200,18 +167,6 @@ def reported() -> Iterator[None]:
         finally:
             LOG.reset(before)
             OPTIONS.reset(options)
-
-
-def _showing(otherwise: Callable[..., None]) -> Callable[..., None]:
-    """Shows what settings are called now as everything that is said, a line each."""
-
-    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:  # noqa: ANN401 - where it arose
-        if issubclass(category, FormerName):
-            say(f"note: {message}")
-        else:
-            otherwise(message, category, *place)
-
-    return show
 
 
 @app.callback(invoke_without_command=True)
@@ -248,16 +203,14 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
     if not overrides:
         return parse_chosen({} if content is None else content, str(job))
     changes = dict(map(override, overrides))
-    kind, said = said_in({} if content is None else content, str(job))
+    said = said_in({} if content is None else content, str(job))[1]
     try:
         settings = parse_chosen(said, str(job))[0]
     except ConfigError:  # what replaces its settings may mend it
-        return parse_chosen(replaced(said, changes, kind.former, str(job), whole=False), f"{job} with overrides")
+        return parse_chosen(replaced(said, changes, whole=False), f"{job} with overrides")
     if "paradigm" not in changes:  # whose keys are others
-        replaced(settings.model_dump(mode="json"), changes, settings.former, settings.name)
-    return parse_chosen(
-        replaced(said, changes, settings.former, settings.name, whole=False), f"{settings.name} with overrides"
-    )
+        replaced(settings.model_dump(mode="json"), changes)
+    return parse_chosen(replaced(said, changes, whole=False), f"{settings.name} with overrides")
 
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:

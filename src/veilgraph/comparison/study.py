@@ -234,7 +234,7 @@ def _looked_for(job: JobSettings, party: Path | None) -> str:
 def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
     try:
         private_folder(out)
-        said = job.model_dump(mode="json", exclude=job.unsaid)
+        said = job.model_dump(mode="json")
         about = {"job": said, "party": None if party is None else str(party.absolute())}
         path, text = out / ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():

@@ -9,17 +9,16 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.former import moved
 from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
-from veilgraph.graph.settings import DEFAULT_DATASET, DataSettings, PartitionSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
 from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.privacy.settings import PrivacySettings
@@ -116,13 +115,6 @@ class JobSettings(Settings):
         description="who has labels learns from them under randomised response, so that what leaves it says little of "
         "a label; null: from the labels as they are; paradigms horizontal, and vertical and averaging without privacy",
     )
-
-    former: ClassVar[Mapping[str, str]] = {"limits": "audit_limits", "data.parts": "data.partition"}
-    """Dotted key of version 0.1 → what it is called now. Jobs are hashed as version 0.1 spelt them."""
-    former_name: ClassVar[str | None] = None
-    """What its paradigm was called."""
-    former_network: ClassVar[str] = "model"
-    """Where its paradigm's network was."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -371,28 +363,12 @@ class JobSettings(Settings):
         """Whether single embeddings are hidden from the server, for which there must be more than one."""
         return False
 
-    @property
-    def unsaid(self) -> set[str]:
-        """Settings that are new and not given: without them a job is, wherever jobs are told apart, what it was."""
-        return {name for name in ("record", "label_privacy") if getattr(self, name) is None}
-
-    @classmethod
-    def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings, as they are dumped, under the keys of version 0.1."""
-        return moved(content, {new: old for old, new in cls.former.items()})
-
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
-        content = self.formerly(self.model_dump(mode="json", exclude={"preset"}))  # what it chose is in the rest
-        data, names = content["data"], list(self.data.names)
-        del data["root"], data["graphs"]
-        for later in self.unsaid:
-            del content[later]
-        for made in ("payments", "trajectories"):  # version 0.1 had none
-            if data[made] is None:
-                del data[made]
-        data.update(parties=names, holders=len(names), dataset=data["dataset"] or DEFAULT_DATASET)
-        content["paradigm"] = self.former_name or self.paradigm
+        content = self.model_dump(mode="json", exclude={"preset"})  # what the preset chose is in the rest
+        data = content["data"]
+        del data["root"], data["graphs"], data["parties"]
+        data["holders"] = list(self.data.names)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -8,11 +8,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.former import note
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import unsettled
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.protocol.former import present
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.preset import Choice, chosen
 
@@ -57,30 +55,17 @@ def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[C
 
 
 def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:
-    """The settings of a job's paradigm, and what it says of them in today's words, not validated yet.
+    """Return the settings class of a job's paradigm and the job's own keys, not validated yet.
 
     Raises:
-        ConfigError: it names no paradigm that there is, or says a setting twice.
+        ConfigError: ``data`` is not a mapping, or names an unknown paradigm.
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
-    name = _paradigm(data.get("paradigm", DEFAULT_PARADIGM), source)
-    kind, others = JOBS[name], (JOBS[other] for other in JOBS if other != name)
-    try:
-        return kind, present({**data, "paradigm": name}, kind, others, source)
-    except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from error
-
-
-def _paradigm(name: object, source: str) -> str:
-    """A paradigm that there is, by its name of today or of version 0.1."""
-    if isinstance(name, str) and name in JOBS:
-        return name
-    for now, kind in JOBS.items():
-        if kind.former_name == name and name is not None:
-            note(f"paradigm={name}", now, source)
-            return now
-    raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
+    name = data.get("paradigm", DEFAULT_PARADIGM)
+    if not isinstance(name, str) or name not in JOBS:
+        raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")
+    return JOBS[name], {**data, "paradigm": name}
 
 
 def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the class of its result would be

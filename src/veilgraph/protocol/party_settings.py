@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.former import moved
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.consent_settings import ConsentSettings
@@ -73,9 +71,6 @@ class PartySettings(TableSettings):
     )
     machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
 
-    former: ClassVar[Mapping[str, str]] = {"limits.may_reveal": "limits.leakage"}
-    """Dotted key of version 0.1 → what it is called now."""
-
 
 def parse_party_settings(data: object, source: str = "party") -> PartySettings:
     """Validates party settings that came from YAML or a dictionary.
@@ -88,7 +83,7 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
             f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
         )
     try:
-        return PartySettings.model_validate(moved(data, PartySettings.former, source))
+        return PartySettings.model_validate(data)
     except ValidationError as error:
         raise unsettled(error, source) from error
 

@@ -12,7 +12,6 @@ from importlib.resources.abc import Traversable
 from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.former import moved_key, note
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 
@@ -55,25 +54,21 @@ def with_overrides(settings: JobSettings, overrides: Mapping[str, object]) -> Jo
             key="preset",
             value=overrides["preset"],
         )
-    content = replaced(settings.model_dump(mode="json"), overrides, settings.former, settings.name)
+    content = replaced(settings.model_dump(mode="json"), overrides)
     return parse_job(content, f"{settings.name} with overrides")
 
 
 def replaced(
     content: Mapping[str, Any],
     overrides: Mapping[str, object],
-    former: Mapping[str, str],
-    source: str,
     *,
     whole: bool = True,
 ) -> dict[str, Any]:
     """What a job says with some of it replaced, not validated.
 
     Args:
-        content: of the job, in today's words; itself left as it is.
+        content: of the job; itself left as it is.
         overrides: as for ``with_overrides``.
-        former: dotted key of version 0.1 → what it is called now.
-        source: of the job, for the notes.
         whole: whether it says every key, so that a group that it has not is none.
 
     Raises:
@@ -81,10 +76,7 @@ def replaced(
     """
     found = copy.deepcopy(dict(content))
     for key, value in overrides.items():
-        now = moved_key(key, former)
-        if now != key:
-            note(key, now, source)
-        *groups, last = now.split(".")
+        *groups, last = key.split(".")
         place = found
         for group in groups:
             inner = place.get(group) if whole else place.setdefault(group, {})

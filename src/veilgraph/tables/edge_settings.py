@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.tables.feature_settings import Text
-from veilgraph.tables.file_settings import FormatSettings, GrownSettings, TableFile, stem
+from veilgraph.tables.file_settings import TableFile, stem
 from veilgraph.tables.time_settings import Moment, TimeFormat
 
 
@@ -60,7 +60,7 @@ Hops = Annotated[int, Field(ge=0, le=32)]
 """As many as a local model has at most."""
 
 
-class RelationSettings(GrownSettings):
+class RelationSettings(Settings):
     """Which kinds of edges to keep, and what each multiplies the weight by."""
 
     column: Text = Field(description="of the edge table")
@@ -69,8 +69,6 @@ class RelationSettings(GrownSettings):
     ]
     other: Literal["error", "drop"] = Field("error", description="a relation that is not listed stops or is left out")
     hops: dict[Text, Hops] = Field({}, description="relation → as edges[].hops; none: as far as the local model looks")
-
-    later: ClassVar[frozenset[str]] = frozenset({"hops"})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -111,8 +109,6 @@ class EdgeSettings(TableFile):
         description="with model.local.model relational: edges count within so many hops of a node; null: as far as the "
         "model looks. Beside relation: relation.hops",
     )
-
-    later: ClassVar[frozenset[str]] = FormatSettings.later | {"filter", "decay", "normalize", "factor", "name", "hops"}
 
     @model_validator(mode="after")
     def _check_relation(self) -> Self:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -28,22 +26,6 @@ def _check_suffix(path: Path) -> Path:
 TablePath = Annotated[Path, AfterValidator(_check_suffix), Field(description="relative to the party file's folder")]
 
 
-class GrownSettings(Settings):
-    """Settings that are part of a digest which was made before some of their keys were there.
-
-    Such keys, ``later``, are left out of it while they say nothing, so that a party file of old keeps its digest.
-    """
-
-    later: ClassVar[frozenset[str]] = frozenset()
-
-    @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        stated: dict[str, Any] = all_of(self)
-        fields = type(self).model_fields
-        unsaid = {key for key in self.later if getattr(self, key) == fields[key].get_default()}
-        return {key: value for key, value in stated.items() if key not in unsaid}
-
-
 def _check_delimiter(value: object) -> object:
     value = "\t" if value == "tab" else value
     if isinstance(value, str) and (len(value) != 1 or not value.isascii() or value in '"\n\r'):
@@ -59,7 +41,7 @@ def _check_encoding(value: str) -> str:
     return value
 
 
-class FormatSettings(GrownSettings):
+class FormatSettings(Settings):
     """How a file is written; what is not said is found in it."""
 
     delimiter: Annotated[str, BeforeValidator(_check_delimiter)] | None = Field(
@@ -70,8 +52,6 @@ class FormatSettings(GrownSettings):
     )
     missing_values: tuple[str, ...] = Field((), description="texts that are no value, besides the empty one")
     decimal: Literal[".", ","] = Field(".", description="point of numbers that are written as text")
-
-    later: ClassVar[frozenset[str]] = frozenset({"delimiter", "encoding", "missing_values", "decimal"})
 
     def check_format(self, file: Path) -> None:
         """Refuses, by ``ValueError``, what is about CSV for another file."""

@@ -7,7 +7,7 @@ every key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -32,14 +32,14 @@ class LabelSettings(FormatSettings):
     )
     id: Text | None = Field(None, description="column of ids of that file; null: as nodes.id")
 
-    later: ClassVar[frozenset[str]] = FormatSettings.later | {"file", "id"}
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.file is not None:
             self.check_format(self.file)
             return self
-        given = next((key for key in ("id", *sorted(FormatSettings.later)) if key in self.model_fields_set), None)
+        fields = LabelSettings.model_fields
+        keys = ("id", *sorted(FormatSettings.model_fields))
+        given = next((key for key in keys if getattr(self, key) != fields[key].get_default()), None)
         if given is not None:
             raise ValueError(f"{given}={getattr(self, given)!r} is of a file of labels; give file, or leave it out")
         return self
@@ -150,8 +150,6 @@ class NodeSettings(TableFile):
         description="where the table has many graphs: a column of whole numbers, the graph that each node is of",
     )
     split: Split | None = Field(None, description="with label or target only")
-
-    later: ClassVar[frozenset[str]] = FormatSettings.later | {"join", "target", "graph"}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

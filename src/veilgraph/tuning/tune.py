@@ -127,7 +127,7 @@ def tune(
     except OSError as error:
         raise RunError(f"{out} cannot be made ({error}); choose a writable directory") from error
     with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
-        about = {"job": job.model_dump(mode="json", exclude=job.unsaid), "space": described(chosen), "seeds": seeds}
+        about = {"job": job.model_dump(mode="json"), "space": described(chosen), "seeds": seeds}
         file = _opened(out, about if brought is None else {**about, "data": fingerprint(brought)})
         trainings = _Trainings(job, out, figure, seeds, stage, own)
         while len(file.trials) < trials:

@@ -176,23 +176,6 @@ class AveragingJob(JobSettings):
         """Whether a holder gives a gradient and takes no step of its own."""
         return self.averaging.rule.build(0, self.train.learning_rate).sends_gradients
 
-    @classmethod
-    @override
-    def formerly(cls, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Without what a job need not say that is as all were before there were tasks and weights of one's own."""
-        found = super().formerly(content)
-        own = dict(found["averaging"])
-        if own["task"] == TaskSettings().model_dump(mode="json"):
-            del own["task"]
-        if own["rule"].get("momentum") == 0:
-            own["rule"] = {key: value for key, value in own["rule"].items() if key != "momentum"}
-        if not own["personal"]:
-            del own["personal"]
-        for later in ("privacy", "at_home"):
-            if own[later] is None:
-                del own[later]
-        return {**found, "averaging": own}
-
     @property
     @override
     def training_plan(self) -> SampledPlan | None:

@@ -5,8 +5,7 @@ Its network has layers that are split between the holders and the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -107,9 +106,6 @@ class HorizontalJob(JobSettings):
 
     paradigm: Literal["horizontal"] = "horizontal"
     model: HorizontalSettings = Field(HorizontalSettings(), description="the network")
-
-    former_network: ClassVar[str] = "horizontal"
-    former: ClassVar[Mapping[str, str]] = {**JobSettings.former, "horizontal": "model"}
 
     def _check_unused(self) -> None:
         super()._check_unused()

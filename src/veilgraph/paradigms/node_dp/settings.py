@@ -5,8 +5,7 @@ Its network learns from perturbed features and labels: KProp, a GCN layer, label
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -66,15 +65,6 @@ class NodeDpJob(JobSettings):
     paradigm: Literal["node-dp"] = "node-dp"
     release: NodeReleaseSettings = Field(NodeReleaseSettings(), description="what nodes perturb and release")
     model: KPropSettings = Field(KPropSettings(), description="the network")
-
-    former_name: ClassVar[str] = "local"
-    former_network: ClassVar[str] = "local"
-    former: ClassVar[Mapping[str, str]] = {
-        **JobSettings.former,
-        "local.features": "release.features",
-        "local.labels": "release.labels",
-        "local.network": "model",
-    }
 
     def _check_unused(self) -> None:
         super()._check_unused()
