@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,14 +17,19 @@ pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not instal
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+import veilgraph
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked
+from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
+from veilgraph.deploy.https import make_self_signed
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.revocation import LIST_FILE
+from veilgraph.link.identity import BACKDATED
 
-NOW = datetime.now(UTC) + timedelta(hours=1)
-"""Later than the authority's own certificates, which are made while the tests run."""
+NOW = datetime.now(UTC) - timedelta(hours=23)
+"""A clock that is 23 hours behind the one of provisioning: everything here works with it."""
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +113,35 @@ def test_a_peer_believes_the_renewed_certificate_and_no_other_name(consortium: P
         one.verify_peer("shop", shop.certificate_pem, shop.sign(b"y"), b"y", later)
     with refused(ProtocolError, code="other-name", party="shop"):
         shop.verify_peer("shop", bank.certificate_pem, bank.sign(b"x"), b"x", later)
+
+
+def test_every_certificate_and_list_begins_a_day_before_its_making(consortium: Path, tmp_path: Path) -> None:
+    """The attack on availability: a party whose clock is a minute behind refused root, kits, renewals and lists."""
+    made = datetime.now(UTC)
+    renewed = renew(consortium, "bank", tmp_path, now=made)
+    trial, _ = make_self_signed("localhost", tmp_path / "trial")
+    paths = [renewed, trial, *consortium.rglob("*.crt"), *consortium.rglob("*.pem")]
+    found = [x509.load_pem_x509_certificate(path.read_bytes()) for path in paths]
+    assert len(found) >= 12
+    for path, one in zip(paths, found, strict=True):
+        age = made - one.not_valid_before_utc
+        assert BACKDATED - timedelta(minutes=10) < age < BACKDATED + timedelta(minutes=10), path
+    days = {round((one.not_valid_after_utc - made) / timedelta(days=1)) for one in found}
+    assert days == {30, 360, 3650}, "the time to the end is as it was"
+    revoke(Authority(consortium / "authority"), "shop", made)
+    crl = x509.load_pem_x509_crl((consortium / "authority" / LIST_FILE).read_bytes())
+    assert crl.last_update_utc == (made - BACKDATED).replace(microsecond=0)
+
+
+def test_no_other_code_makes_certificates_or_lists_that_begin_now() -> None:
+    """A new maker of certificates appears here, and has to backdate them."""
+    beginnings = {"not_valid_before", "last_update"}
+    for path in Path(veilgraph.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in beginnings:
+                assert ast.unparse(call.args[0]) == "now - BACKDATED", f"{path}:{call.lineno}"
+            if isinstance(call, ast.Constant) and str(call.value).endswith("CertBuilder"):
+                raise AssertionError(f"{path}:{call.lineno}: FLARE's own certificates begin now")
 
 
 def test_only_the_projects_participants_are_signed(consortium: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunErro
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import LIST_FILE
+from veilgraph.link.identity import BACKDATED
 from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
 
 LIST_DAYS: Final = 360
@@ -132,7 +133,7 @@ def revoke(
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(root.subject)
-            .last_update(now)
+            .last_update(now - BACKDATED)
             .next_update(now + timedelta(days=days))
             .add_extension(x509.CRLNumber(1 if before is None else before.number + 1), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)

@@ -22,10 +22,10 @@ from veilgraph.deploy.authority import Authority, common_name, read_certificate,
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.revocation import installed_list
+from veilgraph.link.identity import BACKDATED
 
 DAYS: Final = 360
 _KEY_BITS: Final = 2048
-_CLOCK_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def sign_certificate(
         .issuer_name(root.subject)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_before(now - BACKDATED)
         .not_valid_after(min(now + timedelta(days=days), root.not_valid_after_utc))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)

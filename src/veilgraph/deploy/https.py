@@ -30,11 +30,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.events import Event
 from veilgraph.core.files import new_file, private_folder
+from veilgraph.link.identity import BACKDATED
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
 _HOW_TO_MAKE: Final = "make one: umask 077; openssl rand -hex 32 > FILE"
 _TRIAL: Final = timedelta(days=30)
-_CLOCKS_DIFFER: Final = timedelta(hours=1)
 _GROUP_AND_OTHERS: Final = 0o077
 _OTHERS: Final = 0o007
 _HEADERS: Final = {
@@ -262,7 +262,7 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, alternative: x509.GeneralName)
         x509.CertificateBuilder(subject_name=name, issuer_name=name)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_DIFFER)
+        .not_valid_before(now - BACKDATED)
         .not_valid_after(now + _TRIAL)
         .add_extension(x509.SubjectAlternativeName([alternative]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

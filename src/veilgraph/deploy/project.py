@@ -6,11 +6,14 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 import yaml
+from cryptography import x509
 from nvflare.lighter.constants import CtxKey
+from nvflare.lighter.impl.cert import DEFAULT_CERT_VALID_DAYS, CertBuilder
 from nvflare.lighter.prov_utils import prepare_builders
 from nvflare.lighter.provision import prepare_project
 from nvflare.lighter.provisioner import Provisioner
@@ -25,6 +28,7 @@ from veilgraph.deploy.certificates import keep_issued
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.quiet import no_prints
 from veilgraph.deploy.roles import Roles, write_roles
+from veilgraph.link.identity import BACKDATED
 from veilgraph.link.private_key import read_key
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
@@ -189,6 +193,22 @@ def _keep_authority(state: Path, folder: Path) -> None:
         write_whole(folder / name, content.encode("ascii"))
 
 
+class BackdatedCertificates(CertBuilder):  # type: ignore[misc]
+    """FLARE's maker of the root and of the first certificates, each valid from ``BACKDATED`` before its making."""
+
+    @staticmethod
+    def _generate_cert(
+        *names: Any,  # noqa: ANN401  (FLARE's own arguments)
+        valid_days: int = DEFAULT_CERT_VALID_DAYS,
+        not_valid_before: datetime | None = None,
+        not_valid_after: datetime | None = None,
+        **others: Any,  # noqa: ANN401
+    ) -> x509.Certificate:
+        now = not_valid_before or datetime.now(UTC)
+        until = not_valid_after or now + timedelta(days=valid_days)
+        return CertBuilder._generate_cert(*names, not_valid_before=now - BACKDATED, not_valid_after=until, **others)
+
+
 def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
     def organisation(name: str) -> str:
         return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
@@ -222,7 +242,7 @@ def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
                 "path": f"{implementation}.static_file.StaticFileBuilder",
                 "args": {"config_folder": "config", "scheme": "grpc"},
             },
-            {"path": f"{implementation}.cert.CertBuilder", "args": {"root_valid_days": _ROOT_DAYS}},
+            {"path": f"{__name__}.{BackdatedCertificates.__name__}", "args": {"root_valid_days": _ROOT_DAYS}},
             {"path": f"{implementation}.signature.SignatureBuilder"},
         ],
     }

@@ -9,7 +9,7 @@ authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed2
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,11 @@ from veilgraph.link.private_key import PrivateKey, read_key
 from veilgraph.link.revocation import ROOT_SIGNATURES, RevocationList
 
 MIN_RSA_BITS: Final = 2048
+BACKDATED: Final = timedelta(days=1)
+"""Every certificate and revocation list is valid from one day before its making.
+
+A peer with a slow clock, or with a clock in another time zone, accepts it at once. Nothing was signed before the key
+existed, so the earlier start allows nothing."""
 
 PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
 
