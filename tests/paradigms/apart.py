@@ -18,9 +18,9 @@ def apart(
     folder: Path,
     parties: Mapping[PartyId, Path],
     settings: JobSettings,
-    work: SiteWork = "train",
+    work: SiteWork | Mapping[PartyId, SiteWork] = "train",
     *,
-    resume: bool = False,
+    resume: bool | Mapping[PartyId, bool] = False,
     server: bool = False,
     audited: bool = False,
     auditor: Auditor | None = None,
@@ -31,8 +31,8 @@ def apart(
         folder: of all sites.
         parties: holder → its party file.
         settings: the job.
-        work: what is submitted.
-        resume: as submitted.
+        work: what is submitted, to all or party by party.
+        resume: as submitted, to all or party by party.
         server: the server's leave to begin again.
         audited: its leave to audit, for which it keeps what it sees.
         auditor: as the engine gives it.
@@ -46,11 +46,11 @@ def apart(
                 folders[party],
                 settings,
                 party,
-                work,
+                work if isinstance(work, str) else work[party],
                 recorder,
                 recorder,
                 party_file=parties.get(party),
-                resume=resume,
+                resume=resume if isinstance(resume, bool) else resume[party],
                 restarts=server,
                 allows_audit=audited,
                 auditor=auditor,

@@ -206,7 +206,10 @@ class BackdatedCertificates(CertBuilder):  # type: ignore[misc]
     ) -> x509.Certificate:
         now = not_valid_before or datetime.now(UTC)
         until = not_valid_after or now + timedelta(days=valid_days)
-        return CertBuilder._generate_cert(*names, not_valid_before=now - BACKDATED, not_valid_after=until, **others)
+        made: x509.Certificate = CertBuilder._generate_cert(
+            *names, not_valid_before=now - BACKDATED, not_valid_after=until, **others
+        )
+        return made
 
 
 def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:

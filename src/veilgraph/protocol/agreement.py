@@ -32,6 +32,10 @@ from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Sta
 PROTOCOL_VERSION: Final = 9
 MAX_HELLO_BYTES: Final = 1 << 16
 
+MOST_PACKAGES: Final = 32
+_LEFT_OUT: Final = ("asked", "mark", "work", "resume", "software")
+"""Fields that a hello does not contain while they are empty."""
+
 TELL_EVERY_S: Final = 5.0
 _SHOWN: Final = 12
 """Characters of a hash that a message names."""
@@ -51,6 +55,7 @@ def one_line(text: str) -> str:
 _Count = Annotated[int, Field(ge=0, le=2**32)]
 _Number = Annotated[int, Field(ge=0, le=MOST_SESSIONS)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**63)]
+_Line = Annotated[str, Field(max_length=64), AfterValidator(one_line)]
 _Hash = Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")]
 
 
@@ -108,10 +113,17 @@ class Hello(BaseModel):
     mark: _Hash = ""
     """The same again where the party runs the same job on the same tables; left out where it has none."""
 
+    work: Annotated[str, Field(max_length=16, pattern=r"^[a-z]*$")] = ""
+    """What was submitted to the party: align, train, predict or audit; left out on one machine."""
+    resume: bool = False
+    """Whether the party was asked to go on with a run; left out where it was not."""
+    software: Annotated[dict[_Line, _Line], Field(max_length=MOST_PACKAGES)] = {}
+    """Package → its version at the party: veilgraph, torch, and packages that add parts; left out on one machine."""
+
     @model_serializer(mode="wrap")
-    def _without_nothing_asked(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, all_of: SerializerFunctionWrapHandler) -> dict[str, Any]:
         stated: dict[str, Any] = all_of(self)
-        return {key: value for key, value in stated.items() if value or key not in ("asked", "mark")}
+        return {key: value for key, value in stated.items() if value or key not in _LEFT_OUT}
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
@@ -128,7 +140,7 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
         Party → its hello, this party's own included.
 
     Raises:
-        ConfigError: another version of the protocol, another job, or a party that refuses this one.
+        ConfigError: another version of the protocol, another job or work, or a party that refuses this one.
         DataError: the holders' alignments or node counts differ.
         ProtocolError: a hello cannot be understood.
     """
@@ -253,6 +265,12 @@ def _parse(party: PartyId, sender: PartyId, received: Tensor) -> Hello:
 def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
     mine = hellos[party]
     for other, hello in hellos.items():
+        if (hello.work, hello.resume) != (mine.work, mine.resume):
+            raise ConfigError(
+                f"{other} was asked for {_asked(hello)} and {party} for {_asked(mine)}; submit one job to all parties",
+                code="other-work",
+                party=other,
+            )
         if hello.job != mine.job:
             raise ConfigError(
                 f"{other} runs job {hello.job[:_SHOWN]} and {party} {mine.job[:_SHOWN]} (SHA-256 of the settings); "
@@ -260,6 +278,10 @@ def _check_job(party: PartyId, hellos: Mapping[PartyId, Hello]) -> None:
                 code="other-job",
                 party=other,
             )
+
+
+def _asked(hello: Hello) -> str:
+    return f"{hello.work or 'nothing'}{' --resume' if hello.resume else ''}"
 
 
 def _check_accepted(hellos: Mapping[PartyId, Hello]) -> None:

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
@@ -218,7 +219,7 @@ def agree_on_job(
     party: PartyId,
     organisation: Organisation | None,
     refuses: str = "",
-    mark: str = "",
+    stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[PartyId, Hello]:
     """Before anything of the data is sent: the same release, the same job, accepted by every party.
 
@@ -230,7 +231,7 @@ def agree_on_job(
         party: its name.
         organisation: what it accepts; None at the server, or where a simulation has no party files.
         refuses: a reason of its own not to take part.
-        mark: of the job and its tables, where its draws are to be the same again.
+        stated: further fields of this party's ``Hello``.
 
     Returns:
         Party → what it stated.
@@ -241,7 +242,7 @@ def agree_on_job(
     reasons = [refuses]
     if organisation is not None:
         reasons.append(organisation.refusal(settings) or "")
-    mine = Hello(job=settings.hash(), refuses=joined(reasons), mark=mark)
+    mine = Hello(job=settings.hash(), refuses=joined(reasons), **stated)
     consent = None if organisation is None else organisation.consent
     if consent is None or mine.refuses:
         return agree_with_people(link, settings.data.names, mine, _nobody, settings.timeout_s, _BEFORE)

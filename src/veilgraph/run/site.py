@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
@@ -23,6 +23,7 @@ from veilgraph.run.part import Auditor, Part, Work
 from veilgraph.run.party import run_party
 from veilgraph.run.repeating import learning_secret, learning_seed, mark
 from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
+from veilgraph.run.software import installed_software, record_software
 from veilgraph.run.summary import summarise
 
 SiteWork = Literal["align", "train", "predict", "audit"]
@@ -97,11 +98,14 @@ def take_part(
     allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
     refuses = [occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
     secret = learning_secret(learning)
-    mine = mark(secret, settings, organisation) if work in ("align", "train") else ""
-    hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), mine)
+    stated: dict[str, Any] = {"work": work, "resume": resume, "software": installed_software()}
+    if work in ("align", "train"):
+        stated["mark"] = mark(secret, settings, organisation)
+    hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), stated)
     run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
     with run.lock(LAST_JOB_S):
         store = run.party(party)
+        record_software(store.path, work, {name: hello.software for name, hello in hellos.items()})
         if not store.has_seed():
             marks = {name: hello.mark for name, hello in hellos.items()}
             store.save_seed(learning_seed(secret, settings, organisation, marks))

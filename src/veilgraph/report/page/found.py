@@ -16,6 +16,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.report.disclosures import read_disclosures
 from veilgraph.run.evidence import who_deals
 from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.run.software import software_words
 
 _GRAPH: Final = "graph.safetensors"
 _ALIGNMENT: Final = "alignment.json"
@@ -58,6 +59,7 @@ class Found:
         table_sizes: holder → rows of its node table, where an alignment told them; of holders elsewhere as well.
         common_nodes: as the alignment counted them; None where there was none.
         deals: the name in the certificate of party ``server``; None on one machine.
+        software: versions that the parties stated, session by session; empty on one machine.
     """
 
     path: Path
@@ -71,6 +73,7 @@ class Found:
     table_sizes: dict[PartyId, int]
     common_nodes: int | None
     deals: str | None
+    software: str
 
     @property
     def parties(self) -> tuple[PartyId, ...]:
@@ -112,6 +115,7 @@ def find(run: RunDirectory) -> Found:
         table_sizes=sizes,
         common_nodes=common,
         deals=who_deals(map(run.party_path, here)),
+        software=software_words(map(run.party_path, here)),
     )
 
 

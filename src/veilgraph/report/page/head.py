@@ -64,7 +64,8 @@ def _when(found: Found) -> str:
 
 def _where(found: Found) -> str:
     if found.is_part:
-        return f"the part of {listed(found.here)} in a run across organisations"
+        software = f" ({found.software})" if found.software else ""
+        return f"the part of {listed(found.here)} in a run across organisations{software}"
     return "all parties on one machine: a simulation, which protects nobody from whoever runs it"
 
 
