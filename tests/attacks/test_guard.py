@@ -41,6 +41,7 @@ from veilgraph.deploy.guard.policy import LOCAL_SCHEME, NOTICE, OURS, RELAY_RULE
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.kit import TASK
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.topics import FROM_HEADER
 
 JOB, OTHER = "aaaaaaaa-1111-4111-8111-111111111111", "bbbbbbbb-2222-4222-8222-222222222222"
@@ -72,6 +73,7 @@ class Cell:
     def __init__(self, name: str) -> None:
         self.name = name
         self.waiters: dict[str, Any] = {}
+        self.agents = dict.fromkeys(("A", "B", "C"))
         self.told: list[tuple[str, dict[str, str]]] = []
         self.telling = threading.Event()
 
@@ -411,7 +413,7 @@ def test_an_attempt_is_told_of_at_the_attacked_site_with_the_certified_name(capl
     assert cell.telling.wait(5)
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "refused admin/sys.shell from C, which claims to be server, for A"
-    ] * 2  # the first and the tenth
+    ]  # the first; the others are counted a minute later
     site, notice = cell.told[0]
     assert site == "A"
     caplog.clear()
@@ -493,14 +495,32 @@ def test_a_jobs_part_runs_in_no_process_without_a_guard(
     assert "this process is not guarded" in caplog.text
 
 
-def test_a_flood_of_different_attempts_takes_bounded_room(caplog: pytest.LogCaptureFixture) -> None:
-    guard = Guard(Cell("A"))
-    with caplog.at_level(logging.CRITICAL, "veilgraph"):
+def test_a_flood_of_different_attempts_hides_no_revoked_certificate(caplog: pytest.LogCaptureFixture) -> None:
+    """The attack: 12,000 kinds of attempts, and then a certificate that was stolen and revoked leaves no line."""
+    faults: list[str | None] = [None]
+    cell = Cell("server")
+    guard = Guard(cell, revoked=lambda _: faults[0])
+
+    def attempt(topic: str) -> None:
+        said = headers("admin", topic, "A", "B")
+        assert not guard.admits(SimpleNamespace(name="A"), Wire("A"), Message(said, b""))
+
+    with caplog.at_level(logging.WARNING, "veilgraph"):
         for number in range(12_000):
-            said = headers("admin", str(number), "C", "A")
-            guard.admits(SimpleNamespace(name="server"), Wire(None), Message(said, b""))
-    assert len(guard._refusals._counts) <= 10_001
-    assert guard._refusals._counts[("server",)] == 2000
+            attempt(str(number))
+        assert len(caplog.records) == MAX_KINDS
+        caplog.clear()
+        faults[0] = "was revoked on 2026-01-02"
+        attempt("sys.shell")
+        (line,) = (record.message for record in caplog.records)
+        assert "sys.shell from A (certificate not accepted)" in line
+        assert "was revoked on 2026-01-02" in line
+        caplog.clear()
+        guard._refusals._log.close()
+        (line,) = (record.message for record in caplog.records)
+        assert line.startswith(f"refused {12_000 - MAX_KINDS} more of A for B, the last: ")
+    sites = {site for site, _ in cell.told}
+    assert sites == {"B"}
 
 
 def test_a_process_of_a_site_has_two_transports(monkeypatch: pytest.MonkeyPatch) -> None:

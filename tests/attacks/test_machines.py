@@ -122,7 +122,7 @@ def test_a_stranger_who_comes_first_is_told_nothing_and_the_machine_gets_its_pla
         assert handshake(door.port, context(1)) == b""
         honest = Following(door.port, 1, secret, takes_graph)
         assert torch.equal(honest.outcome()["columns"], GRAPH["columns"])
-    assert f"a connection from {HOST} to this party's machines was refused" in caplog.text
+    assert f"refused a connection from {HOST} to this party's machines: " in caplog.text
 
 
 def test_the_same_stranger_is_given_the_graph_where_certificates_are_not_checked(secret, monkeypatch):

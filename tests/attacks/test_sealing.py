@@ -6,9 +6,7 @@ Beside each attack it is made where its protection is taken away, and succeeds.
 from __future__ import annotations
 
 import logging
-import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -42,7 +40,7 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import Peer
 from veilgraph.link.pieces import PIECE_BYTES, Outgoing
-from veilgraph.link.refusals import MAX_SOURCES, Refusals
+from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.topics import CHANNEL, FRAME, HELLO
 from veilgraph.run import jobs
 from veilgraph.run.jobs import train
@@ -130,7 +128,7 @@ def test_a_forged_seed_is_not_the_servers(net: Network, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "veilgraph"):
         assert torch.equal(seed_after_a_false_one(net, thief), TRUE)
     for kind in ("hello", "piece"):
-        assert f"A refused 1 forged {kind} that claims to be of server, through the connection of C" in caplog.text
+        assert f"A refused a forged {kind} that claims to be of server, through the connection of C" in caplog.text
 
 
 def test_without_certificates_a_forged_seed_is_the_servers(net: Network, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,29 +511,8 @@ def test_a_job_under_attack_is_the_job_in_memory(
     lines = [record.getMessage() for record in caplog.records if "forged" in record.getMessage()]
     for kind in ("piece", "ping", "stop notice", "hello", "confirmation"):
         assert any(f"forged {kind}" in line and "the connection of C" in line for line in lines), kind
-    kinds = Counter(
-        re.sub(r" \d+ forged", "", line).split(":")[0].replace("s that claim ", " that claims ") for line in lines
-    )
-    assert len(kinds) < 100
-    most = 4 * turns[0]  # frames in so many turns; a link is closed twice, and tells what has come since
-    assert max(kinds.values()) <= 2 + len(str(most)), "at 1, 10, 100, … and at the end"
-
-
-def test_refusals_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals("A")
-    with caplog.at_level(logging.WARNING, "veilgraph"):
-        for _ in range(1200):
-            refusals.add(SERVER, "piece", "C\n2026-01-01 forged line", "it was not sealed")
-        refusals.close()
-        refusals.close()
-        counts = [record.getMessage().split()[2] for record in caplog.records]
-        assert counts == ["1", "10", "100", "1000", "1200"]
-        assert all(record.getMessage().isprintable() for record in caplog.records)
-        caplog.clear()
-        for number in range(10 * MAX_SOURCES):
-            refusals.add(None, "piece", f"made up {number}", "it was not sealed")
-        refusals.close()
-        assert len(caplog.records) < MAX_SOURCES + 10
+    assert len(lines) < 3 * MAX_KINDS + 10, "first ones of each source and kind, and counts at the end"
+    assert any("more of C, the last" in line for line in lines)
 
 
 def test_the_servers_bearer_token_stays_with_its_relay(net: Network) -> None:

@@ -32,6 +32,7 @@ from veilgraph.audit.roc import Floats, Truth
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError, ProtocolError, RunError
+from veilgraph.core.printable import printable
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import first_problem
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
@@ -387,8 +388,7 @@ def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
 
 
 def _unanswered(name: str, why: object) -> Unanswered:
-    text = "".join(each for each in str(why) if each.isprintable())
-    return Unanswered(attack=name, why=text[:_WORDS])
+    return Unanswered(attack=name, why=printable(why, _WORDS))
 
 
 def _distinct(unanswered: Sequence[Unanswered]) -> list[Unanswered]:

@@ -15,6 +15,7 @@ A message travels as pieces of 4 MiB that are sent side by side, each again unti
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -28,6 +29,7 @@ from nvflare.fuel.f3.message import Message as CellMessage
 from torch import Tensor
 
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
+from veilgraph.core.printable import printable
 from veilgraph.core.types import SERVER, PartyId, Tag
 from veilgraph.link.channel import Buffer, Channel, FrameKind, Session, claimed_kind
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
@@ -35,7 +37,7 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.peer import LONGEST_REASON, OnExtra, Peer
 from veilgraph.link.pieces import Outgoing
-from veilgraph.link.refusals import Refusals
+from veilgraph.link.refusals import RefusalLog
 from veilgraph.link.topics import CHANNEL, FRAME, FROM_HEADER, HELLO
 
 _SIDE_BY_SIDE: Final = 4
@@ -46,6 +48,9 @@ RETRY_S: Final = 0.2
 _FLUSH_S: Final = 15.0
 TELL_S: Final = 2.0
 _ABORTED: Final = "the job was stopped"
+_LONGEST_NAME: Final = 64
+
+log = logging.getLogger("veilgraph")
 
 
 class FlareLink:
@@ -100,7 +105,7 @@ class FlareLink:
             for name in self._addresses
         }
         self._origins = {address: self._peers[name] for name, address in self._addresses.items()}
-        self._refusals = Refusals(party)
+        self._refusals = RefusalLog(lambda _, words: log.warning("%s refused %s", party, words))
         self._outgoing: dict[PartyId, queue.SimpleQueue[tuple[bytes, memoryview] | None]]
         self._outgoing = {name: queue.SimpleQueue() for name in self._addresses}
         self._closed, self._ending = threading.Event(), threading.Lock()
@@ -275,7 +280,10 @@ class FlareLink:
 
     def _refuse(self, message: CellMessage, kind: str, error: ProtocolError) -> CellMessage:
         peer = self._claimed(message)
-        self._refusals.add(None if peer is None else peer.name, kind, message.get_header(FROM_HEADER), str(error))
+        claimed, through = "nobody in this job" if peer is None else peer.name, message.get_header(FROM_HEADER)
+        name = printable(through, _LONGEST_NAME) if through else claimed
+        words = f"a forged {kind} that claims to be of {claimed}, through the connection of {name}: {error}"
+        self._refusals.add((name,), (claimed, kind), words)
         return CellMessage({**self._headers(), MessageHeaderKey.RETURN_CODE: ReturnCode.INVALID_REQUEST})
 
     def _answer(self, payload: bytes) -> CellMessage:
@@ -311,7 +319,7 @@ class FlareLink:
         try:
             receipt = peer.hear(answer)
         except ProtocolError as error:
-            self._refusals.add(peer.name, "answer", None, str(error))
+            self._refusals.add((peer.name,), "answer", f"a forged answer that claims to be of {peer.name}: {error}")
             return False
         return bool(frame) and peer.has(frame, receipt)
 

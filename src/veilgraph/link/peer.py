@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
+from veilgraph.core.printable import printable
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import Buffer, Channel, Disagreement, Frame, FrameKind
 from veilgraph.link.mailbox import Mailbox
@@ -179,6 +180,5 @@ def _unpacked(greeting: object) -> tuple[Buffer, Buffer]:
 
 
 def _farewell(content: bytes) -> str:
-    reason = content[:LONGEST_REASON].decode(errors="replace")
-    printable = "".join(letter if letter.isprintable() else " " for letter in reason)
-    return f"stopped ({printable}); its own log says why" if printable else "closed its link"
+    reason = printable(content[:LONGEST_REASON].decode(errors="replace"))
+    return f"stopped ({reason}); its own log says why" if reason else "closed its link"

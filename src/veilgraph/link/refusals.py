@@ -1,70 +1,95 @@
-"""What came and was not what it said: counted, and logged in few lines, however much of it comes."""
+"""A log of refused messages and connections: few lines however many there are, and none that is never counted."""
 
 from __future__ import annotations
 
-import logging
 import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Final
 
-MAX_SOURCES: Final = 64
-"""How many kinds of refusals are told apart; whoever makes up more of them finds all further ones in one line."""
+from veilgraph.core.printable import printable
 
-_LONGEST_NAME: Final = 64
+MAX_SOURCES: Final = 1024
+"""Sources that are counted apart; further ones share one entry."""
+MAX_KINDS: Final = 64
+"""Kinds of refusals of one source that get a line of their own."""
+EVERY_S: Final = 60.0
+"""Longest time until a refusal without a line of its own is counted in one."""
+_LONGEST_LINE: Final = 1000
+_FURTHER: Final = ("further sources",)
 
-log = logging.getLogger("veilgraph")
+Source = tuple[str, ...]
+"""Who is refused, and where, as far as that is certain."""
 
 
-class Refusals:
-    """Counts refusals by who they claim to be of, what they claim to be, and whose connection they came through.
+@dataclass
+class _Source:
+    kinds: set[Hashable] = field(default_factory=set)
+    waiting: int = 0
+    newest: str = ""
 
-    The first of each is logged at once, then the count whenever it is ten times the last, and at the end.
+
+class RefusalLog:
+    """Logs the first refusal of each kind at once, and a minute later how many more there were.
+
+    Memory and lines are bounded. No number of refusals silences a later one: a source can use up its own kinds and not
+    another's, and whatever has no line of its own is counted within ``EVERY_S``.
 
     Args:
-        party: whose log it is.
+        say: logs a line, the second argument; the first is its source.
+        later: calls a function after so many seconds.
     """
 
-    def __init__(self, party: str) -> None:
-        self._party = party
+    def __init__(
+        self, say: Callable[[Source, str], None], later: Callable[[float, Callable[[], None]], None] | None = None
+    ) -> None:
+        self._say, self._later = say, later or self._start_timer
         self._lock = threading.Lock()
-        self._counts: dict[tuple[str, str, str], int] = {}
-        self._logged: dict[tuple[str, str, str], int] = {}
+        self._sources: dict[Source, _Source] = {}
+        self._timer: threading.Timer | None = None
+        self._is_due = False
 
-    def add(self, claimed: str | None, kind: str, through: object, why: str) -> None:
-        """Counts one.
+    def add(self, source: Source, kind: Hashable, words: str) -> None:
+        """Count a refusal.
 
         Args:
-            claimed: the party that it says it is of; None for somebody who is not in the job.
-            kind: what it says it is.
-            through: name of the connection that it came through, if that is known.
-            why: it was refused.
+            source: nothing in it is made up by whoever is refused.
+            kind: anything that tells this refusal from others of the source; a stranger may have made it up.
+            words: what is refused and why.
         """
-        name = _printable(str(through))[:_LONGEST_NAME] if through else ""
-        key = (claimed or "nobody in this job", kind, name)
+        words = printable(words, _LONGEST_LINE)
         with self._lock:
-            if key not in self._counts and len(self._counts) >= MAX_SOURCES:
-                key = ("somebody", "frame", "")
-            count = self._counts[key] = self._counts.get(key, 0) + 1
-            if count > 1 and count < 10 * self._logged[key]:
-                return
-            self._logged[key] = count
-        self._say(key, count, f": {_printable(why)[:300]}" if count == 1 else "")
+            if source not in self._sources and len(self._sources) >= MAX_SOURCES:
+                source = _FURTHER
+            entry = self._sources.setdefault(source, _Source())
+            is_first = kind not in entry.kinds and len(entry.kinds) < MAX_KINDS
+            begins = not is_first and not self._is_due
+            if is_first:
+                entry.kinds.add(kind)
+            else:
+                entry.waiting, entry.newest, self._is_due = entry.waiting + 1, words, True
+        if is_first:
+            self._say(source, words)
+        elif begins:
+            self._later(EVERY_S, self.flush)
+
+    def flush(self) -> None:
+        """Log the counts since the last time."""
+        with self._lock:
+            counted = [(name, one.waiting, one.newest) for name, one in self._sources.items() if one.waiting]
+            for name, _, _ in counted:
+                self._sources[name].waiting = 0
+            self._is_due = False
+        for name, count, newest in counted:
+            self._say(name, f"{count} more of {' for '.join(name)}, the last: {newest}")
 
     def close(self) -> None:
-        """Logs the counts that have grown since they were logged."""
-        with self._lock:
-            grown = [(key, count) for key, count in self._counts.items() if count > self._logged[key]]
-            self._logged.update(grown)
-        for key, count in grown:
-            self._say(key, count, "")
+        """Log the counts since the last time, at the end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.flush()
 
-    def _say(self, key: tuple[str, str, str], count: int, why: str) -> None:
-        claimed, kind, name = key
-        through = f", through the connection of {name}" if name else ""
-        plural = "s that claim" if count > 1 else " that claims"
-        log.warning(
-            "%s refused %d forged %s%s to be of %s%s%s", self._party, count, kind, plural, claimed, through, why
-        )
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text[:1000])
+    def _start_timer(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timer = threading.Timer(seconds, call)
+        self._timer.daemon = True
+        self._timer.start()

@@ -24,6 +24,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.printable import printable
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
@@ -181,7 +182,7 @@ class Attesting:
         self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], reasons: Iterable[str]
     ) -> None:
         """Gives the others countersignatures, or refuses; and keeps what was heard, if nobody does."""
-        refuses = "".join(letter if letter.isprintable() else "?" for letter in joined(reasons))
+        refuses = printable(joined(reasons), REASON_CHARACTERS)
 
         def verdict(party: PartyId) -> Verdict:
             statement = statements[party]

@@ -57,6 +57,10 @@ class Refused(Exception):
     """A message that goes nowhere, and why."""
 
 
+class _Revoked(Refused):
+    """A message over a connection whose certificate is not accepted any more."""
+
+
 class _Late(Refused):
     """An answer after its question was given up: usual when a party leaves."""
 
@@ -114,6 +118,8 @@ class Guard:
             return admitted
         except _Late:
             log.debug("an answer that nobody waits for any more was dropped")
+        except _Revoked as refused:  # apart: no flood of the same name hides it
+            self._refusals.note(f"{certified} (certificate not accepted)", message, str(refused))
         except Refused as refused:
             self._refusals.note(certified, message, str(refused))
         except Exception as error:  # noqa: BLE001  (whatever a stranger's bytes do here, they do not get in)
@@ -159,7 +165,7 @@ class Guard:
         certificate = connection.context.auth_context().get("x509_pem_cert", [b""])[0]
         if (fault := self._revoked(certificate)) is not None:
             connection.close()
-            raise Refused(f"the certificate {fault}")
+            raise _Revoked(f"the certificate {fault}")
 
     # What it may say
 

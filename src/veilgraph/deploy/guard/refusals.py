@@ -1,7 +1,8 @@
-"""What a guard refused: noted in the log, in few lines however much it is, and told to the attacked site."""
+"""What a guard refused, in the log and in notices to the attacked site."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import threading
@@ -12,19 +13,22 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
+from veilgraph.core.printable import printable
 from veilgraph.deploy.guard.policy import NOTICE, OURS, STREAM, STREAM_DATA, CellName
+from veilgraph.link.refusals import RefusalLog, Source
 
 log = logging.getLogger("veilgraph")
 
 _MAX_NOTICE_BYTES: Final = 4096
 """More than the longest notice has: one that was cut could not be read, and the attacked site would hear of nothing."""
-_REMEMBERED: Final = 10_000
+_LONGEST_NOTICE: Final = 1000
+_NOTICE: Final = "the server refused what was meant for here: %s"
 _SHOWN: Final = 120
 _SERVER: Final = "server"
 
 
 class Refusals:
-    """Of one cell: counted by who it was first; told of at 1, 10, 100, ... so that logs stay small.
+    """Refusals of one cell: logged, and sent to the attacked site as notices.
 
     Args:
         cell: that refuses.
@@ -33,27 +37,41 @@ class Refusals:
 
     def __init__(self, cell: CoreCell, me: CellName) -> None:
         self._cell, self._me = cell, me
-        self._counts: dict[tuple[str, ...], int] = {}
-        self._lock = threading.Lock()
+        self._log = RefusalLog(self._say)
+        self._notices = RefusalLog(lambda _, words: log.warning(_NOTICE, words))
+        atexit.register(self._log.close)
+        atexit.register(self._notices.close)
 
     def note(self, certified: str, message: Message, why: str) -> None:
-        """Notes a refusal, with the name of the certificate; the server tells the attacked site."""
+        """Count a refusal under the name of the certificate; the server sends the attacked site a notice."""
         headers = message.headers if isinstance(message.headers, dict) else {}
         origin, to = headers.get(MessageHeaderKey.ORIGIN), headers.get(MessageHeaderKey.DESTINATION)
         channel, topic = headers.get(MessageHeaderKey.CHANNEL), headers.get(MessageHeaderKey.TOPIC)
         if channel == STREAM and topic == STREAM_DATA:
             channel, topic = headers.get(StreamHeaderKey.CHANNEL), headers.get(StreamHeaderKey.TOPIC)
-        count = self._count((certified, shown(origin), shown(to), shown(channel), shown(topic)))
-        if count is None:
-            return
-        what = f"{shown(channel)}/{shown(topic)} from {certified}, which claims to be {shown(origin)}"
-        log.warning("refused %s, for %s: %s (%d so far)", what, shown(to), shown(why), count)
+        words = (
+            f"{shown(channel)}/{shown(topic)} from {certified}, which claims to be {shown(origin)}, for {shown(to)}: "
+            f"{shown(why)}"
+        )
         attacked = CellName.read(to)
-        if self._me.who == "server" and attacked is not None and attacked.who in ("holder", "holder job"):
-            self._tell(attacked.site, f"{what}: {shown(why)} ({count} so far)")
+        holds = attacked is not None and attacked.who in ("holder", "holder job")
+        site = attacked.site if attacked is not None and holds and attacked.site in self._cell.agents else ""
+        kind = (shown(origin), shown(to), shown(channel), shown(topic), shown(why))
+        self._log.add((certified, site) if site else (certified,), kind, words)
 
-    def _tell(self, site: str, what: str) -> None:
-        """Lets the attacked site know; in the background, for this is a thread that FLARE receives with."""
+    def take(self, message: Message) -> None:
+        """Log a notice of the server."""
+        content = bytes(message.payload or b"")[:_MAX_NOTICE_BYTES]
+        said = printable(json.loads(content)["refused"], _LONGEST_NOTICE)
+        self._notices.add((_SERVER,), said, said)
+
+    def _say(self, source: Source, words: str) -> None:
+        log.warning("refused %s", words)
+        if self._me.who == _SERVER and len(source) == 2:
+            self._notify(source[1], words[:_LONGEST_NOTICE])
+
+    def _notify(self, site: str, what: str) -> None:
+        """Sends a notice, in the background: this is a thread that FLARE receives with."""
         payload = json.dumps({"refused": what}, ensure_ascii=False).encode()
 
         def send() -> None:
@@ -61,22 +79,7 @@ class Refusals:
 
         threading.Thread(target=send, name="notice", daemon=True).start()
 
-    def take(self, message: Message) -> None:
-        """Notes what the server tells of."""
-        content = bytes(message.payload or b"")[:_MAX_NOTICE_BYTES]
-        said = json.loads(content)["refused"]
-        if self._count((_SERVER, shown(said, _MAX_NOTICE_BYTES))) is not None:
-            log.warning("the server refused what was meant for here: %s", shown(said, _MAX_NOTICE_BYTES))
 
-    def _count(self, attempt: tuple[str, ...]) -> int | None:
-        """The number of such attempts, if it is one to be told of."""
-        with self._lock:
-            if attempt not in self._counts and len(self._counts) >= _REMEMBERED:
-                attempt = attempt[:1]  # too many kinds: counted by who it was
-            number = self._counts[attempt] = self._counts.get(attempt, 0) + 1
-        return number if str(number).strip("0") == "1" else None
-
-
-def shown(text: object, characters: int = _SHOWN) -> str:
-    """A stranger's text for a log: one line, printable, short."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(text)[:characters])
+def shown(text: object) -> str:
+    """Return a stranger's text for a log."""
+    return printable(text, _SHOWN)

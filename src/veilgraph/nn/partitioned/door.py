@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.link.refusals import RefusalLog
 from veilgraph.nn.partitioned.channel import Task, Turns, ready
 from veilgraph.nn.partitioned.secret import tls_context
 
@@ -19,7 +20,6 @@ GREETING_S: Final = 10.0
 """Longest time that somebody who connects has to show that it is a machine of the party."""
 
 _MOST_STRANGERS: Final = 64
-_MOST_LINES: Final = 16
 
 Note = dict[str, Any]
 Greeting = Callable[[ssl.SSLSocket], Turns[tuple[int, Note]]]
@@ -50,7 +50,7 @@ class Door:
             ) from error
         self._listener.setblocking(False)
         self._arriving: list[tuple[Task[tuple[int, Note]], float, str]] = []
-        self._refused = 0
+        self._refusals = RefusalLog(lambda _, words: log.warning("refused %s", words))
 
     @property
     def port(self) -> int:
@@ -85,6 +85,7 @@ class Door:
         for task, _, _ in self._arriving:
             task.connection.close()
         self._arriving = []
+        self._refusals.close()
 
     def _accept(self, greeting: Greeting) -> None:
         while True:
@@ -105,9 +106,7 @@ class Door:
 
     def _refuse(self, connection: socket.socket, address: str, error: OSError) -> None:
         connection.close()
-        self._refused += 1
-        if self._refused <= _MOST_LINES:  # nobody fills the log
-            log.warning("a connection from %s to this party's machines was refused: %s", address, error)
+        self._refusals.add((address,), str(error), f"a connection from {address} to this party's machines: {error}")
 
 
 def tls_socket(context: ssl.SSLContext, connection: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
