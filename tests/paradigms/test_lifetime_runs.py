@@ -212,3 +212,63 @@ def test_noise_in_every_hop_bounds_nothing_of_a_row(tmp_path: Path) -> None:
     edges = {"privacy.unit": "edge", "privacy.aggregation": {"hops": 2, "dim": 4}}
     with refused(BudgetSpent, code="no-room"):
         train(with_overrides(settings, edges), tmp_path / "edges")
+
+
+def reached_by(way: str, path: Path, folder: Path) -> Path:
+    """Another name of a party file."""
+    folder.mkdir()
+    if way == "link to the file":
+        (folder / "party.yaml").symlink_to(path)
+        return folder / "party.yaml"
+    if way == "link to a link":
+        (folder / "one").symlink_to(path)
+        (folder / "party.yaml").symlink_to("one")
+        return folder / "party.yaml"
+    if way == "link to the folder":
+        (folder / "data").symlink_to(path.parent)
+        return folder / "data" / "party.yaml"
+    if way == "relative parts":
+        return folder / ".." / path.relative_to(folder.parent).parent / ".." / path.parent.name / "party.yaml"
+    (folder / "party.yaml").hardlink_to(path)
+    return folder / "party.yaml"
+
+
+def test_no_other_name_of_a_party_file_begins_a_new_ledger(tmp_path: Path) -> None:
+    """The attack: a link to the party file has a folder of its own, and a ledger of its own there."""
+    settings = job(tmp_path / "data", 1.0)
+    train(settings, tmp_path / "first")
+    parties = dict(settings.data.parties or {})
+    other = with_overrides(settings, {"name": "other", "privacy.clip": 0.5})
+    for number, way in enumerate(["link to the file", "link to a link", "link to the folder", "relative parts"]):
+        named = reached_by(way, parties[OTHER], tmp_path / f"other{number}")
+        again = with_overrides(
+            other, {"data.parties": {name: str(path) for name, path in parties.items()} | {OTHER: str(named)}}
+        )
+        assert ledger(again).lines.folder == ledger(settings).lines.folder, way
+        with refused(BudgetSpent, code="no-room"):
+            train(again, tmp_path / f"run{number}")
+        assert not list((tmp_path / f"other{number}").rglob("ledger/ledger.jsonl")) or way == "link to the folder"
+    named = reached_by("hard link", parties[OTHER], tmp_path / "hard")
+    for path in (named, parties[OTHER]):
+        with refused(ConfigError, code="hard-links"):
+            Organisation.read(path, OTHER)
+
+
+def test_a_linked_saved_graph_has_the_ledger_of_the_graph(tmp_path: Path) -> None:
+    from tests.roles.federation import small_parties  # noqa: PLC0415
+    from veilgraph.graph.party import save_party  # noqa: PLC0415
+    from veilgraph.run.ledger_places import beside, check_apart, place  # noqa: PLC0415
+
+    (tmp_path / "elsewhere").mkdir()
+    path, link = tmp_path / "b.safetensors", tmp_path / "elsewhere" / "b.safetensors"
+    save_party(small_parties(2)[1], path)
+    link.symlink_to(path)
+    assert beside(link).folder == beside(path).folder
+    link.unlink()
+    link.hardlink_to(path)
+    with refused(ConfigError, code="hard-links"):
+        beside(link)
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "same").symlink_to(tmp_path / "ledger")
+    with refused(ConfigError, code="one-ledger"):
+        check_apart({name: place("ledgers", tmp_path / name, name) for name in ("ledger", "same")})

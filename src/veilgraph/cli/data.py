@@ -222,13 +222,13 @@ def _is_party_file(file: Path) -> bool:
 
 def _check_party(file: Path) -> PartyDescription:
     """Shows what a party file means, and returns it."""
-    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
-        description = describe_party(settings, file.absolute().parent)
+        description = describe_party(settings, party_folder(file))
     for table in party_tables(description):
         results().print(table)
     if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:

@@ -20,10 +20,10 @@ def machine_command(
     The party file says under machines how many there are, at which address of the one that joins they meet, and which
     file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
     """
-    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
     from veilgraph.run.machine import attend  # noqa: PLC0415
 
-    attend(read_party_settings(party), party.absolute().parent, rank, say)
+    attend(read_party_settings(party), party_folder(party), rank, say)
 
 
 @command("machine-secret", "veilgraph net machine-secret bank/party.yaml", net)
@@ -36,11 +36,11 @@ def machine_secret_command(
     """
     from veilgraph.core.errors import ConfigError  # noqa: PLC0415
     from veilgraph.nn.partitioned.secret import write_secret  # noqa: PLC0415
-    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
 
     machines = read_party_settings(party).machines
     if machines is None:
         raise ConfigError(f"{party}: has no machines; give machines: {{count: …, address: …, secret: machines.secret}}")
-    path = machines.within(party.absolute().parent).secret
+    path = machines.within(party_folder(party)).secret
     write_secret(path)
     say(f"{path}: made; copy it to all machines of the party, readable there by their account alone")

@@ -230,7 +230,7 @@ def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[
 def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
     """Whose party file it is, which is one of the job's holders."""
     from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
-    from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
 
     found = read_party_settings(path)
     if settings is not None and found.party not in settings.data.names:
@@ -238,7 +238,7 @@ def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
             f"--party {path}: party={found.party!r} is not in the job, whose holders are "
             f"{', '.join(settings.data.names)}; give one of theirs"
         )
-    return Organisation(found, path.absolute().parent)
+    return Organisation(found, party_folder(path))
 
 
 def _show_lifetime(

@@ -23,7 +23,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.wording import argument
 
 _FILE: Final = 0o600
@@ -100,6 +100,24 @@ def appended_file(path: Path) -> FileIO:
         OSError: it cannot be written, or is a link.
     """
     return FileIO(str(path), "ab", opener=lambda name, _: descriptor_of(Path(name), os.O_WRONLY | os.O_APPEND))
+
+
+def real_file(path: Path) -> Path:
+    """Return the one path of a file that has a ledger: without links, relative parts and ``..``.
+
+    Raises:
+        ConfigError: it has several names, and each would have a ledger of its own.
+    """
+    real = path.resolve()
+    names = real.stat().st_nlink if real.is_file() else 1
+    if names > 1:
+        raise ConfigError(
+            f"{path} has {names} names (hard links), and the ledger lies beside the file. Remove the others, or make "
+            "them symbolic links, which lead to the same ledger",
+            code="hard-links",
+            value=names,
+        )
+    return real
 
 
 def private_folder(path: Path) -> Path:

@@ -15,7 +15,7 @@ from veilgraph.embedding.settings import EmbedJob
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.protocol.party_settings import party_folder, read_party_settings
 from veilgraph.run import ledger_places
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 
@@ -51,7 +51,7 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
             key="ledger",
         )
     if data.party is not None:
-        organisation = Organisation(read_party_settings(data.party), data.party.absolute().parent)
+        organisation = Organisation(read_party_settings(data.party), party_folder(data.party))
         check_method(job, organisation.settings.limits)
         return lifetime_of(organisation) if job.method.kind.is_private else None
     if ledger is None and data.graph is None:

@@ -19,7 +19,7 @@ from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, joined, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.party_settings import MachineSettings, PartySettings, read_party_settings
+from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
 from veilgraph.tables.edge_settings import EdgeSettings, beyond_own_edge, says_hops, says_weights
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
@@ -57,7 +57,7 @@ class Organisation:
             raise ConfigError(
                 f"{path}: party={settings.party!r}, and this party of the job is {party!r}; give its file"
             )
-        return cls(settings, path.absolute().parent)
+        return cls(settings, party_folder(path))
 
     @property
     def machines(self) -> MachineSettings | None:

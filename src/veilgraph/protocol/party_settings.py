@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, field_validator
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import real_file
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
 from veilgraph.protocol.consent_settings import ConsentSettings
@@ -105,6 +106,17 @@ def read_party_settings(path: Path) -> PartySettings:
     """
     data = read_yaml(path, "party file", TextLoader)
     return parse_party_settings({} if data is None else data, str(path))
+
+
+def party_folder(path: Path) -> Path:
+    """Return the folder in which a party file's paths begin: that of the file itself, also where ``path`` is a link.
+
+    A link elsewhere so has the same tables and the same ledger.
+
+    Raises:
+        ConfigError: as ``real_file``.
+    """
+    return real_file(path).parent
 
 
 class TextLoader(SettingsLoader):

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 import yaml
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.files import private_folder, real_file, write_whole
 from veilgraph.core.given import check_mapping, path_of, wrong_type
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import PartyId
@@ -96,10 +96,10 @@ def place(name: PartyId, said: object, party: str) -> LedgerPlace:
         ConfigError: as ``named``.
     """
     if not isinstance(said, Mapping):
-        return LedgerPlace(path_of(name, said, "a ledger's folder").absolute(), party)
+        return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
     if _FOLDER not in said:
         raise ConfigError(f"{name}: says no folder; give {{'folder': 'ledgers/bank', 'max_epsilon': 1.0}}", key=name)
-    folder = path_of(name, said[_FOLDER], "a ledger's folder").absolute()
+    folder = path_of(name, said[_FOLDER], "a ledger's folder").resolve()
     stated = {key: value for key, value in said.items() if key != _FOLDER}
     limits = _limits(stated, name) if stated else None
     kept = limits_in(folder)
@@ -121,7 +121,7 @@ def beside(path: Path) -> LedgerPlace:
     """
     party = saved_name(path)
     name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
-    return LedgerPlace(path.resolve().parent / _BESIDE / name, party)
+    return LedgerPlace(real_file(path).parent / _BESIDE / name, party)
 
 
 def with_ids_of(found: LedgerPlace, path: Path) -> LedgerPlace:
@@ -163,7 +163,7 @@ def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
         ConfigError: it is another folder.
     """
     begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
-    if begun and own.folder.resolve() != said.folder.resolve():
+    if begun and own.folder.resolve() != said.folder:
         raise ConfigError(
             f"{name}: the graph has a ledger beside it, {own.folder}, which counts what was released of it; leave "
             f"{name} out, or move that folder to {said.folder}",

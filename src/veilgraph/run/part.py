@@ -98,7 +98,7 @@ class Part:
         """Whether its tables are the run's own copy, and no ledger was named: there is nothing beyond the run."""
         organisation = self.organisation
         assert organisation is not None
-        own = organisation.folder == self.run.party_path(self.party).absolute() / TABLES
+        own = organisation.folder == (self.run.party_path(self.party) / TABLES).resolve()
         return own and "ledger" not in organisation.settings.model_fields_set
 
     @property
