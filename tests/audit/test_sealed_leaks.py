@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests import nightly
 from tests.audit.runs import VERDICTS
-from tests.mpc.sealed.faults import Forms, Patch, compared, left_out, repeated, rounds_alike, unshuffled
+from tests.mpc.sealed.faults import Forms, Patch, compared, cuts_alike, left_out, repeated, unshuffled
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
@@ -150,7 +150,7 @@ LEAKS: Mapping[str, Leak] = {
     "steps pick by the same random order": Leak("gcn", repeated(is_rows_order), "B", "orders", "orders"),
     "what is dealt is not hidden": Leak("mlp", left_out(is_gate), "B", "what the dealer corrects"),
     "the dealer is told": Leak("mlp", dealer_told, SERVER, "messages from", "one-byte"),
-    "two sessions round by the same key": Leak("mlp", rounds_alike, "A", "what all holders open", predicts=True),
+    "two sessions cut alike": Leak("three", cuts_alike, "A", "what all holders open", predicts=True),
     "two sessions have the same seeds": Leak("mlp", seeds_again, "B", "secrets", predicts=True),
     "noise is not paid for": Leak("votes", nothing_paid, "A", "ledger", "paid"),
     "two are not told the same": Leak("three", told_otherwise, "A+B", "secrets"),
@@ -207,7 +207,7 @@ def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_pa
 
 
 @nightly
-def test_a_training_that_is_gone_on_with_opens_the_same_once_more_and_that_is_no_leak(tmp_path: Path) -> None:
+def test_a_training_that_is_gone_on_with_opens_nothing_again(tmp_path: Path) -> None:
     holders, changes, _ = JOBS["mlp"]
     job = saved(tmp_path / "data", small_job(holders, changes), small_graphs(nodes=N, training=TRAINING))
     with cut_at(3), pytest.raises(CutError):

@@ -61,6 +61,13 @@ def to_planes(integers: Tensor) -> Tensor:
     return torch.from_numpy(packed.view("<i8").astype(np.int64, copy=False))
 
 
+def to_plane(bits: Tensor) -> Tensor:
+    """One bit of every entry, bool → one plane, int64 [words]; zeros beyond the last entry."""
+    padded = np.zeros(words_for(bits.numel()) * WORD_BITS, np.bool_)
+    padded[: bits.numel()] = bits.reshape(-1).numpy()
+    return torch.from_numpy(np.packbits(padded, bitorder="little").view("<i8").astype(np.int64, copy=False))
+
+
 def from_plane(plane: Tensor, entries: int) -> Tensor:
     """One plane, int64 [words] → bool [entries]."""
     octets = plane.numpy().astype("<i8", copy=False).view(np.uint8)

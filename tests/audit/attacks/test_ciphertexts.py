@@ -71,14 +71,6 @@ def test_words_that_say_something_are_told_from_noise(name: str) -> None:
     assert ciphertexts_p_value(LEAKS[name](np.random.default_rng(1))) < 1e-8
 
 
-def test_what_sessions_of_one_training_open_again_is_not_held_against_it() -> None:
-    words = uniform(np.random.default_rng(2))
-    again = [Ciphertext(words, lot=0, session=session) for session in (0, 1)]
-    assert ciphertexts_p_value(again) > 0.01
-    assert ciphertexts_p_value([again[0], Ciphertext(words, lot=1, session=1)]) < 1e-8
-    assert ciphertexts_p_value([again[0], again[0]]) < 1e-8
-
-
 def test_what_is_no_noise_at_all_cannot_be_told() -> None:
     with pytest.raises(DataError):
         chosen_words(np.ones(8))

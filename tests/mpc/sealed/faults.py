@@ -74,12 +74,27 @@ def unshuffled(nodes: int) -> Callable[[Patch], None]:
     return mutate
 
 
-def rounds_alike(patch: Patch) -> None:
-    """Every session rounds by the same key."""
+def cuts_alike(patch: Patch) -> None:
+    """The dealer draws the same numbers below what is cut in every session."""
     init = DealerMachine.__init__
 
-    def with_one_key(self: DealerMachine, *arguments: object) -> None:
+    def with_one_seed(self: DealerMachine, *arguments: object) -> None:
         init(self, *arguments)  # type: ignore[arg-type]
-        self.rounding = bytes(32)
+        self._own = Stream(bytes(32))
 
-    patch.setattr(DealerMachine, "__init__", with_one_key)
+    patch.setattr(DealerMachine, "__init__", with_one_seed)
+
+
+def bits_unmasked(entries: int) -> Callable[[Patch], None]:
+    """The bits that two holders send to cut so many numbers have no mask."""
+    plane = (-(-entries // 64),), torch.int64
+
+    def mutate(patch: Patch) -> None:
+        drawing(
+            patch,
+            lambda _, forms, new: [
+                torch.zeros_like(x) if form == plane else x for form, x in zip(forms, new, strict=True)
+            ],
+        )
+
+    return mutate

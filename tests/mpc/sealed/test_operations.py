@@ -242,16 +242,6 @@ def test_rows_are_picked_once_and_edges_are_no_more_than_was_said() -> None:
             run(program)
 
 
-def test_what_rounds_in_one_place_is_not_used_there_again() -> None:
-    def program(machine: Machine) -> None:
-        machine.at("here")
-        machine.at("there")
-        machine.at("here")
-
-    with pytest.raises(ValueError, match="'here' was here before"):
-        run(program)
-
-
 @few
 @given(HOLDERS, SIZE, SEED, st.data())
 def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: st.DataObject) -> None:

@@ -25,7 +25,7 @@ from scipy.stats import chi2, ks_2samp
 from torch import Tensor
 
 from tests import nightly
-from tests.mpc.sealed.faults import Forms, compared, left_out, repeated, rounds_alike, unshuffled
+from tests.mpc.sealed.faults import Forms, bits_unmasked, compared, cuts_alike, left_out, repeated, unshuffled
 from tests.mpc.sealed.parties import NAMES, of, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -81,7 +81,6 @@ MUCH = Private(
 
 def entering(machine: Machine, data: Private) -> tuple[Wire, Wire, Wire]:
     """What holders put in, hops over their edges, and rows that one of them picks."""
-    machine.at("here")
     first, second = (machine.put("A", of(machine, "A", own), (N, D), 16) for own in (data.first, data.second))
     other = machine.put("B", of(machine, "B", data.other), (N, D), 16)
     graphs = [
@@ -318,6 +317,7 @@ def is_orders(forms: Forms) -> bool:
 
 compares_unmasked = compared((N, D))
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
+    "two holders cut by bits that have no masks": (bits_unmasked(N * D), "B"),
     "what is put in has no mask": (left_out(is_put), "B"),
     "two values that are put in have one mask": (repeated(is_put), "B"),
     "rows of masks have no masks": (left_out(is_rows), "A"),
@@ -327,7 +327,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     "weights have no mask": (left_out(is_weights), "B"),
     "rows of weighted hops have no masks": (left_out(is_weighted_rows), "A"),
     "rows are picked in their order": (unshuffled(N), "B"),
-    "sessions on other data round alike": (rounds_alike, "A"),
+    "sessions of three holders round alike": (cuts_alike, "AB"),
     "comparisons are opened without masks": (compares_unmasked, "B"),
 }
 
@@ -349,6 +349,9 @@ def test_mutants_are_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, coalition = MUTANTS[name]
     mutate(monkeypatch)
     found = viewed(
-        [outside(session(MUCH, 2, number, whole=mutate is compares_unmasked), coalition) for number in range(64)]
+        [
+            outside(session(MUCH, 1 + len(coalition), number, whole=mutate is compares_unmasked), coalition)
+            for number in range(64)
+        ]
     )
     assert least_uniform(found) < RARE or worst_pair(found) > LIMIT

@@ -14,7 +14,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed import dealer
+from veilgraph.mpc.sealed.noise import rounded_gaussian
 
 KEY = bytes(range(32))
 PROBABILITIES: Settings = {"output": "probabilities"}
@@ -28,20 +29,18 @@ def voting(**privacy: Any) -> Settings:
 
 @contextmanager
 def noise_from(key: bytes) -> Iterator[None]:
-    """Dealers that begin inside round, and draw noise, by this key."""
-    begin = DealerMachine.__init__
+    """Dealers draw their noise from this key inside."""
 
-    def with_key(self: DealerMachine, *arguments: Any) -> None:
-        begin(self, *arguments)
-        self.rounding = key
+    def drawn(shape: tuple[int, ...], deviation: float, bits: int, _: SecretSource) -> torch.Tensor:
+        return rounded_gaussian(shape, deviation, bits, noise_of(key))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DealerMachine, "__init__", with_key)
+        patch.setattr(dealer, "rounded_gaussian", drawn)
         yield
 
 
 def noise_of(key: bytes = KEY) -> SecretSource:
-    """What such a dealer draws noise on votes from."""
+    """What such a dealer draws noise from."""
     stream = Keystream(key, "noise/votes")
     return lambda length: stream.take(length).numpy().tobytes()
 

@@ -19,6 +19,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.drawing import Stream
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer
@@ -93,7 +94,7 @@ def test_a_job_ends_at_the_first_message_that_was_not_committed_to(tmp_path: Pat
     def wrong(self: SealedDealer, dealing: cut_and_choose.Dealing) -> Machine:
         made = machine(self, dealing)
         assert isinstance(made, DealerMachine)
-        made.rounding = bytes(32)
+        made._streams["A"] = Stream(bytes(32))
         return made
 
     with pytest.MonkeyPatch.context() as patch:

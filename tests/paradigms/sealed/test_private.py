@@ -220,7 +220,6 @@ def one_opening(machine: Machine, *, deviation: float, values: float = 3.0) -> t
     shape = (40, 25)
     own = torch.full(shape, values) if machine.party in ("A", TWIN) else None
     put = machine.open(machine.split(machine.put("A", own, shape, 0)), ring=32)
-    machine.at("votes")
     wire = machine.open(machine.noised(machine.split(put).scaled(1.0, VOTE_BITS), deviation))
     return wire.public, wire.mask
 
@@ -252,20 +251,16 @@ def test_as_many_votes_as_there_may_be_and_much_noise_fit_the_ring() -> None:
     assert abs(float(noise.mean())) < deviation / 5
 
 
-def test_noise_of_one_place_is_the_same_and_of_others_is_not() -> None:
-    def twice(machine: Machine) -> tuple[Tensor, Tensor]:
-        found = []
-        for place in ("votes", "elsewhere"):
-            machine.at(place)
-            start = machine.summands(None, (8, 8), 8)
-            found.append(machine.noised(start, 1.0).part)
-        return found[0], found[1]
+def test_no_noise_is_drawn_twice() -> None:
+    """Neither in a session nor in two."""
 
-    with noise_from(KEY):
-        one, other = (dealt(twice) for _ in range(2))
-    assert torch.equal(one[0], other[0])
-    assert not bool((one[0] == one[1]).all())
-    assert torch.equal(one[0], rounded_gaussian((8, 8), 1.0, 8, noise_of()))
+    def twice(machine: Machine) -> tuple[Tensor, Tensor]:
+        first, second = (machine.noised(machine.summands(None, (8, 8), 8), 1.0).part for _ in range(2))
+        return first, second
+
+    drawn = [noise for _ in range(2) for noise in dealt(twice)]
+    assert all(bool(noise.any()) for noise in drawn)
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(drawn, 2))
 
 
 def dealt(program: Any) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -14,14 +12,14 @@ import pytest
 import torch
 
 from tests import nightly
+from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
-from tests.paradigms.sealed.programs import saved, small_graphs, small_job, sum_of, weights
+from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.revealed import rows_of
@@ -44,28 +42,15 @@ JUDGED: Settings = {
 BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
 
 
-@contextmanager
-def rounding(key: bytes) -> Iterator[None]:
-    """Dealers that begin inside round by this key."""
-    begin = DealerMachine.__init__
-
-    def with_key(self: DealerMachine, *arguments: Any) -> None:
-        begin(self, *arguments)
-        self.rounding = key
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DealerMachine, "__init__", with_key)
-        yield
-
-
-KEY = bytes(range(32))
+ROUNDING = 1e-3
+"""What fresh rounding in every step changes of a weight at most."""
 
 
 @pytest.fixture(scope="module", params=[MLP, GCN, BATCHES, JUDGED], ids=["mlp", "gcn", "batches", "judged"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("whole")
     job = saved(folder / "data", small_job(2, request.param), small_graphs())
-    with rounding(KEY):
+    with fixed_chance("whole"):
         return job, train(job, folder / "run")
 
 
@@ -136,16 +121,22 @@ def test_every_message_of_a_run_has_a_row(whole: tuple[SealedJob, TrainResult]) 
 def test_gone_on_with_it_ends_where_it_would_have_ended(
     whole: tuple[SealedJob, TrainResult], tmp_path: Path, epoch: int
 ) -> None:
-    """Cut before the first checkpoint it begins again; cut later it rounds by the key that its checkpoint has."""
+    """To rounding, which is drawn anew in every session: cut before the first checkpoint it begins again."""
     job, run = whole
-    with rounding(KEY), cut_at(epoch), pytest.raises(CutError):
-        train(job, tmp_path / "cut")
-    with rounding(KEY if epoch == 1 else bytes(32)):
+    with fixed_chance("resumed", epoch):
+        with cut_at(epoch), pytest.raises(CutError):
+            train(job, tmp_path / "cut")
         resumed = resume(tmp_path / "cut")
     assert resumed.summary["started_at"] == (0 if epoch == 1 else 2)
-    ours, theirs = weights(run.path), weights(resumed.path)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert torch.equal(run.predictions.classes, resumed.predictions.classes)
+    assert far(job, run, resumed) < ROUNDING
+    assert (run.predictions.classes == resumed.predictions.classes).sum() >= len(run.predictions.classes) - 1
+
+
+def far(job: SealedJob, run: TrainResult, other: TrainResult) -> float:
+    """The largest difference of two runs' weights."""
+    ours, theirs = weights(run.path), weights(other.path)
+    unit = 2.0 ** -trained_twin(job, small_graphs(), 1).weight_bits
+    return max(float((ours[name] - theirs[name]).abs().max()) * unit for name in ours)
 
 
 def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path: Path) -> None:
@@ -169,10 +160,10 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
 
 def test_shares_of_two_runs_have_nothing_in_common(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
     job, run = whole
-    with rounding(KEY):
+    with fixed_chance("again"):
         again = train(job, tmp_path / "again")
     one, other = (load_tensors(RunDirectory.open(path).party("B").model_path)[0] for path in (run.path, again.path))
-    assert sum_of([weights(run.path)["weight.0"]]).equal(sum_of([weights(again.path)["weight.0"]]))
+    assert far(job, run, again) < ROUNDING
     assert not any(bool((one[name] == other[name]).any()) for name in one)
 
 

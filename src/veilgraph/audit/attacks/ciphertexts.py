@@ -33,15 +33,11 @@ class Ciphertext:
         words: uint32 or uint64 [n], words of Z_2^32 or Z_2^64.
         width: words of a row.
         bitwise: whether masks are taken off by XOR.
-        lot: of two that have the same number here, and other sessions, what is in common says nothing; None: none.
-        session: in which it was sent.
     """
 
     words: Unsigned
     width: int = 1
     bitwise: bool = False
-    lot: int | None = None
-    session: int = 0
 
     def less(self, words: Unsigned, others: Unsigned) -> Unsigned:
         """What is left of words when others are taken off."""
@@ -104,13 +100,8 @@ def _against(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:
     for some in groups.values():
         words = np.stack([each.words[:_MOST_OF_PAIRS] for each in some])
         for place, one in enumerate(some):
-            others = [
-                later
-                for later in range(place + 1, len(some))
-                if one.lot is None or one.lot != some[later].lot or one.session == some[later].session
-            ]
-            if others:
-                yield one.less(words[others], words[place])
+            if place + 1 < len(some):
+                yield one.less(words[place + 1 :], words[place])
 
 
 def _fewest(rows: Unsigned) -> tuple[int, int]:

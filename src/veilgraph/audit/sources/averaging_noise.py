@@ -77,7 +77,7 @@ def _noise(
     if sums:
 
         def read() -> list[Ciphertext]:
-            return [Ciphertext(chosen_words(left(each).numpy()), session=each.session) for each in sums]
+            return [Ciphertext(chosen_words(left(each).numpy())) for each in sums]
 
         messages = tuple(each.values[party] for each in sums for party in about if party in each.values)
         yield Evidence("noise", words, tuple(about), permitted=False, noise=read, messages=messages)

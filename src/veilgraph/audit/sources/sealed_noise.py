@@ -85,12 +85,12 @@ def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
         seen = pieces[0]
         key = seen.tag.kind, seen.tag.round, seen.shape
         groups.setdefault(key, {}).setdefault(seen.session, []).append(pieces)
-    lots, chosen = _lots(view), list[Pieces]()
+    chosen = list[Pieces]()
     for sessions in groups.values():
         half = max(1, _MOST // (2 * len(sessions)))
         for some in sessions.values():
             chosen += some if len(some) <= 2 * half else [*some[:half], *some[-half:]]
-    read = [(pieces[0], _ciphertext(view, pieces, lots)) for pieces in chosen]
+    read = [(pieces[0], _ciphertext(view, pieces)) for pieces in chosen]
     return [each for place, (_, each) in enumerate(read) if not place or not _is_repeated(*read[place - 1 : place + 1])]
 
 
@@ -101,7 +101,7 @@ def _is_repeated(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]
     return same and one.tag.kind in _EVERYBODYS and np.array_equal(first.words, second.words)
 
 
-def _ciphertext(view: View, pieces: Pieces, lots: Sequence[int]) -> Ciphertext:
+def _ciphertext(view: View, pieces: Pieces) -> Ciphertext:
     first = pieces[0]
     words, bitwise = _summed(pieces), first.tag.kind is Kind.MASKED_BITS
     if first.tag.kind is Kind.CORRELATION:
@@ -109,8 +109,7 @@ def _ciphertext(view: View, pieces: Pieces, lots: Sequence[int]) -> Ciphertext:
     if first.tag.kind is Kind.PLACEMENT:
         words = words[2 * slots_of(view, first) + nodes_of(view) :]
     width = first.shape[-1] if len(first.shape) == _WIDTH else 1
-    lot = lots[first.session] if len(pieces) > 1 else None
-    return Ciphertext(chosen_words(words.numpy()), width, bitwise, lot, first.session)
+    return Ciphertext(chosen_words(words.numpy()), width, bitwise)
 
 
 def _summed(pieces: Pieces) -> Tensor:
@@ -118,14 +117,6 @@ def _summed(pieces: Pieces) -> Tensor:
     for other in others:
         total = total ^ other if pieces[0].tag.kind is Kind.MASKED_BITS else total + other
     return total
-
-
-def _lots(view: View) -> list[int]:
-    """Session → the training that it is of: what goes on with one rounds as it did, and opens the same once more."""
-    lots = list[int]()
-    for place, work in enumerate(view.works):
-        lots.append(lots[-1] if work == "resume" and lots else place)
-    return lots
 
 
 def _opened(view: View, kind: Kind) -> Iterator[tuple[Seen, Pieces]]:

@@ -18,7 +18,8 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.bits import words_for
 from veilgraph.mpc.sealed import borrow
 from veilgraph.mpc.sealed.drawing import STRIDE_BYTES, Form, size_of
-from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
+from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions
+from veilgraph.mpc.sealed.opening import Opening
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
 _SHAPES: Final = {32: torch.float32, 64: torch.float64}
@@ -113,13 +114,14 @@ class CountingMachine(Machine):
         if shift == 0 and ring == 32:
             width = 32
         self.widest = max(self.widest, prod(shape))
-        whole = torch.int32 if width == 32 else torch.int64
-        dealt: list[Form] = [(shape, whole)]
-        self._broadcast(self.holders, prod(shape) * width // 8)
-        if ring + shift > width:
-            dealt += [(shape, torch.int64), (shape, wrap_dtype(width, shift))]
-            self._broadcast(self.holders, prod(shape) * 8)
-        self._correct(dealt)
+        opening = Opening(shape, width, shift, ring, len(self.holders))
+        if not opening.by_bits:
+            self._broadcast(self.holders, prod(shape) * width // 8)
+        elif opening.wraps:
+            self._broadcast(self.holders, size_of([opening.plane]))
+        if opening.by_bits or opening.wraps:
+            self._broadcast(self.holders, prod(shape) * ring // 8)
+        self._correct(opening.dealt)
         return _wire(shape, summands.bits - shift if bits is None else bits, ring)
 
     @override

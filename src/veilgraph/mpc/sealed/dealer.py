@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed import borrow, placement
 from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, packed, ready
-from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
+from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions
 from veilgraph.mpc.sealed.noise import rounded_gaussian
+from veilgraph.mpc.sealed.opening import Opening
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
 _ONES_32 = 0xFFFF_FFFF
@@ -39,41 +39,23 @@ class DealtGraph(HiddenGraph):
 
 
 class DealerMachine(Machine):
-    """The dealer's.
+    """The dealer's. All that it draws is of one session, and nothing of it is saved.
 
     Args:
         link: of the dealer.
         holders: in the job's order.
-        secrets: source of the seeds.
-
-    Attributes:
-        rounding: 32 secret bytes. A session that is gone on with, on the same data, rounds as it would have with the
-            same ones, and has the same noise. They are never used again on other data, for what is opened twice would
-            tell by how much its lowest bits differ.
+        secrets: source of the seeds and of noise.
     """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
         seeds = {holder: secrets(SEED_BYTES) for holder in holders}
         self._link, self._streams = link, {holder: Stream(seed) for holder, seed in seeds.items()}
-        self._own, self.rounding = Stream(secrets(SEED_BYTES)), secrets(SEED_BYTES)
+        self._own, self._secrets = Stream(secrets(SEED_BYTES)), secrets
         self._paces = {holder: Pace() for holder in holders}
         self._operation = -1
-        self._places = {""}
-        self._low, self._noise = self._streams_at("")
         for holder, seed in seeds.items():
             link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
-
-    @override
-    def at(self, place: str) -> None:
-        if place in self._places:
-            raise ValueError(f"{place!r} was here before, and what is opened there would be rounded alike")
-        self._places.add(place)
-        self._low, self._noise = self._streams_at(place)
-
-    def _streams_at(self, place: str) -> tuple[Keystream, Keystream]:
-        """Of the lowest bits and of noise: both from one key, for noise that differed would show in equal low bits."""
-        return Keystream(self.rounding, place), Keystream(self.rounding, f"noise/{place}")
 
     @override
     def share(self, wire: Wire) -> Tensor:
@@ -116,43 +98,35 @@ class DealerMachine(Machine):
         part, result_bits = summands.part, summands.bits - shift if bits is None else bits
         if shift == 0 and ring == 32:
             part = part.to(torch.int32)
-        width = 8 * part.element_size()
-        shape, dtype, direct = tuple(part.shape), DTYPES[ring], ring + shift <= width
+        opening = Opening(tuple(part.shape), 8 * part.element_size(), shift, ring, len(self.holders))
         self._next()
-        dealt = [(shape, part.dtype)]
-        if not direct:
-            dealt += [(shape, torch.int64), (shape, wrap_dtype(width, shift))]
-        drawn = self._drawn(dealt, [(shape, dtype)])
-        mask = _sum(own for _, (own,) in drawn.values())
-        if direct:
-            self._correct([part + (mask if shift == 0 else self._above(mask, shift))], drawn)
-            return Wire(None, mask, result_bits)
-        random = self._rounded(self._own.draw([(shape, part.dtype)])[0], shift)
-        whole = random.to(torch.int64) if width == 64 else random.to(torch.int64) & _ONES_32
-        whole = (whole >> shift) & ((1 << (64 - shift)) - 1) if shift else whole
-        self._correct([part + random, mask - whole, (random < 0).to(dealt[2][1])], drawn)
+        drawn = self._drawn(opening.dealt, opening.own)
+        mask = _sum(own[-1] for _, own in drawn.values())
+        if opening.by_bits:
+            secrets = [part]
+            if opening.wraps:
+                first, second = (opening.bits_of(own[0]) for _, own in drawn.values())
+                secrets.append((first * second).to(opening.dealt[1][1]))
+        elif opening.wraps:
+            (random,) = self._own.draw(opening.dealt[:1])
+            wrap = (random < 0).to(opening.dealt[2][1])
+            secrets = [part + random, mask - opening.cut(random).to(mask.dtype), wrap]
+        else:
+            secrets = [part + (self._above(mask, shift) if shift else mask)]
+        self._correct(secrets, drawn)
         return Wire(None, mask, result_bits)
 
     def _above(self, mask: Tensor, shift: int) -> Tensor:
         """A uniform number whose bits from ``shift`` on are those of a mask of Z_2^32: int64."""
         (random,) = self._own.draw([(tuple(mask.shape), torch.int64)])
         random = random & ~(_ONES_32 << shift if shift < 32 else -(1 << 32))
-        return self._rounded(random | ((mask.to(torch.int64) & _ONES_32) << shift), shift)
-
-    def _rounded(self, random: Tensor, shift: int) -> Tensor:
-        """With the lowest bits, which decide what is rounded up, from the key of the job."""
-        if shift == 0:
-            return random
-        low = self._low.take(random.numel() * random.element_size()).view(random.dtype).view(random.shape)
-        ones = (1 << shift) - 1
-        return (random & ~ones) | (low & ones)
+        return random | ((mask.to(torch.int64) & _ONES_32) << shift)
 
     @override
     def noised(self, summands: Summands, deviation: float) -> Summands:
         if not deviation:
             return summands
-        source = lambda length: self._noise.take(length).numpy().tobytes()  # noqa: E731
-        noise = rounded_gaussian(summands.shape, deviation, summands.bits, source)
+        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._secrets)
         return Summands(summands.part + noise.to(summands.part.dtype), summands.bits)
 
     @override

@@ -19,7 +19,8 @@ from veilgraph.mpc import bits as planes
 from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed import borrow, placement
 from veilgraph.mpc.sealed.drawing import Form, Pace, Stream, ready, size_of, unpacked
-from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Bilinear, HiddenGraph, Machine, Ring, portions, wrap_dtype
+from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions
+from veilgraph.mpc.sealed.opening import Opening
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct, paired
 
 _SCALE = "lower sealed.bits, or scale the columns of the tables"
@@ -145,26 +146,36 @@ class HolderMachine(Machine):
         part, result_bits = summands.part, summands.bits - shift if bits is None else bits
         if shift == 0 and ring == 32:
             part = part.to(torch.int32)
-        width = 8 * part.element_size()
-        direct, shape, dtype = ring + shift <= width, tuple(part.shape), DTYPES[ring]
+        opening = Opening(tuple(part.shape), 8 * part.element_size(), shift, ring, len(self.holders))
         tag = self._next(Kind.MASKED_WIRE)
-        dealt = (
-            [(shape, part.dtype)]
-            if direct
-            else [(shape, part.dtype), (shape, torch.int64), (shape, wrap_dtype(width, shift))]
-        )
-        noise, (mask,) = self._randomness(dealt, [(shape, dtype)])
-        offset = 0 if direct and shift == 0 else 1 << (width - GUARD)
-        opened = self._opened(tag, part + noise[0] + (offset if self._leads else 0))
-        if direct and shift == 0:
+        dealt, (*random, mask) = self._randomness(opening.dealt, opening.own)
+        blinded = part + dealt[0] + (opening.offset if self._leads else 0)
+        if opening.by_bits:
+            share = self._cut_by_bits(opening, tag, blinded, dealt, random)
+            return Wire(self._opened(tag, share.to(mask.dtype) + mask), mask, result_bits)
+        opened = self._opened(tag, blinded)
+        if not (opening.wraps or shift):
             return Wire(opened, mask, result_bits)
-        whole = _logical(opened, shift) - (offset >> shift)
-        if direct:
-            return Wire(whole.to(dtype), mask, result_bits)
-        wraps = noise[2].to(torch.int64) << (width - shift)
-        again = noise[1] + torch.where(opened >= 0, wraps, 0)
+        whole = (opening.cut(opened) - (opening.offset >> shift)).to(mask.dtype)
+        if not opening.wraps:
+            return Wire(whole, mask, result_bits)
+        wraps = (dealt[2].to(torch.int64) << (opening.width - shift)).to(mask.dtype)
+        again = dealt[1] + torch.where(opened >= 0, wraps, 0)
         public = self._opened(Tag(tag.kind, tag.step, 1), again + whole if self._leads else again)
         return Wire(public, mask, result_bits)
+
+    def _cut_by_bits(
+        self, opening: Opening, tag: Tag, summand: Tensor, dealt: Sequence[Tensor], random: Sequence[Tensor]
+    ) -> Tensor:
+        """One of two holders' summands of the value cut or lifted: int64."""
+        share = opening.cut(summand)
+        if self._leads:
+            share = share - (opening.offset >> opening.shift)
+        if not opening.wraps:
+            return share
+        sent = planes.to_plane(summand >= 0) ^ random[0]
+        (received,) = exchange(self._link, self._others, Tag(Kind.MASKED_BITS, tag.step), sent).values()
+        return share + opening.wrap_shares(sent, received, random[0], dealt[1], leads=self._leads)
 
     @override
     def noised(self, summands: Summands, deviation: float) -> Summands:
@@ -351,16 +362,6 @@ class HolderMachine(Machine):
         for stride in self._pace.count(size):
             self._link.send(self._dealer, ready(stride), torch.ones(1, dtype=torch.uint8))
         return parts
-
-
-def _logical(values: Tensor, shift: int) -> Tensor:
-    """Shifted right as numbers without a sign: int64."""
-    width = 8 * values.element_size()
-    wide = values.to(torch.int64)
-    if width == 32:
-        wide = wide & 0xFFFF_FFFF
-        return wide >> shift
-    return (wide >> shift) & ((1 << (64 - shift)) - 1) if shift else wide
 
 
 def _check_places(places: Tensor, below: int, sender: PartyId) -> None:

@@ -25,12 +25,6 @@ DTYPES: Final[dict[int, torch.dtype]] = {32: torch.int32, 64: torch.int64}
 GUARD: Final = 2
 """An opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude."""
 
-
-def wrap_dtype(width: int, shift: int) -> torch.dtype:
-    """Of shares of the highest bit, which counts 2^(width − shift) in Z_2^64: no more of them than matters."""
-    return torch.int32 if 64 - (width - shift) <= 32 else torch.int64
-
-
 CHUNK_BYTES: Final = 8 << 20
 """Of the rows of a hop that are in hand at a time."""
 
@@ -84,12 +78,8 @@ class Machine(ABC):
     def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
         self.holders, self.party = tuple(holders), party
 
-    def at(self, place: str) -> None:  # noqa: B027 - only the dealer's rounding depends on it
-        """Says where in the job the program is: a session that is gone on with rounds as it would have.
-
-        Args:
-            place: of one computation of the job on one set of data; a session says each once.
-        """
+    def at(self, place: str) -> None:  # noqa: B027 - only what counts or reports needs it
+        """Names the part of the program that begins; nothing that is computed depends on it."""
 
     @abstractmethod
     def share(self, wire: Wire) -> Tensor:
@@ -144,7 +134,7 @@ class Machine(ABC):
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
         """Summands become a wire: what is opened is the value under a fresh mask.
 
-        One round where ``ring + shift`` bits are there, else two.
+        One round where the summands have ``ring + shift`` bits, else two: the sum of summands may wrap around.
 
         Args:
             summands: of Z_2^n, below 2^(n − GUARD) in magnitude where they are shifted or lifted to another ring.

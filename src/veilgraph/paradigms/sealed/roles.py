@@ -30,7 +30,6 @@ from veilgraph.protocol.scores import Objective, Scores
 
 _SURE = 30.0
 """The logit of a class that alone is known."""
-_ROUNDING = "rounding"
 _DATA = "data"
 _NOISE = "noise-id"
 _TABLES = "tables"
@@ -67,13 +66,6 @@ class SealedDealer(SealedRole):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._unheard: int | None = None
-        self._counts_anew = False
-
-    @override
-    def setup(self, held: Sequence[Point]) -> Start:
-        start, job = super().setup(held), self._job
-        self._counts_anew = job.privacy is not None and start.epoch <= job.train.epochs // 2
-        return start
 
     @override
     def catch_up(self, epoch: int | None) -> None:
@@ -88,24 +80,13 @@ class SealedDealer(SealedRole):
     def machine(self, dealing: Dealing) -> Machine:
         link, holders, secrets = self.session.link, self.session.holders, self.session.secrets
         if self._job.dealer_checks:
-            self._machine = dealer_of(link, holders, secrets, dealing)
-        else:
-            self._machine = DealerMachine(link, holders, secrets)
-        return self._machine
+            return dealer_of(link, holders, secrets, dealing)
+        return DealerMachine(link, holders, secrets)
 
     @override
     def state(self) -> dict[str, Tensor]:
-        return {_ROUNDING: _bytes(self._machine.rounding)}
-
-    @override
-    def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """With the key of its rounding, but where votes are counted anew: their noise follows from it, and is paid for.
-
-        Of votes that a holder changed in between, the same noise would come off by a subtraction.
-        """
-        if not self._job.dealer_checks and not self._counts_anew:  # what holders can open rounds by a key of its own
-            self._machine.rounding = saved[_ROUNDING].numpy().tobytes()
-        super().load_state({})
+        """Nothing: all that it draws is of one session."""
+        return {}
 
 
 class SealedHolder(SealedRole):
