@@ -28,7 +28,8 @@ _HEAD: Final = """# Settings
 
 Every key of every file, written from the code by `make docs`. Unknown keys are refused; keys left out have their
 defaults, of a job those that its [preset](presets.md) chooses in place of these, and the `job.yaml` of a run has all of
-them spelled out. `[]` is a list, of which every element has the keys. From Python `vg.Job(...)` takes the keys of a job.
+them spelled out. `[]` is a list, of which every element has the keys. From Python `vg.Job(...)` takes the keys of a
+job.
 """
 _JOB: Final = "One file, the same at every party."
 _LISTED: Final = 14
