@@ -41,6 +41,7 @@ from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
 from veilgraph.deploy.session import not_connected
+from veilgraph.deploy.submission import encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import Channel, Session
@@ -172,8 +173,8 @@ def test_a_job_in_which_somebody_without_data_is_a_holder_is_refused(kits: Mappi
 
 def test_a_job_is_deployed_at_the_dealers_site_and_needs_it(kits: Mapping[str, Kit], tmp_path: Path) -> None:
     job = parse_job(JOB)
-    write_submission(tmp_path, job, "train", resume=False, sites=sites_of(job, kits["bank"].roles))
-    meta = json.loads((tmp_path / "meta.json").read_text())
+    submission = write_submission(tmp_path, job, "train", resume=False, sites=sites_of(job, kits["bank"].roles))
+    meta = json.loads((submission / "meta.json").read_text())
     assert meta["deploy_map"] == {"veilgraph": [SERVER, *HOLDERS, DEALER]}
     assert meta["mandatory_clients"] == [*HOLDERS, DEALER]
     assert meta["min_clients"] == 3
@@ -287,7 +288,7 @@ def test_every_process_is_guarded_by_the_rules_of_its_project(
 
 def part_of(context: SimpleNamespace, job: Mapping[str, object]) -> Failure:
     """How the site's part of a job fails."""
-    reply = engine.PartyExecutor(dict(job), "train").execute(TASK, None, context, Signal())
+    reply = engine.PartyExecutor(encode_request(job, "train", resume=False)).execute(TASK, None, context, Signal())
     return Failure.read(reply.get_header(engine.FAILURE))
 
 
@@ -406,12 +407,13 @@ def test_who_was_lost_is_whom_others_miss_and_who_is_silent() -> None:
     assert (type(error), error.code, error.party) == (DataError, ITS_LOG_SAYS, "shop")
 
 
-def test_a_holder_says_no_more_than_the_kind_of_its_error_whatever_it_writes() -> None:
+def test_a_party_says_no_more_than_the_kind_of_its_error_whatever_it_writes() -> None:
     error = RunError("runs/fraud: secret of the bank")
-    said = Failure.of(error, "bank")
-    assert "secret" not in said.model_dump_json()
-    boast = Failure(kind="RunError", error=error.to_json())
-    assert "secret" not in str(error_of("bank", boast, ROLES_HERE)), "only of who deals all is believed"
-    assert str(error_of(DEALER, Failure.of(error, SERVER), ROLES_HERE)) == str(error)
+    for party in ("bank", SERVER):
+        assert "secret" not in Failure.of(error, party).model_dump_json()
+    agreed = ConfigError("bank refuses the job: limits.max_rounds=1", code="refused")
+    boast = Failure(kind="ConfigError", error=agreed.to_json())
+    assert "max_rounds" not in str(error_of("bank", boast, ROLES_HERE)), "only of who deals it is believed"
+    assert str(error_of(DEALER, Failure.of(agreed, SERVER), ROLES_HERE)) == str(agreed)
     for text in (None, 7, "", "{}", "[1]", '{"kind": 1}', '{"error": "' + "x" * 9000 + '"}'):
         assert str(error_of("shop", Failure.read(text), ROLES_HERE)) == "shop failed; its own log says why"

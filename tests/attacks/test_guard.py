@@ -6,11 +6,9 @@ A hostile server, a hostile parent process, a hostile holder: what each may say 
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import threading
-import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
@@ -27,11 +25,12 @@ from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.cellnet.core_cell import CoreCell
 from nvflare.fuel.f3.drivers.driver_manager import DriverManager
 from nvflare.fuel.f3.message import Message
-from nvflare.lighter.utils import load_private_key_file, sign_folders
+from nvflare.fuel.hci.client.file_transfer import FileTransferModule
+from nvflare.fuel.hci.file_transfer_defs import PULL_FOLDER_FQN
+from nvflare.fuel.hci.reg import CommandSpec
 from nvflare.private import admin_defs
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
-from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from tests.attacks.known import KNOWN
 from veilgraph.deploy import engine
@@ -40,7 +39,7 @@ from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import LOCAL_SCHEME, NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.kit import TASK
-from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.submission import encode_request
 from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.topics import FROM_HEADER
 
@@ -473,6 +472,8 @@ def test_an_administrators_cells_are_guarded_and_no_others(monkeypatch: pytest.M
     monkeypatch.setattr(CoreCell, "process_message", lambda cell, *rest: reached.append(cell.name))
     for flag in ("veilgraph_guarded", "veilgraph_administrators_guarded"):
         monkeypatch.setattr(CoreCell, flag, False, raising=False)
+    for name in ("pull_folder", "pull_binary_file"):
+        monkeypatch.setattr(FileTransferModule, name, getattr(FileTransferModule, name))
     hooks.install_for_administrators()
     once = CoreCell.process_message
     hooks.install_for_administrators()
@@ -483,12 +484,46 @@ def test_an_administrators_cells_are_guarded_and_no_others(monkeypatch: pytest.M
     assert reached == ["A"]
 
 
+def test_a_server_has_an_administrator_download_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """FLARE's client takes from the server which of its functions a command is, and one unpacks what a server sends."""
+    asked: list[str] = []
+
+    def execute(command: str, **_: object) -> dict[str, object]:
+        asked.append(command)
+        return {"status": "SUCCESS", "meta": {"files": [["x.zip", "1"]], "tx_id": "1", "source_fqcn": "server"}}
+
+    def command() -> dict[str, object]:
+        module = FileTransferModule(str(tmp_path), str(tmp_path))
+        told = CommandSpec("list_jobs", "", "", handler_func=None, client_cmd=PULL_FOLDER_FQN)
+        told.scope_name = "job_mgmt"
+        (made,) = module.generate_module_spec(told).cmd_specs
+        api = SimpleNamespace(
+            server_execute=execute, debug=print, do_command=lambda command: asked.append(command) or {}
+        )
+        context = SimpleNamespace(
+            get_command_entry=lambda: SimpleNamespace(full_command_name=lambda: "list_jobs"), get_api=lambda: api
+        )
+        return dict(made.handler_func(["list_jobs", "x"], context))
+
+    command()
+    assert any("pull_binary_file" in each for each in asked), "without the guard"
+    asked.clear()
+    for flag in ("veilgraph_guarded", "veilgraph_administrators_guarded"):
+        monkeypatch.setattr(CoreCell, flag, False, raising=False)
+    monkeypatch.setattr(CoreCell, "process_message", CoreCell.process_message)
+    for name in ("pull_folder", "pull_binary_file"):
+        monkeypatch.setattr(FileTransferModule, name, getattr(FileTransferModule, name))
+    hooks.install_for_administrators()
+    assert "refused" in str(command())
+    assert not asked
+
+
 def test_a_jobs_part_runs_in_no_process_without_a_guard(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("it took part"))
     monkeypatch.setattr(CoreCell, "veilgraph_guarded", False, raising=False)
-    executor = engine.PartyExecutor({}, "train")
+    executor = engine.PartyExecutor(encode_request({}, "train", resume=False))
     context = SimpleNamespace(get_identity_name=lambda: "A")
     reply = executor.execute(TASK, None, context, None)
     assert reply.get_return_code() == ReturnCode.EXECUTION_EXCEPTION
@@ -540,11 +575,12 @@ def test_a_process_of_a_site_has_two_transports(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def agent(monkeypatch: pytest.MonkeyPatch) -> FedAdminAgent:
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FedAdminAgent:
     monkeypatch.setattr(FedAdminAgent, "register_processor", FedAdminAgent.register_processor)
-    commands.limit_site()
+    monkeypatch.setattr(FedAdminAgent, "_dispatch_request", FedAdminAgent._dispatch_request)
+    commands.limit_site(tmp_path)
     made = FedAdminAgent.__new__(FedAdminAgent)
-    made.processors = {}
+    made.processors, made.auditor = {}, None
     for processor in ClientRequestProcessors.request_processors:
         made.register_processor(processor)
     return made
@@ -552,7 +588,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> FedAdminAgent:
 
 def test_a_site_has_no_command_that_nobody_needs(agent: FedAdminAgent) -> None:
     assert set(agent.processors) == SITE_TOPICS
-    assert {type(made._processor).__name__ for made in agent.processors.values()} == {
+    assert {type(made).__name__ for made in agent.processors.values()} == {
         "CheckResourceProcessor",
         "CancelResourceProcessor",
         "DeployProcessor",
@@ -568,61 +604,8 @@ def test_a_jobs_id_is_no_path_and_no_argument(agent: FedAdminAgent, job_id: str 
     for topic in sorted(SITE_TOPICS):
         request = admin_defs.Message(topic=topic, body=b"")
         request.set_header("job_id", job_id)
-        reply = agent.processors[topic].process(request, None)
-        assert "refused" in str(reply.body), (topic, reply.body)
-
-
-@pytest.mark.parametrize("signer", ["ops@example.org", "C", "server", "nobody"])
-def test_a_site_runs_jobs_that_an_administrator_signed(tmp_path: Path, agent: FedAdminAgent, signer: str) -> None:
-    """Whatever the server hands on: not its own, not a holder's, not an unsigned one, and not a changed one."""
-    project = ProjectSettings.model_validate(
-        {
-            "name": "signed",
-            "server": {"host": "localhost"},
-            "holders": ["A", "C"],
-            "administrators": ["ops@example.org"],
-        }
-    )
-    kits = provision(project, tmp_path / "project")
-    app = tmp_path / "app"
-    (app / "config").mkdir(parents=True)
-    (app / "config" / "config_fed_client.json").write_text("{}")
-    deployed: list[str] = []
-
-    def deploy_app(**named: Any) -> str:
-        deployed.append(named["job_id"])
-        return ""
-
-    engine = SimpleNamespace(
-        args=SimpleNamespace(workspace=str(kits["A"])), get_client_name=lambda: "A", deploy_app=deploy_app
-    )
-    processor = DeployProcessor()
-    signed = signer != "nobody"
-    if signed:
-        stem = "server" if signer == "server" else "client"
-        startup = kits[signer] / "startup"
-        sign_folders(str(app), load_private_key_file(str(startup / f"{stem}.key")), str(startup / f"{stem}.crt"))
-
-    def deploy(change: bytes = b"") -> str:
-        content = io.BytesIO()
-        with zipfile.ZipFile(content, "w") as archive:
-            for path in sorted(app.rglob("*")):
-                if path.is_file():
-                    extra = change if path.name == "config_fed_client.json" else b""
-                    archive.writestr(str(path.relative_to(app)), path.read_bytes() + extra)
-        request = admin_defs.Message(topic="train.deploy", body=content.getvalue())
-        for key, value in {"job_id": JOB, "job_meta": {"x": 1}, "app_name": "veilgraph"}.items():
-            request.set_header(key, value)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("nvflare.private.fed.client.training_cmds.ClientEngineInternalSpec", SimpleNamespace)
-            return str(commands.CheckedProcessor(processor).process(request, engine).body)
-
-    said = deploy()
-    assert (deployed == [JOB]) == (signer == "ops@example.org"), said
-    if signer == "ops@example.org":
-        deployed.clear()
-        assert "no administrator" in deploy(change=b" ")
-        assert deployed == []
+        reply = agent._dispatch_request(Message({}, request)).payload
+        assert str(reply.body).startswith(f"refused: {topic} for a job whose id is none"), (topic, reply.body)
 
 
 def test_the_engine_is_the_one_that_was_read() -> None:

@@ -18,6 +18,7 @@ from tests.deploy.course import JOB_ID
 from veilgraph.deploy import engine
 from veilgraph.deploy.answers import ANSWER, read_answer
 from veilgraph.deploy.kit import CHECK, TASK, Kit
+from veilgraph.deploy.submission import encode_request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.checking import Checked
@@ -69,7 +70,9 @@ class Asked:
             get_prop=lambda _: JOB_ID,
             get_engine=lambda: pytest.fail("it looked for others"),
         )
-        reply = engine.PartyExecutor(content, CHECK).execute(TASK, None, context, Signal())
+        reply = engine.PartyExecutor(encode_request(content, CHECK, resume=False)).execute(
+            TASK, None, context, Signal()
+        )
         assert reply.get_return_code() == ReturnCode.OK
         return read_answer(reply.get_header(ANSWER))
 

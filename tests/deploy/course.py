@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,14 +15,15 @@ from veilgraph.core.errors import VeilgraphError, error_of_json
 from veilgraph.deploy import engine
 from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.submission import encode_request
 
 JOB_ID = "aaaaaaaa-1111-4111-8111-111111111111"
 JOB = {"data": {"holders": ["bank", "shop"], "label_holder": "bank"}}
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[VeilgraphError]:
-    """The errors in this process's log."""
-    found = [error_of_json(record.getMessage()) for record in caplog.records]
+    """The errors in this process's log, its own and those that administrators are told of."""
+    found = [error_of_json(record.getMessage().removeprefix("failed ")) for record in caplog.records]
     return [error for error in found if error is not None]
 
 
@@ -40,7 +42,7 @@ class Course:
             get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(kit.path)),
             get_prop=lambda _: JOB_ID,
         )
-        self.controller = engine.ServerController(JOB, "train")
+        self.controller = engine.ServerController(encode_request(JOB, "train", resume=False))
         self.panics: list[str] = []
         self.targets: list[str] = []
         self.unsaid: tuple[type[VeilgraphError], ...] | None = None
@@ -48,6 +50,8 @@ class Course:
         self.answers: list[tuple[str, Failure | None]] = []
         monkeypatch.setattr(self.controller, "broadcast", self._broadcast)
         monkeypatch.setattr(self.controller, "system_panic", lambda why, _: self.panics.append(why))
+        monkeypatch.setattr(engine.log, "level", logging.INFO)
+        engine.log.manager._clear_cache()
         monkeypatch.setattr(engine, "installed", lambda: True)
         monkeypatch.setattr(engine, "take_part", lambda *given, **named: pytest.fail("the relay took part"))
         self._run = engine.run_part

@@ -31,6 +31,7 @@ from veilgraph.deploy.kit import CHECK, Kit
 from veilgraph.deploy.presence import LOST_S, Presence
 from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.submission import encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.run.checking import Checked
@@ -67,7 +68,7 @@ class Asking:
             get_prop=lambda _: JOB_ID,
             get_engine=lambda: SimpleNamespace(get_clients=lambda: clients),
         )
-        self.controller = engine.ServerController(job().model_dump(mode="json"), CHECK)
+        self.controller = engine.ServerController(encode_request(job().model_dump(mode="json"), CHECK, resume=False))
         self.targets: list[str] = []
         self.replies: dict[str, object] = {}
         monkeypatch.setattr(engine, "installed", lambda: True)
@@ -274,8 +275,8 @@ def test_what_an_answer_says(changes: dict[str, Any], state: str, said: str) -> 
 
 def test_a_check_names_no_run_at_a_site(tmp_path: Path, projects: Mapping[str | None, Mapping[str, Kit]]) -> None:
     """Its name at a site is none of a run's, whose traffic or ledger would be taken for its."""
-    write_submission(tmp_path, job(), CHECK, resume=False, sites=["bank"])
-    name = json.loads((tmp_path / "meta.json").read_text())["name"]
+    submission = write_submission(tmp_path, job(), CHECK, resume=False, sites=["bank"])
+    name = json.loads((submission / "meta.json").read_text())["name"]
     kit = projects[DEALER]["bank"]
     for job_id, said in ((JOB_ID, name), (JOB_ID.replace("a", "b"), "../fraud (check)")):
         (kit.path / job_id).mkdir()

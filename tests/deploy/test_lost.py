@@ -34,6 +34,7 @@ from veilgraph.protocol.job_file import parse_job
 ROLES = Roles(project="fraud", server="localhost", holders=("bank", "shop", "telco"))
 SITES = ROLES.holders
 HERE = ROLES.deals
+SECRET = "/srv/secret"
 LOST_SHOP = Failure.of(LinkTimeout("shop gave no sign of life for 20 s", party="shop"), "bank")
 LOST_BANK = Failure.of(PeerFailed("server cannot receive from bank: bank closed its link", party="bank"), SERVER)
 STOPPED = Failure.of(PeerFailed("the job was stopped"), SERVER)
@@ -73,7 +74,7 @@ def test_where_nobody_is_silent_those_that_miss_nobody_are_named() -> None:
     (error,) = errors_of(spoke, SITES, ROLES)
     assert (error.code, error.party) == (ITS_LOG_SAYS, "shop")
     (error,) = errors_of({HERE: STOPPED}, SITES, ROLES)
-    assert str(error) == "the job was stopped"
+    assert (type(error), error.code, error.party) == (PeerFailed, ITS_LOG_SAYS, HERE)
     round_ = {"bank": LOST_SHOP, "shop": Failure(kind="PeerFailed", lost="bank")}
     assert [error.party for error in errors_of(round_, SITES, ROLES)] == ["bank", "shop"]
 
@@ -132,9 +133,16 @@ def test_a_part_of_the_server_that_does_not_notice_is_ended(course: Course, capl
 
 
 def test_what_the_server_did_itself_is_said_at_once(course: Course, caplog: pytest.LogCaptureFixture) -> None:
-    course.own = lambda stopped: Failure.of(ConfigError("bank refuses the job"), SERVER)
-    course.run()
-    assert (course.panics, logged(caplog)) == (["server: ConfigError"], []), "its own part has said it"
+    """Whole where every party has the same error, and otherwise its kind."""
+    agreed = ConfigError("bank refuses the job", code="refused")
+    for error, told in ((agreed, str(agreed)), (ConfigError(SECRET), f"{HERE} failed; its own log says why")):
+        caplog.clear()
+        course.own = lambda stopped, error=error: Failure.of(error, SERVER)
+        course.run()
+        (found,) = logged(caplog)
+        assert (type(found), str(found)) == (ConfigError, told)
+        assert course.panics.pop() == told
+        assert SECRET not in caplog.text
 
 
 def test_the_servers_part_says_its_own_errors_and_leaves_losses_to_be_judged(
@@ -163,7 +171,7 @@ def test_a_job_that_was_stopped_is_said_to_be(course: Course, caplog: pytest.Log
     course.own = lambda stopped: STOPPED if stopped() else None
     course.run(aborted=True)
     (error,) = logged(caplog)
-    assert str(error) == "the job was stopped"
+    assert (type(error), error.code, error.party) == (PeerFailed, ITS_LOG_SAYS, HERE)
 
 
 def test_who_ended_without_a_word_is_named_where_the_server_deals(

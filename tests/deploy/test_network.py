@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, await_quiet
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import logs, status, stop
@@ -192,29 +193,39 @@ def test_a_job_that_a_party_does_not_accept_is_refused_at_every_party(consortium
         assert f"{party} refuses" in said or "stopped (ConfigError)" in said or "the job was stopped" in said
 
 
-@pytest.mark.parametrize("how", ["code in the job", pytest.param("another installed class", marks=nightly)])
-def test_a_job_cannot_bring_or_choose_code(consortium: Consortium, tmp_path: Path, how: str) -> None:
-    """Submitted past our own command, as an administrator could: every site decides for itself what it runs."""
-    traces = [tmp_path / "client", tmp_path / "server"]
-    write_submission(tmp_path / "job", job("foreign"), "train", resume=False, sites=(*HOLDERS, DEALER))
-    app = tmp_path / "job" / "veilgraph"
-    config = json.loads((app / "config" / "config_fed_client.json").read_text())
-    if how == "code in the job":
-        (app / "custom").mkdir()
-        (app / "custom" / "foreign.py").write_text(f"open({str(traces[0])!r}, 'w')\nclass Foreign: pass\n")
-        config["executors"][0]["executor"] = {"path": "foreign.Foreign", "args": {}}
-    else:
-        config["executors"][0]["executor"] = {"path": "pathlib.Path", "args": {}}
-        config["components"] = [{"id": "trace", "path": "logging.FileHandler", "args": {"filename": str(traces[0])}}]
-        server = json.loads((app / "config" / "config_fed_server.json").read_text())
-        server["components"] = [{"id": "trace", "path": "logging.FileHandler", "args": {"filename": str(traces[1])}}]
-        (app / "config" / "config_fed_server.json").write_text(json.dumps(server))
-    (app / "config" / "config_fed_client.json").write_text(json.dumps(config))
-    with admin_session(consortium.network.administrator, 30) as session:
-        job_id = session.submit_job(str(tmp_path / "job"))
-        assert session.wait_for_job(job_id, timeout=120)["status"] != "FINISHED:COMPLETED"
-    assert not [trace for trace in traces if trace.exists()], "foreign code ran"
-    assert not (consortium.network.runs("A") / "foreign").exists()
+def _code(folder: Path) -> None:
+    (folder / "veilgraph" / "custom").mkdir()
+    (folder / "veilgraph" / "custom" / "foreign.py").write_text("class Foreign: pass\n")
+
+
+def _another_class(folder: Path) -> None:
+    path = folder / "veilgraph" / "config" / "config_fed_client.json"
+    path.write_text(path.read_text().replace("veilgraph.deploy.engine.PartyExecutor", "pathlib.Path"))
+
+
+def _environment(folder: Path) -> None:
+    path = folder / "veilgraph" / "config" / "config_fed_server.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"x": "{$HOME[0]}"}))
+
+
+def _bomb(folder: Path) -> None:
+    (folder / "veilgraph" / "zeros").write_bytes(bytes(3 << 20))
+
+
+@pytest.mark.parametrize("change", [_code, _another_class, _environment, _bomb])
+def test_a_job_cannot_bring_or_choose_code(
+    consortium: Consortium, tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Submitted past our own command, as an administrator could: the server takes jobs of the one form alone."""
+    folder = write_submission(tmp_path, job("foreign"), "train", resume=False, sites=(*HOLDERS, DEALER))
+    change(folder)
+    with (
+        pytest.raises(RunError) as caught,
+        admin_session(consortium.network.administrator, 30) as session,
+    ):
+        session.submit_job(str(folder))
+    assert ("refused: " in str(caught.value)) == (change is not _bomb)
+    assert not [found for found in status(consortium.network.administrator).jobs if found.name == "foreign"]
 
 
 @nightly

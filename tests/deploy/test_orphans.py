@@ -56,7 +56,7 @@ from veilgraph.deploy.guard import commands, hooks, orphans, program, sockets
 orphans.GRACE_S = 0.2
 {before}
 sockets.register = lambda: None
-commands.limit_site = lambda: None
+commands.limit_site = lambda kit: None
 program.read_roles = lambda startup: SimpleNamespace(dealer=None)
 program.runpy = SimpleNamespace(run_module=lambda *name, **how: run())
 hooks.install = lambda *rules, **named: None

@@ -107,7 +107,7 @@ def _against(settings: JobSettings, checked: Checked) -> str:
         return f"speaks protocol version {checked.version}, and here it is {PROTOCOL_VERSION}; {_SAME}"
     if checked.unsaid:
         return "its operator sees why in its log: veilgraph net logs --kit KIT"
-    if checked.job != settings.hash():
+    if checked.job != settings.hash() and not (checked.refuses and not checked.job):
         return f"reads other settings than it was asked about; {_SAME}"
     return checked.refuses
 
@@ -123,8 +123,8 @@ def _ask(
 ) -> Mapping[PartyId, Checked]:
     """Submits what asks, and ends it once all have answered or it has taken too long."""
     with tempfile.TemporaryDirectory() as folder:
-        write_submission(Path(folder), settings, CHECK, resume=False, sites=there)
-        job_id = str(session.submit_job(folder))
+        submission = write_submission(Path(folder), settings, CHECK, resume=False, sites=there)
+        job_id = str(session.submit_job(str(submission)))
     deadline, outcome = time.monotonic() + within_s, ""
     answers: Mapping[PartyId, Checked] = {}
     try:

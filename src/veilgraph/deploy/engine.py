@@ -1,7 +1,7 @@
 """What FLARE starts in a job's process: an executor at each holder and at a dealer apart, a controller at the server.
 
-Both run the same role code as everywhere else; a job carries settings only. Component arguments come from whoever
-submitted the job and are validated like any stranger's file.
+Both run the same role code as everywhere else; a job carries settings only. They come from whoever submitted the job
+and are validated like any stranger's file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,14 @@ from nvflare.apis.signal import Signal
 from veilgraph.core.errors import ConfigError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.deploy.answers import ANSWER, check_part, put_answer, read_answer
-from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
+from veilgraph.deploy.failures import CONSEQUENCES, Failure, error_of, errors_of, sites_of
 from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
-from veilgraph.deploy.kit import CHECK, TASK, Kit
+from veilgraph.deploy.kit import CHECK, ITS_LOG_SAYS, TASK, Kit
 from veilgraph.deploy.progress import DONE
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.roles import Roles
+from veilgraph.deploy.submission import decode_request
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink
@@ -57,14 +58,15 @@ class PartyExecutor(Executor):  # type: ignore[misc]
     """A site's part of a job: one data holder's or, where that is no part of the server, the dealer's.
 
     Args:
-        job: settings, as in a job file.
-        work: one of ``SITE_WORKS``, or ``CHECK``.
-        resume: go on with a run that was cut off.
+        request: the job, as ``encode_request`` wrote it.
+
+    Raises:
+        ConfigError: it is no request.
     """
 
-    def __init__(self, job: dict[str, Any], work: str, resume: bool = False) -> None:
+    def __init__(self, request: str) -> None:
         super().__init__()
-        self._job, self._work, self._resume = job, work, resume
+        self._job, self._work, self._resume = decode_request(request)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Does this site's part from beginning to end; FLARE calls it once."""
@@ -84,9 +86,9 @@ class ServerController(Controller):  # type: ignore[misc]
     Arguments as ``PartyExecutor``.
     """
 
-    def __init__(self, job: dict[str, Any], work: str, resume: bool = False) -> None:
+    def __init__(self, request: str) -> None:
         super().__init__()
-        self._job, self._work, self._resume = job, work, resume
+        self._job, self._work, self._resume = decode_request(request)
         self._unfinished: set[str] = set()
         self._failures: dict[str, Failure] = {}
         self._first_failed = math.inf
@@ -100,7 +102,8 @@ class ServerController(Controller):  # type: ignore[misc]
             roles = _kit(fl_ctx).roles
             sites = sites_of(parse_job(self._job), roles)
         except VeilgraphError as error:
-            self.system_panic(f"{SERVER}: {_failed(error)}", fl_ctx)
+            _failed(error)
+            self._end([ConfigError(f"{SERVER} failed; its own log says why", code=ITS_LOG_SAYS)], fl_ctx)
             return
         if self._work == CHECK:  # whom the engine has started a process for: others are not there
             there = {client.name for client in fl_ctx.get_engine().get_clients()}
@@ -123,9 +126,12 @@ class ServerController(Controller):  # type: ignore[misc]
                 break
             threading.Event().wait(ABORT_POLL_S)
         ended = ended_first(Path(fl_ctx.get_workspace().get_root_dir()), _job_id(fl_ctx))
-        errors = errors_of(dict(self._failures), sites, roles, ended)
+        self._end(errors_of(dict(self._failures), sites, roles, ended), fl_ctx)
+
+    def _end(self, errors: Sequence[VeilgraphError], fl_ctx: FLContext) -> None:
+        """Ends the job with these errors, if any, and tells administrators of them."""
         for each in errors:
-            _failed(each)
+            log.info("failed %s", each.to_json())
         if errors:
             self.system_panic(str(errors[0]), fl_ctx)
 
@@ -140,7 +146,7 @@ class ServerController(Controller):  # type: ignore[misc]
 
         failure = run_part(self._job, self._work, self._resume, fl_ctx, stopped, unsaid=CONSEQUENCES)
         if failure is not None and not failure.is_consequence:
-            self.system_panic(f"{SERVER}: {failure.kind}", fl_ctx)
+            self._end([error_of(roles.deals, failure, roles)], fl_ctx)
             return False
         if failure is not None and not over.is_set():
             self._fails(roles.deals, failure)
@@ -256,10 +262,9 @@ def _audit(run: RunDirectory, party: PartyId, link: Link) -> None:
     audit_across(run, party, link)
 
 
-def _failed(error: VeilgraphError) -> str:
-    """Puts a party's own error into its log, where ``submit`` finds it as it is; returns its kind."""
+def _failed(error: VeilgraphError) -> None:
+    """Puts a party's own error into its own log; ``guard.commands`` keeps the server's from administrators."""
     log.error("%s", error.to_json())
-    return type(error).__name__
 
 
 def _work(name: str) -> SiteWork:

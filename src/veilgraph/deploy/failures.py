@@ -1,7 +1,7 @@
 """What a site says of its failed part of a job, and what the server makes of what all of them say.
 
-A holder says the kind of its error and, where it lost another party, which; the rest is in its own log. Who deals has
-no data and says all: that is what an administrator reads where the server takes no part.
+A party says the kind of its error and, where it lost another party, which; the rest is in its own log. Who deals also
+says the whole error where all parties have the same one, made of their first messages (``AGREED``).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from veilgraph.protocol.job import JobSettings
 
 CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 """Errors of a party that another one's failure ended."""
+AGREED: Final = frozenset({"refused", "version", "other-job", "other-alignment", "restart"})
+"""Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
 LOST: Final = "lost"
 """Code of the error that a site was lost."""
 _MOST_CHARACTERS: Final = 8192
@@ -34,7 +36,7 @@ class Failure(BaseModel):
     lost: Annotated[str, Field(max_length=256)] = ""
     """The party that it lost, where that was it."""
     error: Annotated[str, Field(max_length=_MOST_CHARACTERS)] = ""
-    """The whole error as JSON, from who deals alone."""
+    """The whole error as JSON, from who deals alone, where its code is in ``AGREED``."""
 
     @property
     def is_consequence(self) -> bool:
@@ -45,7 +47,7 @@ class Failure(BaseModel):
     def of(cls, error: VeilgraphError, party: PartyId | None) -> Self:
         """Of the error with which ``party`` ended."""
         lost = (error.party or "") if isinstance(error, CONSEQUENCES) else ""
-        whole = error.to_json() if party == SERVER else ""
+        whole = error.to_json() if party == SERVER and error.code in AGREED else ""
         return cls(kind=type(error).__name__, lost=lost, error=whole if len(whole) <= _MOST_CHARACTERS else "")
 
     @classmethod
@@ -74,9 +76,9 @@ def sites_of(job: JobSettings, roles: Roles) -> tuple[PartyId, ...]:
 
 
 def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
-    """What the server's log says of a site that failed; only of who deals it is all."""
+    """What administrators are told of a site that failed."""
     whole = error_of_json(failure.error) if site == roles.deals else None
-    if whole is not None:
+    if whole is not None and whole.code in AGREED:
         return whole
     kind = KINDS.get(failure.kind, PeerFailed)
     return kind(f"{site} failed; its own log says why", code=ITS_LOG_SAYS, party=site)
@@ -85,7 +87,7 @@ def error_of(site: PartyId, failure: Failure, roles: Roles) -> VeilgraphError:
 def errors_of(
     failures: Mapping[PartyId, Failure], sites: tuple[PartyId, ...], roles: Roles, ended: PartyId | None = None
 ) -> list[VeilgraphError]:
-    """What the server's log says of a failed job.
+    """What administrators are told of a failed job.
 
     Args:
         failures: site → what it said, of those that failed; who deals among them, where that is the server itself.

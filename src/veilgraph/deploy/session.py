@@ -39,9 +39,9 @@ UNANSWERED_S: Final = 60.0
 FINISHED: Final = "FINISHED:"
 """How the status of a job begins that has ended."""
 RUNNING: Final = "RUNNING"
-REPORTED: Final = re.compile(r" - veilgraph - ERROR - (?:\[[^]]*\]: )?(\{.*\})")
-"""An error in a log, as one party tells it to others."""
-_SAID: Final = re.compile(r" - veilgraph - INFO - (?!answer of )(.*)")
+REPORTED: Final = re.compile(r" - veilgraph - (?:INFO - failed|ERROR -(?: \[[^]]*\]:)?) (\{.*\})")
+"""An error in a log: as administrators may know it, or as the log's owner alone does."""
+_SAID: Final = re.compile(r" - veilgraph - INFO - (?!answer of |failed \{)(.*)")
 """Answers to a check are for who asked."""
 
 
@@ -112,11 +112,7 @@ def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
 
 
 def reported(session: Session, job_id: str) -> list[VeilgraphError]:
-    """The errors in the server's log of a job.
-
-    What the server knows itself comes first, for it says most; then whose log says why; that a party was lost is what
-    follows.
-    """
+    """The errors of a job that the server tells, causes before consequences, and those that say why before others."""
     found = filter(None, map(error_of_json, REPORTED.findall(server_log(session, job_id))))
     return sorted(found, key=lambda error: (isinstance(error, CONSEQUENCES), error.code == ITS_LOG_SAYS))
 

@@ -5,14 +5,13 @@ Every site checks it against its own policy and its own party file.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from nvflare.fuel.flare_api.flare_api import Session
 
@@ -20,8 +19,7 @@ from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, RunError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.failures import CONSEQUENCES, sites_of
-from veilgraph.deploy.kit import ALLOWED_CLASSES, CHECK, TASK, Kit, SiteWork
-from veilgraph.deploy.progress import CHECKS
+from veilgraph.deploy.kit import Kit, SiteWork
 from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.session import (
     FINISHED,
@@ -35,9 +33,9 @@ from veilgraph.deploy.session import (
     reported,
     server_log,
 )
+from veilgraph.deploy.submission import FOLDER, submission_files
 from veilgraph.protocol.job import JobSettings
 
-_SITE, _SERVER = ALLOWED_CLASSES
 _REJOIN_S: Final = 120.0
 _POLLS_PER_LOG: Final = 3
 _SUBMITTED: Final = "SUBMITTED"
@@ -47,7 +45,6 @@ _ABNORMAL: Final = "FINISHED:ABNORMAL"
 """Also what a server says of jobs that it finds running as it begins (``guard.ended``)."""
 _ENDED: Final = "ended"
 """Code of the error of a job that the engine ended without a party's word of why."""
-_APP: Final = "veilgraph"
 
 Report = Callable[[str], None]
 
@@ -114,8 +111,8 @@ def _submit(
         sites = sites_of(settings, roles)
         _await_sites(session, sites, roles, connect_s, anew=anew)
         with tempfile.TemporaryDirectory() as folder:
-            write_submission(Path(folder), settings, work, resume=resume, sites=sites)
-            job_id = str(session.submit_job(folder))
+            submission = write_submission(Path(folder), settings, work, resume=resume, sites=sites)
+            job_id = str(session.submit_job(str(submission)))
         report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
             _await_end(session, job_id, report, sites, roles, connect_s)
@@ -137,35 +134,19 @@ def check_names(settings: JobSettings) -> None:
 
 def write_submission(
     folder: Path, settings: JobSettings, work: SiteWork | Literal["check"], *, resume: bool, sites: Sequence[PartyId]
-) -> None:
-    """Writes a job into a folder as the engine takes it: settings, which of our classes run them, and at which sites
-    beside the server. All of them are needed but for a check, which asks those that it can.
+) -> Path:
+    """Write a job below a folder as the sites accept it, and return the folder to submit.
+
+    Raises:
+        ConfigError: the job is too long, or a name in it is malformed.
     """
-    needed = [] if work == CHECK else list(sites)
-    arguments = {"job": settings.model_dump(mode="json"), "work": work, "resume": resume}
-    files: dict[str, dict[str, Any]] = {
-        "meta.json": {
-            "name": settings.name + (CHECKS if work == CHECK else ""),
-            "resource_spec": {},
-            "deploy_map": {_APP: ["server", *sites]},
-            "min_clients": max(1, len(needed)),
-            "mandatory_clients": needed,
-        },
-        f"{_APP}/config/config_fed_server.json": {
-            "format_version": 2,
-            "workflows": [{"id": "veilgraph", "path": _SERVER, "args": arguments}],
-            "components": [],
-        },
-        f"{_APP}/config/config_fed_client.json": {
-            "format_version": 2,
-            "executors": [{"tasks": [TASK], "executor": {"path": _SITE, "args": arguments}}],
-            "components": [],
-        },
-    }
-    for name, content in files.items():
-        path = folder / name
+    submission = folder / FOLDER
+    job = settings.model_dump(mode="json")
+    for name, content in submission_files(job, work, resume=resume, sites=sites).items():
+        path = submission / name
         private_folder(path.parent)
-        write_whole(path, json.dumps(content, indent=2).encode())
+        write_whole(path, content)
+    return submission
 
 
 def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float, *, anew: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -26,6 +26,8 @@ from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import occupied, own_organisation, requested
 from veilgraph.tables.describe import describe_party
 
+_NO_CHECKS: Final = "limits.allow_check=false: it says nothing of jobs that are not submitted"
+
 log = logging.getLogger("veilgraph")
 
 
@@ -37,7 +39,7 @@ class Checked(BaseModel):
     version: Annotated[int, Field(ge=0, le=2**32)]
     """Of the protocol."""
     job: Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")] = ""
-    """SHA-256 of the settings as the site read them; empty where it could not."""
+    """SHA-256 of the settings as the site read them; empty where it could not, or where it answers no checks."""
     refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
     """Why the site would refuse the job at once; empty when it would not."""
     waits: bool = False
@@ -46,9 +48,9 @@ class Checked(BaseModel):
     """Whether something stands against it that the site's own log alone says."""
 
     @classmethod
-    def withheld(cls, job: str = "") -> Self:
+    def withheld(cls) -> Self:
         """Of a site whose own log alone says what stands against the job."""
-        return cls(version=PROTOCOL_VERSION, job=job, unsaid=True)
+        return cls(version=PROTOCOL_VERSION, unsaid=True)
 
 
 def check_here(
@@ -70,7 +72,6 @@ def check_here(
         job_id: the engine's, of what asks.
         consent: folder in which a holder counts its jobs.
     """
-    job = settings.hash()
     try:
         if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
             raise ConfigError(f"data.holders: across organisations a job names its holders, {party} among them")
@@ -79,21 +80,21 @@ def check_here(
             refuses = occupied(runs / settings.name, settings, "train", resume=False)
         else:
             own = own_organisation(party, party_file)
+            if not own.settings.limits.allow_check:
+                return Checked(version=PROTOCOL_VERSION, refuses=_NO_CHECKS)
             refuses = _refusal(runs, settings, own, job_id, consent)
             waits = own.settings.consent.approval == "ask" and not refuses
             if not refuses:
                 _check_tables(settings, own)
     except VeilgraphError as error:
         log.warning("would not take part in %s: %s: %s", settings.name, type(error).__name__, error)
-        return Checked.withheld(job)
+        return Checked.withheld()
     log.info("would %s in %s%s", "take no part" if refuses else "take part", settings.name, refuses and f": {refuses}")
-    return Checked(version=PROTOCOL_VERSION, job=job, refuses=refuses, waits=waits)
+    return Checked(version=PROTOCOL_VERSION, job=settings.hash(), refuses=refuses, waits=waits)
 
 
 def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, consent: Path) -> str:
     """Why a holder would refuse the job before anything of its data was sent; empty when it would not."""
-    if not own.settings.limits.allow_check:
-        return "limits.allow_check=false: it says nothing of jobs that are not submitted"
     path, counted = runs / settings.name, own.settings.consent
     reasons = [
         occupied(path, settings, "train", resume=False),

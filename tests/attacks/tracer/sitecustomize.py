@@ -85,7 +85,7 @@ def all_transports(module):
 
 
 def all_commands(module):
-    module.limit_site = module.limit_server = lambda: None
+    module.limit_site = module.limit_server = lambda *_: None
 
 
 if TRACES:

@@ -51,11 +51,21 @@ def install(
 
 
 def install_for_administrators() -> None:
-    """Puts a guard in front of every administrator's cell of this process, from now on; once. Other cells have none."""
+    """Puts a guard in front of every administrator's cell of this process, from now on; once. Other cells have none.
+
+    FLARE's client downloads and unpacks what a server asks it to, by any command. It no longer does.
+    """
+    from nvflare.fuel.hci.client.file_transfer import FileTransferModule  # noqa: PLC0415  (for administrators alone)
+
     if installed() or getattr(CoreCell, _ADMINISTRATORS_GUARDED, False):
         return
     _guard(lambda name: name is not None and name.who == "administrator", None, RULES)
+    FileTransferModule.pull_folder = FileTransferModule.pull_binary_file = _no_download
     setattr(CoreCell, _ADMINISTRATORS_GUARDED, True)
+
+
+def _no_download(*_: object) -> dict[str, str]:
+    return {"status": "ERROR_RUNTIME", "details": "the server asks for a download; refused"}
 
 
 def _guard(

@@ -44,12 +44,12 @@ def main() -> None:
 
         hooks.install(partial(refuses, kit), rules, Heard(kit).note)
         if role == "server":
-            commands.limit_server()
+            commands.limit_server(kit)
             commands.tell_ages()
             ended.keep_who_ended(kit)
             ended.end_unfinished()
         else:
-            commands.limit_site()
+            commands.limit_site(kit)
     else:
         hooks.install(rules=rules)
     runpy.run_module(PROGRAMS[role], run_name="__main__", alter_sys=True)
