@@ -19,7 +19,7 @@ from veilgraph.protocol.job import JobSettings
 
 CONSEQUENCES: Final = (PeerFailed, LinkTimeout)
 """Errors of a party that another one's failure ended."""
-AGREED: Final = frozenset({"refused", "version", "other-job", "other-alignment", "restart"})
+AGREED: Final = frozenset({"refused", "version", "other-job", "other-work", "other-alignment", "restart"})
 """Codes of errors that ``protocol.agreement`` raises at every party alike, from what all parties told all others."""
 LOST: Final = "lost"
 """Code of the error that a site was lost."""

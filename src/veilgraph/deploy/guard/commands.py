@@ -6,6 +6,7 @@ it, and a job that the server receives is, before FLARE validates it.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import re
 import time
@@ -30,6 +31,7 @@ from veilgraph.deploy.guard.archive import MAX_ARCHIVE_BYTES, Refused, hold_app,
 from veilgraph.deploy.guard.policy import COMMANDS, SITE_TOPICS, CellName, is_job_id
 from veilgraph.deploy.guard.refusals import shown
 from veilgraph.deploy.submission import APP, FOLDER, is_job_name
+from veilgraph.link.refusals import RefusalLog
 
 log = logging.getLogger("veilgraph")
 
@@ -102,6 +104,8 @@ def _hold_meta(meta: object, job_id: str) -> dict[str, Any]:
 def limit_site(kit: Path) -> None:
     """A holder's site registers the commands of ``SITE_TOPICS`` and no others, and every request passes the gate."""
     register, dispatch = FedAdminAgent.register_processor, FedAdminAgent._dispatch_request
+    refusals = RefusalLog(lambda source, words: log.warning("refused the server's request: %s", words))
+    atexit.register(refusals.close)
 
     def register_processor(agent: FedAdminAgent, processor: RequestProcessor) -> None:
         topics = set(processor.get_topics())
@@ -115,7 +119,7 @@ def limit_site(kit: Path) -> None:
             request.payload = hold_request(request.payload, kit)
         except Exception as error:  # noqa: BLE001  (a request of any type and content may come)
             why = str(error) if isinstance(error, Refused) else "it cannot be read"
-            log.warning("refused the server's request: %s", why)
+            refusals.add(("server",), why, why)
             return new_cell_message({}, error_reply(f"refused: {why}"))
         return dispatch(agent, request)
 
