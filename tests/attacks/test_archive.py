@@ -480,12 +480,12 @@ def _twice(content: bytes) -> bytes:
 
 
 def _directory(field: int, value: int, file: str = CLIENT_CONFIG) -> Callable[[bytes], bytes]:
-    """Another value in the directory's entry of a file: 8 flags, 16 checksum, 20 and 24 sizes."""
+    """Another value in the directory's entry of a file: 8 flags, 10 method, 16 checksum, 20 and 24 sizes."""
 
     def change(content: bytes) -> bytes:
         end = content.rindex(f"config/{file}".encode())
         start = content.rindex(b"PK\x01\x02", 0, end)
-        size = 2 if field == 8 else 4
+        size = 2 if field < 16 else 4
         return content[: start + field] + struct.pack("<I", value)[:size] + content[start + field + size :]
 
     return change
@@ -526,6 +526,13 @@ def test_an_archive_that_says_other_than_it_has(made: Submissions, kind: str) ->
     for other in (None, "text", bytearray(app_of(folder)), 7):
         with pytest.raises(Refused):
             hold_app(other, made.kits["A"])
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_nothing_is_decompressed(made: Submissions, method: int) -> None:
+    """Also where the sizes agree: a decompressor takes memory by what the data says."""
+    with pytest.raises(Refused, match="compressed"):
+        hold_app(_directory(10, method)(app_of(made.write())), made.kits["A"])
 
 
 def test_what_surrounds_the_files_of_an_archive_reaches_nobody(made: Submissions) -> None:

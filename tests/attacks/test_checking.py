@@ -331,6 +331,7 @@ def test_another_releases_answer_is_read_as_far_as_it_goes() -> None:
     [
         '2026-01-01 00:00:00,000 - veilgraph - INFO - answer of shop: {"version": 8}',
         ' - veilgraph - ERROR - {"kind": "ConfigError", "message": "shop refuses the job"}',
+        ' - veilgraph - INFO - failed {"kind": "ConfigError", "message": "shop refuses the job"}',
         "\u00e9\u4e2d and 'quotes' \" {}",
     ],
 )

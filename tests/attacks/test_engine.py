@@ -157,7 +157,7 @@ def test_no_command_of_another_holder_is_done(site: Attacked, thief: Attacker, o
     assert marker.exists()
     assert set(processes_of(site.kit("A"))) == before
     claims = {"its own": "claims to be C.", "an administrator": "claims to be _admin_"}
-    await_refusal(site, "A", "admin/admin from C,", claims.get(origin, f"claims to be {origin}:"))
+    await_refusal(site, "A", "admin/admin from C,", claims.get(origin, f"claims to be {origin},"))
     audited = (site.kit("A") / "audit.log").read_text() if (site.kit("A") / "audit.log").exists() else ""
     assert "sys.shell" not in audited
     assert "delete_run" not in audited
@@ -378,7 +378,7 @@ def test_logs_stay_small(site: Attacked, thief: Attacker) -> None:
     before = len(site.log("A"))
     for _ in range(300):
         thief("admin", "flood", "A", admin=SHELL, headers=site.token("C"))
-    await_refusal(site, "A", "admin/flood from C,", "(100 so far)")
+    await_refusal(site, "A", "admin/flood from C,")
     lines = [line for line in refusals(site, "A") if "admin/flood" in line]
     assert len(lines) <= 3
     assert len(site.log("A")) - before < 5000

@@ -33,7 +33,7 @@ from tests.deploy.consortium import HOLDERS, JOB, WORDS, Consortium, await_quiet
 from tests.deploy.processes import processes_of
 from tests.deploy.same_here import assert_same_here
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, LinkError, RunError, VeilgraphError
+from veilgraph.core.errors import ConfigError, DataError, LinkError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.certificates import request_certificate, sign_certificate
 from veilgraph.deploy.control import logs, status, stop
@@ -220,7 +220,7 @@ def test_a_job_cannot_bring_or_choose_code(
     folder = write_submission(tmp_path, job("foreign"), "train", resume=False, sites=(*HOLDERS, DEALER))
     change(folder)
     with (
-        pytest.raises(RunError) as caught,
+        pytest.raises(VeilgraphError) as caught,
         admin_session(consortium.network.administrator, 30) as session,
     ):
         session.submit_job(str(folder))
