@@ -102,8 +102,9 @@ def test_an_honest_submission_passes_and_flare_reads_what_is_made_anew(made: Sub
     assert verify_folder_signature(str(tmp_path), str(made.kits["A"] / "startup" / "rootCA.pem"))
     assert DefaultAppValidator("client").validate(str(tmp_path)) == ("", {})
     for hold, content in ((hold_app, job_of(folder)), (hold_job, app_of(folder))):
-        with pytest.raises(Refused, match="files"):
+        with pytest.raises(Refused) as caught:
             hold(content, made.kits["A"])
+        assert "files" in str(caught.value)
 
 
 # What FLARE makes of text
@@ -181,8 +182,9 @@ def test_a_submission_has_no_text_of_its_job_but_the_name(made: Submissions) -> 
      encode_request({}, "a", resume=True)[:-4], "A" * (1 << 20), "e" * (1 << 16), "W1tb" * 10_000],
 )  # fmt: skip
 def test_what_is_no_request(text: object) -> None:
-    with pytest.raises(ConfigError, match="submit with the same release"):
+    with pytest.raises(ConfigError) as caught:
         decode_request(text)
+    assert "submit with the same release" in str(caught.value)
 
 
 def test_a_request_has_one_text() -> None:
@@ -201,10 +203,12 @@ def test_a_request_has_one_text() -> None:
 
 def test_a_request_that_is_too_long_is_refused_where_it_is_written(tmp_path: Path) -> None:
     long = settings().model_copy(update={"name": "x" * 70_000})
-    with pytest.raises(ConfigError, match="at most 65536"):
+    with pytest.raises(ConfigError) as caught:
         write_submission(tmp_path, long, "train", resume=False, sites=("A", "C"))
-    with pytest.raises(ConfigError, match="rename"):
+    assert "at most 65536" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
         write_submission(tmp_path, settings(), "train", resume=False, sites=("A", "{SITE_NAME}"))
+    assert "rename" in str(caught.value)
 
 
 # What FLARE looks for by name
@@ -225,10 +229,12 @@ def test_no_further_file_of_any_name_passes(made: Submissions, folder: str) -> N
     signed = made.write()
     app, job = app_of(signed), job_of(signed)
     for name in NAMES:
-        with pytest.raises(Refused, match="its files are not"):
+        with pytest.raises(Refused) as caught:
             hold_job(_added(job, f"job/{folder}{name}"), made.kits["server"])
-        with pytest.raises(Refused, match="its files are not"):
+        assert "its files are not" in str(caught.value)
+        with pytest.raises(Refused) as caught:
             hold_app(_added(app, folder.removeprefix("veilgraph/") + name), made.kits["A"])
+        assert "its files are not" in str(caught.value)
 
 
 def test_a_further_file_that_is_signed_does_not_pass(made: Submissions) -> None:
@@ -319,16 +325,18 @@ def signed(made: Submissions) -> Signed:
 @pytest.mark.parametrize("form", FORMS)
 def test_no_other_form_passes(made: Submissions, signed: Signed, form: str) -> None:
     for hold, content in zip((hold_app, hold_job), signed(form), strict=True):
-        with pytest.raises(Refused, match="not of the one form"):
+        with pytest.raises(Refused) as caught:
             hold(content, made.kits["A"])
+        assert "not of the one form" in str(caught.value)
 
 
 @pytest.mark.parametrize("form", METAS)
 def test_no_other_facts_of_the_job_pass(made: Submissions, signed: Signed, form: str) -> None:
     app, job = signed(form)
     assert hold_app(app, made.kits["A"])
-    with pytest.raises(Refused, match=r"meta\.json"):
+    with pytest.raises(Refused) as caught:
         hold_job(job, made.kits["server"])
+    assert "meta.json" in str(caught.value)
 
 
 def test_no_further_key_of_a_job_passes() -> None:
@@ -404,8 +412,9 @@ def test_a_revoked_administrator_signs_nothing(monkeypatch: pytest.MonkeyPatch) 
         authority = Authority(project.folder / "project" / "authority")
         revoke(authority, ADMINISTRATOR, datetime.now(UTC))
         install_list(project.kits["A"], project.folder / "project" / "authority" / LIST_FILE)
-        with pytest.raises(Refused, match="revoked"):
+        with pytest.raises(Refused) as caught:
             hold_app(content, project.kits["A"])
+        assert "revoked" in str(caught.value)
 
 
 # Archives
@@ -531,8 +540,9 @@ def test_an_archive_that_says_other_than_it_has(made: Submissions, kind: str) ->
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_nothing_is_decompressed(made: Submissions, method: int) -> None:
     """Also where the sizes agree: a decompressor takes memory by what the data says."""
-    with pytest.raises(Refused, match="compressed"):
+    with pytest.raises(Refused) as caught:
         hold_app(_directory(10, method)(app_of(made.write())), made.kits["A"])
+    assert "compressed" in str(caught.value)
 
 
 def test_what_surrounds_the_files_of_an_archive_reaches_nobody(made: Submissions) -> None:
@@ -735,8 +745,9 @@ def test_an_upload_is_bounded_and_leaves_no_file(tmp_path: Path, monkeypatch: py
     chunk = {file_streamer.KEY_DATA: data, file_streamer.KEY_DATA_SIZE: len(data)}
     for _ in range(2):
         assert upload.consume(chunk, context, None)[0]
-    with pytest.raises(ValueError, match="at most"):
+    with pytest.raises(Refused) as caught:
         upload.consume({file_streamer.KEY_DATA: b"x", file_streamer.KEY_DATA_SIZE: 1}, context, None)
+    assert "at most" in str(caught.value)
     upload.finalize(context, None)
     (left,) = tmp_path.iterdir()
     assert left.stat().st_size <= MAX_ARCHIVE_BYTES

@@ -196,7 +196,7 @@ def _limit_uploads() -> None:
 
     def consume_some(upload: Any, shareable: Shareable, stream_ctx: StreamContext, fl_ctx: FLContext) -> object:  # noqa: ANN401
         if upload.received_size + len(shareable.get(file_streamer.KEY_DATA) or b"") > MAX_ARCHIVE_BYTES:
-            raise ValueError(f"an upload of at most {MAX_ARCHIVE_BYTES} bytes is allowed")
+            raise Refused(f"an upload of at most {MAX_ARCHIVE_BYTES} bytes is allowed")
         return consume(upload, shareable, stream_ctx, fl_ctx)
 
     def process_upload(server: AdminServer, stream_ctx: StreamContext, fl_ctx: FLContext, **named: object) -> object:
