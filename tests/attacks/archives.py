@@ -66,9 +66,9 @@ class Submissions:
 
 def job_of(folder: Path) -> bytes:
     """The archive that an administrator uploads."""
-    return zip_directory_to_bytes(str(folder.parent), folder.name)
+    return bytes(zip_directory_to_bytes(str(folder.parent), folder.name))
 
 
 def app_of(folder: Path) -> bytes:
     """The archive that the server makes of it for each site."""
-    return zip_directory_to_bytes(str(folder / "veilgraph"), "")
+    return bytes(zip_directory_to_bytes(str(folder / "veilgraph"), ""))

@@ -593,9 +593,11 @@ def test_a_request_reaches_flare_without_anything_that_is_not_listed(made: Submi
     hostile: dict[str, Any] = {key.value: {"A": {"image": "x"}} for key in JobMetaKey} | FACTS
     hostile |= {
         AppValidationKey.BYOC: True,
-        "job_clients": [*FACTS["job_clients"], {"name": "server"}, {"name": "../x"}],
+        "job_clients": [
+            {"name": "A", "fqcn": "server.x", "site_config": {"x": "{$HOME}"}},
+            *({"name": name} for name in ("C", "server", "../x")),
+        ],
     }
-    hostile["job_clients"][0] = {"name": "A", "fqcn": "server.x", "site_config": {"x": "{$HOME}"}}
     content = app_of(made.write())
     deploy = request(TrainingTopic.DEPLOY, content)
     deploy.set_headers({value: "x" for key, value in vars(RequestHeader).items() if not key.startswith("__")})
@@ -680,8 +682,13 @@ def server(made: Submissions, monkeypatch: pytest.MonkeyPatch) -> CommandRegiste
 def submitted(server: CommandRegister, path: Path, *words: str, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, str]:
     """Whether FLARE's own command went on with an uploaded file, and the answer."""
     (entry,) = server.get_command_entries("submit_job")
-    gone_on: list[Connection] = []
-    monkeypatch.setattr(JobMetaValidator, "validate", lambda *_: gone_on.append(1) or (False, "so far", {}))
+    gone_on: list[object] = []
+
+    def validate(*given: object) -> tuple[bool, str, dict[str, object]]:
+        gone_on.append(given)
+        return False, "so far", {}
+
+    monkeypatch.setattr(JobMetaValidator, "validate", validate)
     conn = Connection(props={ConnProps.FILE_LOCATION: str(path), ConnProps.CUSTOM_PROPS: {"x": "{$HOME}"}})
     conn.app_ctx = SimpleNamespace(new_context=nullcontext)
     entry.handler(conn, ["submit_job", *words])

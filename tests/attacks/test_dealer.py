@@ -37,11 +37,11 @@ from veilgraph.deploy.guard import commands, ended, hooks, orphans, program, sel
 from veilgraph.deploy.guard.heard import forget, heard_s
 from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
-from veilgraph.deploy.kit import ITS_LOG_SAYS, TASK, Kit
+from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
 from veilgraph.deploy.session import not_connected
-from veilgraph.deploy.submission import encode_request
+from veilgraph.deploy.submission import TASK, encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import Channel, Session

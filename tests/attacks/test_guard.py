@@ -38,8 +38,7 @@ from veilgraph.deploy.guard import commands, hooks, sockets
 from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import LOCAL_SCHEME, NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
-from veilgraph.deploy.kit import TASK
-from veilgraph.deploy.submission import encode_request
+from veilgraph.deploy.submission import TASK, encode_request
 from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.topics import FROM_HEADER
 
@@ -490,6 +489,8 @@ def test_a_server_has_an_administrator_download_nothing(monkeypatch: pytest.Monk
 
     def execute(command: str, **_: object) -> dict[str, object]:
         asked.append(command)
+        if "pull_binary_file" in command:
+            return {}
         return {"status": "SUCCESS", "meta": {"files": [["x.zip", "1"]], "tx_id": "1", "source_fqcn": "server"}}
 
     def command() -> dict[str, object]:
@@ -497,9 +498,7 @@ def test_a_server_has_an_administrator_download_nothing(monkeypatch: pytest.Monk
         told = CommandSpec("list_jobs", "", "", handler_func=None, client_cmd=PULL_FOLDER_FQN)
         told.scope_name = "job_mgmt"
         (made,) = module.generate_module_spec(told).cmd_specs
-        api = SimpleNamespace(
-            server_execute=execute, debug=print, do_command=lambda command: asked.append(command) or {}
-        )
+        api = SimpleNamespace(server_execute=execute, debug=print, do_command=execute)
         context = SimpleNamespace(
             get_command_entry=lambda: SimpleNamespace(full_command_name=lambda: "list_jobs"), get_api=lambda: api
         )

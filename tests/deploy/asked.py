@@ -17,8 +17,8 @@ from nvflare.apis.signal import Signal
 from tests.deploy.course import JOB_ID
 from veilgraph.deploy import engine
 from veilgraph.deploy.answers import ANSWER, read_answer
-from veilgraph.deploy.kit import CHECK, TASK, Kit
-from veilgraph.deploy.submission import encode_request
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.submission import CHECK, TASK, encode_request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.checking import Checked

@@ -27,11 +27,11 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy import checking, control, engine
 from veilgraph.deploy.answers import ANSWER
 from veilgraph.deploy.checking import SiteCheck, check_sites, judged
-from veilgraph.deploy.kit import CHECK, Kit
+from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import LOST_S, Presence
 from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.deploy.submission import encode_request
+from veilgraph.deploy.submission import CHECK, encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.run.checking import Checked

@@ -17,9 +17,10 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.answers import read_answers
 from veilgraph.deploy.failures import sites_of
-from veilgraph.deploy.kit import CHECK, Kit
+from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import presences
 from veilgraph.deploy.session import FINISHED, admin_session, answered, reported, server_log
+from veilgraph.deploy.submission import CHECK
 from veilgraph.deploy.submit import check_names, write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.protocol.job import JobSettings

@@ -31,11 +31,11 @@ from veilgraph.deploy.answers import ANSWER, check_part, put_answer, read_answer
 from veilgraph.deploy.failures import CONSEQUENCES, Failure, error_of, errors_of, sites_of
 from veilgraph.deploy.guard.ended import ended_first
 from veilgraph.deploy.guard.hooks import installed
-from veilgraph.deploy.kit import CHECK, ITS_LOG_SAYS, TASK, Kit
+from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
 from veilgraph.deploy.progress import DONE
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.roles import Roles
-from veilgraph.deploy.submission import decode_request
+from veilgraph.deploy.submission import CHECK, TASK, decode_request
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.recorded import RecordedLink

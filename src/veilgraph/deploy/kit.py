@@ -17,6 +17,7 @@ from veilgraph.deploy.guard.policy import LOCAL_SCHEME, MAX_FRAME_BYTES
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import current_list
 from veilgraph.deploy.roles import Roles, read_roles
+from veilgraph.deploy.submission import ALLOWED_CLASSES
 from veilgraph.link.identity import Identity, load_identity
 
 KitKind = Literal["server", "dealer", "holder", "administrator"]
@@ -28,21 +29,12 @@ SETTINGS_FILES: Final[dict[KitKind, str]] = {
 }
 """Of the engine, to which a dealer apart is a client as holders are."""
 
-ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.PartyExecutor", "veilgraph.deploy.engine.ServerController")
-"""All that a submitted job can make a site run: installed code, chosen by name, given settings."""
-
-TASK: Final = "veilgraph"
-"""FLARE's name for a party's part of a job."""
-
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
 """All that others are told of a party's own error."""
 
 SiteWork = Literal["align", "train", "predict", "audit"]
 """What a submitted job asks of its parties; ``run.site`` does it."""
-
-CHECK: Final = "check"
-"""What a job asks that is submitted only to learn whether they would take part; ``run.checking`` says it."""
 
 _SITE_FILE: Final = "veilgraph.json"
 

@@ -19,6 +19,7 @@ from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.deploy.guard.policy import is_job_id
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.submission import CHECKS
 from veilgraph.run.names import LEDGER, SENDING
 
 State = Literal["submitted", "running", "done", "failed", "stopped"]
@@ -27,9 +28,6 @@ STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "s
 
 DONE: Final = "this part of the job is done"
 """What a party's log says last of a job that went well."""
-
-CHECKS: Final = " (check)"
-"""After the name of a job that only asks whether sites would take part."""
 
 _TAIL_BYTES: Final = 1 << 16
 _LINE: Final = r"^\S+ \S+ - veilgraph - "

@@ -17,8 +17,15 @@ from typing import Any, Final, NamedTuple
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.kit import ALLOWED_CLASSES, CHECK, TASK
-from veilgraph.deploy.progress import CHECKS
+
+ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.PartyExecutor", "veilgraph.deploy.engine.ServerController")
+"""All that a submitted job can make a site run: installed code, chosen by name, given settings."""
+TASK: Final = "veilgraph"
+"""FLARE's name for a party's part of a job."""
+CHECK: Final = "check"
+"""Work of a job that is submitted only to learn whether sites would take part; ``run.checking`` answers it."""
+CHECKS: Final = " (check)"
+"""After the name of such a job."""
 
 FOLDER: Final = "job"
 """Top folder of a submission."""
