@@ -10,8 +10,11 @@ The names below are the public interface. Each is imported when it is first used
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
+
+from veilgraph.core.printable import PrintableRecords
 
 if TYPE_CHECKING:
     from veilgraph import datasets as datasets
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from veilgraph.tables.frames import Tables
 
 __version__ = "0.1.0"
+
+logging.getLogger("veilgraph").addFilter(PrintableRecords())
 
 __all__ = [
     "Embeddings",

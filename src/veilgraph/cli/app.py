@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
 
 import typer
 import yaml
-from rich.console import Console
 
 from veilgraph import __version__
 from veilgraph.cli.logging import LOG
+from veilgraph.cli.output import echo, say
 from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
@@ -174,7 +173,7 @@ def _veilgraph(
     version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"veilgraph {__version__}")
+        echo(f"veilgraph {__version__}")
         raise typer.Exit
 
 
@@ -229,21 +228,3 @@ def override(text: str) -> tuple[str, object]:
         return key, parse_yaml(value)
     except (yaml.YAMLError, ValueError) as error:
         raise typer.BadParameter(f"{text!r}: the value is not YAML", param_hint="--set") from error
-
-
-def messages() -> Console:
-    """For progress and everything that is no result."""
-    return Console(stderr=True)
-
-
-def results() -> Console:
-    """For tables."""
-    return Console(file=sys.stdout)
-
-
-def say(message: str) -> None:
-    """One line on standard error, in the form that the command's log has."""
-    if (log := LOG.get()) is not None:
-        log(message)
-    else:
-        typer.echo(f"veilgraph: {' '.join(message.split())}", err=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilgraph.cli.app import messages, results
 from veilgraph.cli.network import deployment, open_kit
+from veilgraph.cli.output import messages, results
 
 if TYPE_CHECKING:
     from veilgraph.deploy.checking import SiteCheck

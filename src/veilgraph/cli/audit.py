@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import command, messages, results, say
+from veilgraph.cli.app import command
+from veilgraph.cli.output import echo, messages, results, say
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
@@ -85,7 +86,7 @@ def audit_command(
     results().print(audit_table(result))
     for line in skipped_lines(result.skipped):
         say(line)
-    typer.echo(f"audit   {run / AUDIT_FILE}\nreport  veilgraph report {run}")
+    echo(f"audit   {run / AUDIT_FILE}\nreport  veilgraph report {run}")
     if result.failed:
         results().print(audit_table(result, result.failed, title="Failed"))
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")

@@ -11,6 +11,7 @@ import typer
 
 from veilgraph.cli.app import cert, command
 from veilgraph.cli.network import deployment, open_kit
+from veilgraph.cli.output import echo
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def request_command(
         wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
         source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
         found = request_certificate(open_kit(kit, passphrase_file), out, source)
-    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
-    typer.echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
+    echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
 
 
 @command("sign", "veilgraph cert sign bank.csr --authority consortium/authority --out bank.crt", group=cert)
@@ -55,8 +56,8 @@ def sign_command(
 
         source = passphrase_source(passphrase_file, of=authority)
         found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
-    typer.echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
-    typer.echo(f"only if {found.name} has read you the same: send {out} back to it")
+    echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
+    echo(f"only if {found.name} has read you the same: send {out} back to it")
 
 
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
@@ -70,7 +71,7 @@ def install_command(
         from veilgraph.deploy.certificates import install_certificate  # noqa: PLC0415
 
         until = install_certificate(open_kit(kit, passphrase_file), certificate, datetime.now(UTC))
-    typer.echo(f"installed; valid until {until:%Y-%m-%d}")
+    echo(f"installed; valid until {until:%Y-%m-%d}")
 
 
 @command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)
@@ -101,11 +102,11 @@ def revoke_command(
         serials = [_serial(text) for text in serial or ()]
         made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
     for certificate in chosen:
-        typer.echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
-    typer.echo(
+        echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
+    echo(
         f"list {made.number}, {len(made.revoked)} revoked, next one by {made.next_update:%Y-%m-%d}: {signer.list_path}"
     )
-    typer.echo("no secret; at the server and every holder: veilgraph cert install-list KIT revoked.pem")
+    echo("no secret; at the server and every holder: veilgraph cert install-list KIT revoked.pem")
 
 
 @command("install-list", "veilgraph cert install-list consortium/kits/bank revoked.pem", group=cert)
@@ -118,9 +119,7 @@ def install_list_command(
         from veilgraph.deploy.revocation import install_list  # noqa: PLC0415
 
         found = install_list(open_kit(kit).path, revoked)
-    typer.echo(
-        f"list {found.number} is installed: {len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
-    )
+    echo(f"list {found.number} is installed: {len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}")
 
 
 @command("protect", "veilgraph cert protect consortium/kits/bank --passphrase-file passphrase", group=cert)
@@ -130,7 +129,7 @@ def protect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None) -
         from veilgraph.deploy.key_file import protect  # noqa: PLC0415
 
         protect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder, fresh=True))
-    typer.echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
+    echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
 
 
 @command("unprotect", "veilgraph cert unprotect consortium/kits/bank", group=cert)
@@ -140,7 +139,7 @@ def unprotect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None)
         from veilgraph.deploy.key_file import unprotect  # noqa: PLC0415
 
         unprotect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder))
-    typer.echo("the key lies in the clear again, with mode 600")
+    echo("the key lies in the clear again, with mode 600")
 
 
 def _key_owner(folder: Path) -> Kit | Authority:

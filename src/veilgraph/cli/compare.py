@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import INTERRUPTED, Overrides, command, messages, read_settings, refuse_given, results, say
+from veilgraph.cli.app import INTERRUPTED, Overrides, command, read_settings, refuse_given
+from veilgraph.cli.output import echo, messages, results, say
 from veilgraph.cli.showing import show_comparison
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
@@ -94,11 +95,11 @@ def compare_command(
         raise typer.Exit(INTERRUPTED) from interrupt
     results().print(study_table(study))
     if said := verdict(study):
-        typer.echo(said)
+        echo(said)
     draw_study(study, path / "comparison.png")
-    typer.echo(f"figures {path / FOUND}")
-    typer.echo(f"picture {path / 'comparison.png'}")
-    typer.echo(f"page    {write_comparison(path)}")
+    echo(f"figures {path / FOUND}")
+    echo(f"picture {path / 'comparison.png'}")
+    echo(f"page    {write_comparison(path)}")
     tell({"directory": path, **study.record(), "verdict": verdict(study)})
 
 
@@ -112,5 +113,5 @@ def _compare_run(run: Path) -> None:
     with TrainingBars(messages(), directory.settings.measures) as bars:
         compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
-    typer.echo(f"curves  {run / 'curves.png'}")
+    echo(f"curves  {run / 'curves.png'}")
     tell({"run": run, "trainings": compared.summaries()})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veilgraph.cli.app import command, net
+from veilgraph.cli.output import echo
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError, RunError
 
@@ -28,7 +29,7 @@ def jobs_command(kit: HolderKit = Path()) -> None:
     """
     holder = _holder(kit)
     counts = _counts(holder)
-    typer.echo("; ".join(f"{what}s: {all_} in all, {day} in the last 24 hours" for what, (all_, day) in counts.items()))
+    echo("; ".join(f"{what}s: {all_} in all, {day} in the last 24 hours" for what, (all_, day) in counts.items()))
     _show_waiting(holder)
     tell(
         {
@@ -56,7 +57,7 @@ def approve_command(
     found = _waiting(holder, job)
     answer(holder.consent, found, approved=True)
     _show(holder, found)
-    typer.echo(f"approved {found.request.job}")
+    echo(f"approved {found.request.job}")
 
 
 @command("refuse", "veilgraph net refuse 3f2a --reason 'not before May' --kit consortium/kits/bank", net)
@@ -71,7 +72,7 @@ def refuse_command(
     holder = _holder(kit)
     found = _waiting(holder, job)
     answer(holder.consent, found, approved=False, reason=reason)
-    typer.echo(f"refused {found.request.job}")
+    echo(f"refused {found.request.job}")
 
 
 def _holder(path: Path) -> Kit:
@@ -118,9 +119,9 @@ def _show_waiting(kit: Kit) -> None:
     found = all_waiting(kit.consent)
     for each in found:
         _show(kit, each)
-        typer.echo(f"approve it with: veilgraph net approve {each.request.job} --kit {kit.path}")
+        echo(f"approve it with: veilgraph net approve {each.request.job} --kit {kit.path}")
     if not found:
-        typer.echo("no job waits for approval")
+        echo("no job waits for approval")
 
 
 def _show(kit: Kit, waiting: Waiting) -> None:
@@ -130,10 +131,10 @@ def _show(kit: Kit, waiting: Waiting) -> None:
 
     request, settings = waiting.request, waiting.request.settings
     going_on = ", going on with a run" if request.resume else ""
-    typer.echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:_SHOWN]}")
-    typer.echo(f"  {kit.roles}")
+    echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:_SHOWN]}")
+    echo(f"  {kit.roles}")
     for name, text in () if settings.record is None else settings.record.told():
-        typer.echo(f"  {name}: {' '.join(text.split())}")
-    typer.echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
+        echo(f"  {name}: {' '.join(text.split())}")
+    echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
     for name, statement in revealed_of(settings, kit.name).items():
-        typer.echo(f"  reveals {name}: {statement}")
+        echo(f"  reveals {name}: {statement}")

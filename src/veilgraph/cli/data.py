@@ -17,15 +17,13 @@ from veilgraph.cli.app import (
     check_new,
     command,
     data,
-    messages,
     overridden,
     read_chosen,
     read_settings,
     refuse_given,
-    results,
-    say,
 )
 from veilgraph.cli.asking import NetOption, Within, ask_sites, check_options
+from veilgraph.cli.output import echo, messages, results, say
 from veilgraph.cli.passphrase import PassphraseFile
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
@@ -189,8 +187,8 @@ def init_command(
     parse_party_text(text, str(out))
     write_whole(out, text.encode())
     for decision in drafted.decisions:
-        typer.echo(f"to decide: {decision}")
-    typer.echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+        echo(f"to decide: {decision}")
+    echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
 def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None) -> str:
@@ -232,11 +230,11 @@ def _check_party(file: Path) -> PartyDescription:
     for table in party_tables(description):
         results().print(table)
     if far := [each.column for each in description.features if isinstance(each, NumericDescription) and each.is_far]:
-        typer.echo(
+        echo(
             f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
             "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
         )
-    typer.echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
+    echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description
 
 
@@ -255,10 +253,10 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
 
     def note(text: str) -> None:
         notes.append(text)
-        typer.echo(text)
+        echo(text)
 
     for name, text in () if settings.record is None else settings.record.told():
-        typer.echo(f"{name}: {' '.join(text.split())}")
+        echo(f"{name}: {' '.join(text.split())}")
     if settings.data.from_tables:
         paradigm_of(settings).check_tables(settings)
         described = [_check_party(path) for path in (settings.data.parties or {}).values()]
@@ -295,7 +293,7 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         )
     _show_preset(settings, choices)
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
-    typer.echo(f"{job} is a valid job; {way} {job}")
+    echo(f"{job} is a valid job; {way} {job}")
     return settings, {**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes}
 
 
@@ -315,11 +313,9 @@ def _size(of: PartyDescription) -> PartySizes:
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
     """Says what the job's preset chose of what the job leaves out, and why."""
     if not choices:
-        typer.echo(
-            f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md"
-        )
+        echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
     for choice in choices:
-        typer.echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
+        echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
 
 
 def _check_accepted(settings: JobSettings) -> None:
@@ -354,8 +350,8 @@ def align_command(
     common = found.pop("", None)
     of_which = "" if common is None else f", of which {common} are common to all holders"
     for holder, count in found.items():
-        typer.echo(f"{holder:24} {count} nodes{of_which}")
-    typer.echo(f"train with: veilgraph resume {path}")
+        echo(f"{holder:24} {count} nodes{of_which}")
+    echo(f"train with: veilgraph resume {path}")
     tell({"run": path, "nodes": found, "common": common})
 
 
@@ -419,10 +415,8 @@ def export_command(
         else:
             files = export_dataset(settings, out, _OVERLAP if overlap is None else overlap, seed, table_format)
     _show_exported(files)
-    typer.echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
-    typer.echo(
-        f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}"
-    )
+    echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
+    echo(f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}")
 
 
 def _export_world(
@@ -439,10 +433,10 @@ def _export_world(
             files = export_trajectories(settings, out, seed, table_format)
     _show_exported(files)
     for job in sorted(out.glob("*.yaml")):
-        typer.echo(f"train on this machine with: veilgraph train {job}")
+        echo(f"train on this machine with: veilgraph train {job}")
 
 
 def _show_exported(files: Mapping[str, Path]) -> None:
     for party, file in files.items():
-        typer.echo(f"{party:24} {file}")
-    typer.echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+        echo(f"{party:24} {file}")
+    echo(f"check one with: veilgraph data check {next(iter(files.values()))}")

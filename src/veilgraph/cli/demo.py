@@ -11,7 +11,8 @@ from typing import Annotated, Final, Literal
 import typer
 
 import veilgraph
-from veilgraph.cli.app import Out, command, messages, results
+from veilgraph.cli.app import Out, command
+from veilgraph.cli.output import echo, messages, results
 from veilgraph.cli.showing import say_where, show_comparison
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
@@ -107,4 +108,4 @@ def reproduce_command(
     engine: Literal["federated", "plaintext"] = "plaintext" if plaintext else "federated"
     with counted(messages()) as progress:
         text = reproduce(table, seeds=seeds, datasets=names, rows=rows, out=out, progress=progress, engine=engine)
-    typer.echo(text)
+    echo(text)

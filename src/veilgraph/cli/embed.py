@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from veilgraph.cli.app import Out, Overrides, command, messages, override, results
+from veilgraph.cli.app import Out, Overrides, command, override
+from veilgraph.cli.output import echo, messages, results
 from veilgraph.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def embed_command(
     with _progress() as progress:
         found = embed(settings, out=out, ledger=ledger, progress=progress)
     results().print(_table(found))
-    typer.echo(found.report["proof"])
+    echo(found.report["proof"])
     if said := found.report["ledger_note"]:
-        typer.echo(said)
-    typer.echo(f"publish {found.path / 'publish'}")
-    typer.echo(f"report  {found.page}")
+        echo(said)
+    echo(f"publish {found.path / 'publish'}")
+    echo(f"report  {found.page}")
     tell({"publish": found.path / "publish", "page": found.page, "report": found.report})
 
 

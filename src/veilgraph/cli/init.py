@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from veilgraph.cli.app import Replace, check_new, command
+from veilgraph.cli.output import echo
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import Protected
@@ -87,8 +88,8 @@ def init_job_command(
     )
     write_whole(out, drafted.text.encode())
     for decision in drafted.decisions:
-        typer.echo(f"to decide: {decision}")
-    typer.echo(
+        echo(f"to decide: {decision}")
+    echo(
         f"{out} is written; "
         + (
             f"check it with: veilgraph check {out}"
@@ -105,4 +106,4 @@ def schema_command(
     """Print the JSON Schema of a file, for editors that complete and check keys."""
     from veilgraph.protocol.schemas import SCHEMAS  # noqa: PLC0415
 
-    typer.echo(json.dumps(SCHEMAS[file](), indent=1))
+    echo(json.dumps(SCHEMAS[file](), indent=1))

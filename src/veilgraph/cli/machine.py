@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import command, net, say
+from veilgraph.cli.app import command, net
+from veilgraph.cli.output import say
 
 
 @command("machine", "veilgraph net machine --party bank/party.yaml --rank 1", net)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from veilgraph.cli.app import Overrides, Replace, check_new, command, messages, net, read_settings, results, say
+from veilgraph.cli.app import Overrides, Replace, check_new, command, net, read_settings
 from veilgraph.cli.logging import LogFormat, begun, of_party
+from veilgraph.cli.output import echo, messages, results, say
 from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
@@ -77,7 +78,7 @@ def init_command(
 
         text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
     write_whole(out, text.encode())
-    typer.echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
+    echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
 
 @command("provision", "veilgraph net provision project.yaml --out consortium", net)
@@ -95,10 +96,10 @@ def provision_command(
 
         kits = provision(read_project(project), out)
     for name, kit in kits.items():
-        typer.echo(f"{name:24} {kit}")
-    typer.echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
-    typer.echo("every key was made here: hand the kits over, then remove your copies of them")
-    typer.echo(
+        echo(f"{name:24} {kit}")
+    echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
+    echo("every key was made here: hand the kits over, then remove your copies of them")
+    echo(
         "next, at the server, and where somebody else deals there: veilgraph net join KIT; at every holder: veilgraph "
         "net join KIT --party party.yaml"
     )
@@ -205,13 +206,13 @@ def submit_command(
         submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work == "audit":
         where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
-        typer.echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
+        echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
     elif wait and work != "align":
         several = len(settings.scoring) > 1
         who = "every" if several else "the label"
         kit_of = "its own kit" if several else f"the kit of {settings.data.label_party}"
         where = f"runs/{settings.name} in {kit_of}"
-        typer.echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
+        echo(f"done; {who} holder finds metrics and predictions in {where}, or where it joined with --runs")
 
 
 @command("status", "veilgraph net status --kit consortium/kits/ops@example.org", net, json=True)
@@ -242,7 +243,7 @@ def status_command(
     from veilgraph.report.project import project_table, site_table  # noqa: PLC0415
 
     lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
-    typer.echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
+    echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
     results().print(site_table(found))
     results().print(project_table(found))
 
@@ -253,7 +254,7 @@ def _show_site(kit: Kit) -> None:
     from veilgraph.report.project import own_jobs_table  # noqa: PLC0415
 
     jobs = SiteJobs(kit).now()
-    typer.echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
+    echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
     results().print(own_jobs_table(jobs))
     tell({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
@@ -272,7 +273,7 @@ def logs_command(
     with deployment():
         from veilgraph.deploy.control import logs  # noqa: PLC0415
 
-        typer.echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
+        echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
 @command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
@@ -283,7 +284,7 @@ def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: Passphra
 
         with messages().status("stopping"):
             stopped = stop(open_kit(kit, passphrase_file), job_id)
-    typer.echo(f"stopped {stopped}")
+    echo(f"stopped {stopped}")
 
 
 @command("serve", "veilgraph net serve runs/fraud --certificate tls.crt --key tls.key --token-file token", net)
@@ -338,9 +339,9 @@ def demo_command(
 
     result = load_result(run)
     results().print(run_table(result.summary))
-    typer.echo(f"the label holder's part of the run: {run}")
-    typer.echo(f"what it sent to whom: veilgraph report {run}")
-    typer.echo(f"its predictions: veilgraph predict {run}")
+    echo(f"the label holder's part of the run: {run}")
+    echo(f"what it sent to whom: veilgraph report {run}")
+    echo(f"its predictions: veilgraph predict {run}")
     tell({"run": run, "summary": result.summary})
 
 

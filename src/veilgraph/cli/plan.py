@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, read_settings, results
+from veilgraph.cli.app import Overrides, command, read_settings
+from veilgraph.cli.output import echo, results
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
 
@@ -60,9 +61,9 @@ def plan_command(
         raise ConfigError(unknown)
     results().print(costs_table(costs))
     for note in costs.notes:
-        typer.echo(note)
+        echo(note)
     seconds = costs.seconds(bandwidth * 1e6, round_trip / 1000)
-    typer.echo(
+    echo(
         f"on the network about {seconds:,.1f} s, at {bandwidth:g} Mbit/s and round trips of {round_trip:g} ms; "
         "computing comes on top"
     )

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import LinkName, Processes, command, messages
+from veilgraph.cli.app import LinkName, Processes, command
+from veilgraph.cli.output import echo, messages
 from veilgraph.cli.telling import tell
+from veilgraph.core.csv_cells import text_of_cell
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
@@ -25,7 +27,9 @@ def predict_command(
         str | None,
         typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
     ] = None,
-    ids_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line.")] = None,
+    ids_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line, as in predictions.csv.")
+    ] = None,
     ask: Annotated[
         bool,
         typer.Option(
@@ -53,7 +57,7 @@ def predict_command(
 
         count = name_ahead(run, chosen, ids=wanted)
         tell({"named": count})
-        typer.echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
+        echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
     from veilgraph.run.jobs import predict  # noqa: PLC0415
 
@@ -70,13 +74,13 @@ def predict_command(
     )
     text = predictions.csv()
     if out is None:
-        typer.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         write_whole(out, text.encode())
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
-    typer.echo(f"wrote {len(predictions.nodes)} predictions to {out}")
+    echo(f"wrote {len(predictions.nodes)} predictions to {out}")
 
 
 def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
@@ -90,7 +94,7 @@ def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
         lines = ids_file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
-    return _some(lines, "--ids-file")
+    return _some([text_of_cell(line) for line in lines], "--ids-file")
 
 
 def _some(words: Sequence[str], option: str) -> list[str]:

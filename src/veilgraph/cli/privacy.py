@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, messages, read_settings, results
+from veilgraph.cli.app import Overrides, command, read_settings
+from veilgraph.cli.output import echo, messages, results
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 
@@ -97,7 +98,7 @@ def budget_command(
         facts["lifetime"] = _show_lifetime(organisation, own, settings, nodes)
     if graphs is not None:
         facts["lifetime"] = _show_ledger(graphs, settings, graphs.lines.header.party, nodes)
-    typer.echo(_MEANING)
+    echo(_MEANING)
     tell(facts)
 
 
@@ -157,11 +158,11 @@ def _shown(
     if planned is not None:
         results().print(planned)
     for note in notes:
-        typer.echo(note)
+        echo(note)
     if needed is not None:
         results().print(needed)
     for note in more:
-        typer.echo(note)
+        echo(note)
     expected = _show_expected(settings, job_epsilons(settings, totals, nodes, horizon))
     return {
         **released,
@@ -178,7 +179,7 @@ def _show_releases(settings: JobSettings, release: FeatureReleaseSettings, nodes
     results().print(release_table(settings, release))
     notes = release_notes(settings, release, nodes)
     for note in notes:
-        typer.echo(note)
+        echo(note)
     return {"holders": release_facts(settings, release), "notes": notes}
 
 
@@ -196,7 +197,7 @@ def _show_sampled(settings: JobSettings, plan: SampledPlan, totals: list[float])
     results().print(table)
     notes = sampled_notes(settings, plan)
     for note in notes:
-        typer.echo(note)
+        echo(note)
     if needed:
         results().print(noise_table(needed))
     of_job = {} if plan.settings.epsilon_total is None else {plan.settings.epsilon_total: plan.settings.epsilon_total}
@@ -210,7 +211,7 @@ def _show_labels(settings: JobSettings, private: LabelPrivacySettings) -> dict[s
     results().print(label_table(settings, private))
     notes = label_notes(settings, private)
     for note in notes:
-        typer.echo(note)
+        echo(note)
     expected = _show_expected(settings, {private.epsilon: private.epsilon})
     return {"holders": label_facts(settings, private), "notes": notes, "expected": expected}
 
@@ -223,7 +224,7 @@ def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[
     if table is not None:
         results().print(table)
     elif settings.privacy is not None and epsilons:
-        typer.echo(not_measured(settings))
+        echo(not_measured(settings))
     return expected_facts(settings, epsilons)
 
 
@@ -249,7 +250,7 @@ def _show_lifetime(
     if ledger is None:
         limit, folder = found.limits.max_epsilon, organisation.folder / found.ledger
         left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
-        typer.echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
+        echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
         return None
     return _show_ledger(ledger, settings, found.party, nodes)
 
@@ -275,7 +276,7 @@ def _show_ledger(
                 value=party,
             )
         outlook = outlook_facts(ledger, settings, party, nodes)
-        typer.echo(outlook_note(outlook, ledger))
+        echo(outlook_note(outlook, ledger))
         facts["after"] = outlook
     return facts
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import command, messages, results
+from veilgraph.cli.app import command
+from veilgraph.cli.output import echo, messages, results
 from veilgraph.cli.telling import tell
 
 
@@ -78,24 +79,24 @@ def report_command(
     if is_comparison(run):
         if by is not None:
             raise typer.BadParameter(f"is of a run, and {run} is a comparison; leave it out", param_hint="--by")
-        typer.echo(f"page    {write_comparison(run, out)}")
+        echo(f"page    {write_comparison(run, out)}")
         return
     directory, page = RunDirectory.open(run), out or run / PAGE
     with messages().status("writing the page"):
         write_page(directory, page, by, party)
     records = [record for file in sorted(run.glob("parties/*/disclosures.jsonl")) for record in read_disclosures(file)]
     if (deals := who_deals(sorted(run.glob("parties/*")))) is not None:
-        typer.echo(f"party server is certified as {deals}")
+        echo(f"party server is certified as {deals}")
     if records:
         results().print(disclosure_table(records))
         results().print(reasons_table(records))
     else:
-        typer.echo("nothing is on record as sent in this run yet")
+        echo("nothing is on record as sent in this run yet")
     if spent := read_spent(directory):
         results().print(spent_table(spent, directory.settings))
         if said := life_note(spent):
-            typer.echo(said)
-    typer.echo(f"page    {page}")
+            echo(said)
+    echo(f"page    {page}")
     tell({"run": run, "page": page, "deals": deals, "sent": records, "spent": spent or None})
 
 
@@ -124,7 +125,7 @@ def _several(runs: list[Path], out: Path | None) -> None:
     page = out or runs[0].absolute().parent / PAGE
     with messages().status("writing the page"):
         write_several([RunDirectory.open(run) for run in runs], page)
-    typer.echo(f"page    {page}")
+    echo(f"page    {page}")
 
 
 def _verify(run: Path, root: Path | None) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
-from veilgraph.cli.app import results
+from veilgraph.cli.output import echo, results
 from veilgraph.cli.telling import tell
 
 if TYPE_CHECKING:
@@ -29,9 +27,9 @@ def show_result(result: TrainResult) -> None:
         results().print(spent_table(result.summary["privacy"], settings))
         for said in (worth(result.summary, settings), life_note(result.summary["privacy"])):
             if said:
-                typer.echo(said)
+                echo(said)
     if said := _of_labels(result, settings):
-        typer.echo(said)
+        echo(said)
     say_where(result.path)
     tell({"run": result.path, "summary": result.summary})
 
@@ -47,7 +45,7 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
     said = f"{lent}Pooled: all data in one place."
     results().print(comparison_table(compared.summaries(), said, settings.measures))
     if noted := _of_labels(result, settings):
-        typer.echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
+        echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
 
 
 def _of_labels(result: TrainResult, settings: JobSettings) -> str:
@@ -79,8 +77,8 @@ def draw(result: TrainResult, references: dict[str, float]) -> None:
 
 def say_where(path: Path) -> None:
     """Where a run and its files are."""
-    typer.echo(f"run     {path}")
-    typer.echo(f"curves  {path / 'curves.png'}")
+    echo(f"run     {path}")
+    echo(f"curves  {path / 'curves.png'}")
     if (trace := path / "trace.json").is_file():
-        typer.echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
-    typer.echo(f"predict with: veilgraph predict {path}")
+        echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
+    echo(f"predict with: veilgraph predict {path}")

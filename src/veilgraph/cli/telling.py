@@ -21,6 +21,8 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import BaseModel
 
+from veilgraph.cli.output import echo
+
 PARAMETER: Final = "as_json"
 JsonOption = Annotated[
     bool, typer.Option("--json", metavar="", help="As one JSON document, and nothing else, on standard output.")
@@ -108,4 +110,4 @@ def plain(value: object) -> Any:  # noqa: ANN401, PLR0911 - what JSON has, of wh
 
 def _write(found: list[object]) -> None:
     for facts in found:
-        typer.echo(json.dumps(plain(facts), indent=2, allow_nan=False))
+        echo(json.dumps(plain(facts), indent=2, allow_nan=False))

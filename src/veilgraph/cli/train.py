@@ -18,10 +18,9 @@ from veilgraph.cli.app import (
     Processes,
     command,
     ledgers_of,
-    messages,
     read_settings,
-    say,
 )
+from veilgraph.cli.output import messages, say
 from veilgraph.cli.showing import show_result
 from veilgraph.core.files import fresh_path
 

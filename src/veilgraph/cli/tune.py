@@ -7,17 +7,8 @@ from typing import Annotated
 
 import typer
 
-from veilgraph.cli.app import (
-    INTERRUPTED,
-    Ledgers,
-    Overrides,
-    command,
-    ledgers_of,
-    messages,
-    read_settings,
-    results,
-    say,
-)
+from veilgraph.cli.app import INTERRUPTED, Ledgers, Overrides, command, ledgers_of, read_settings
+from veilgraph.cli.output import echo, messages, results, say
 from veilgraph.cli.telling import tell
 from veilgraph.core.files import fresh_path
 
@@ -71,9 +62,9 @@ def tune_command(
     results().print(trials_table(found))
     for why, numbers in failures(found).items():
         say(f"failed: trial {', '.join(map(str, numbers))}: {why}")
-    typer.echo(f"trials  {path / 'trials.png'}")
-    typer.echo(f"job     {path / BEST}")
-    typer.echo(f"train with: veilgraph train {path / BEST}")
+    echo(f"trials  {path / 'trials.png'}")
+    echo(f"job     {path / BEST}")
+    echo(f"train with: veilgraph train {path / BEST}")
     tell(
         {"directory": path, "job": path / BEST, "figure": found.figure, "best": found.ranked(), "trials": found.trials}
     )

@@ -22,6 +22,8 @@ import json
 import re
 from typing import Final, Self
 
+from veilgraph.core.printable import printable_lines
+
 _BEGINNING: Final = 500
 """Characters of a message that are read for its key."""
 _SUBJECT: Final = re.compile(
@@ -62,6 +64,7 @@ class VeilgraphError(Exception):
         value: object = None,
         party: str | None = None,
     ) -> None:
+        message = printable_lines(message)  # it quotes data, which others read in a terminal
         super().__init__(message)
         if code is not None:
             self.code = code

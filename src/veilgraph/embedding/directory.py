@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from veilgraph.core.csv_cells import csv_cell
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
@@ -141,7 +142,7 @@ def _csv(ids: Sequence[str], rows: NDArray[np.float32]) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", *(f"e{place}" for place in range(rows.shape[1]))])
-    writer.writerows([name, *map(str, row)] for name, row in zip(ids, rows, strict=True))
+    writer.writerows([csv_cell(name), *map(str, row)] for name, row in zip(ids, rows, strict=True))
     return text.getvalue().encode()
 
 

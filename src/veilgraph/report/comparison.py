@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.markup import escape
 from rich.table import Table
 
 from veilgraph.comparison.figures import Estimate
@@ -93,7 +92,7 @@ def _caption(study: Study) -> str:
     said = ["In brackets: 95 % interval over test nodes and seeds; F1 is of all classes alike."]
     if "recall" in study.lines[0].figures:
         share = f"{100 * study.alarms:g} %"
-        said.append(f"Recall: of {escape(study.recall_of)}, among the {share} that are likeliest of it.")
+        said.append(f"Recall: of {study.recall_of}, among the {share} that are likeliest of it.")
     if study.judged is not None:
         said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
         said.append("Sealed jobs open probabilities here, so that nodes can be ranked.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from veilgraph.report.tables import human_bytes
@@ -56,7 +55,7 @@ def _overview(description: PartyDescription) -> Table:
     alone = len(description.beyond_own_row) == 0
     table.add_row("features of a node's own row alone", "yes" if alone else "no")
     if not alone:
-        table.caption, table.caption_justify = escape("; ".join(description.beyond_own_row)), "left"
+        table.caption, table.caption_justify = "; ".join(description.beyond_own_row), "left"
     return table
 
 
@@ -68,7 +67,7 @@ def _files(files: Sequence[FileDescription]) -> Table:
         table.add_column(heading, justify="right")
     for file in files:
         counts = ("–" if count is None else f"{count:,}" for count in (file.unknown, file.without))
-        table.add_row(escape(str(file.file)), escape(file.form), f"{file.rows:,}", *counts)
+        table.add_row(str(file.file), file.form, f"{file.rows:,}", *counts)
     return table
 
 
@@ -91,14 +90,14 @@ def _add_file(table: Table, edges: EdgeDescription, *, weighted: bool, bounded: 
     direction = "directed" if edges.directed else "both"
     for relation in edges.relations:
         counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
-        name = "–" if relation.relation is None else escape(relation.relation)
+        name = "–" if relation.relation is None else relation.relation
         weight = "1" if relation.mean_weight is None else f"{relation.mean_weight:.4g}"
         hops = "all" if relation.hops is None else str(relation.hops)
         shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
-        table.add_row(escape(str(edges.file)), name, direction, *shown)
+        table.add_row(str(edges.file), name, direction, *shown)
     for reason, count in (("not listed", edges.other), ("outside the time", edges.outside)):
         if count:
-            table.add_row(escape(str(edges.file)), reason, direction, f"{count:,}", f"{count:,}", "–", "–")
+            table.add_row(str(edges.file), reason, direction, f"{count:,}", f"{count:,}", "–", "–")
     table.add_section()
 
 
@@ -112,7 +111,7 @@ def _features(description: PartyDescription) -> Table:
     table.add_column("values", overflow="fold")
     for column in description.features[:_COLUMNS_SHOWN]:
         kind = "number" if isinstance(column, NumericDescription) else "category"
-        table.add_row(escape(column.column), kind, f"{column.missing:,}", _values(column))
+        table.add_row(column.column, kind, f"{column.missing:,}", _values(column))
     return table
 
 
@@ -139,13 +138,13 @@ def _target(target: NumericDescription, splits: Mapping[str, int]) -> Table:
     table = Table(title="Target", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
-    table.add_row(escape(target.column), _values(target))
+    table.add_row(target.column, _values(target))
     table.add_row("missing", f"{target.missing:,}")
     table.add_row("splits", _counts(splits))
     return table
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    listed = [f"{escape(name)} {count:,}" for name, count in counts.items()]
+    listed = [f"{name} {count:,}" for name, count in counts.items()]
     left_out = len(listed) - _NAMES_SHOWN
     return ", ".join(listed[:_NAMES_SHOWN]) + (f" and {left_out:,} more" if left_out > 0 else "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from veilgraph.deploy.checking import SiteCheck
@@ -19,7 +18,7 @@ def site_table(status: ProjectStatus) -> Table:
         table.add_column(heading)
     for site in status.sites:
         heard = "not within ten minutes" if site.heard_s is None else f"{site.heard_s:.0f} s ago"
-        table.add_row(escape(site.name), site.state, heard)
+        table.add_row(site.name, site.state, heard)
     return table
 
 
@@ -39,7 +38,7 @@ def checked_table(sites: Sequence[SiteCheck]) -> Table:
     for heading in ("site", "would", "why"):
         table.add_column(heading, overflow="fold")
     for site in sites:
-        table.add_row(escape(site.site), site.state, escape(site.says))
+        table.add_row(site.site, site.state, site.says)
     return table
 
 
@@ -52,5 +51,5 @@ def own_jobs_table(jobs: Sequence[SiteJob]) -> Table:
         of = "" if job.epochs is None else f" of {job.epochs}"
         epoch = "" if job.epoch is None else f"{job.epoch}{of}"
         quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
-        table.add_row(job.job_id, escape(job.name), job.state, epoch, quiet)
+        table.add_row(job.job_id, job.name, job.state, epoch, quiet)
     return table

@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from veilgraph.core.csv_cells import csv_cell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
@@ -118,11 +119,12 @@ class Predictions:
     def csv(self) -> str:
         """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node.
 
-        Where other rows are named, or no classes predicted, the names' words and the columns are there instead.
+        Where other rows are named, or no classes predicted, the names' words and the columns are there instead. No
+        spreadsheet runs a cell (``csv_cell``).
         """
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        labels = self.class_labels()
+        labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
         classes = ["class", *(f"{separator}{label}" for label in labels)] if labels else []
         keys = list(self.keys) or ["node" if self.ids is None else "id"]
@@ -132,7 +134,8 @@ class Predictions:
         for name, predicted, chances in zip(*columns, strict=True):
             found = [labels[predicted], *(f"{chance:.6f}" for chance in chances)] if labels else []
             told = [] if others is None else [f"{value:.6g}" for value in next(others)]
-            writer.writerow([*(name.split(SEPARATOR) if self.keys else [name]), *told, *found])
+            words = name.split(SEPARATOR) if self.keys else [name]
+            writer.writerow([*map(csv_cell, words), *told, *found])
         return text.getvalue()
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:

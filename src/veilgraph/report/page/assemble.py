@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from veilgraph import __version__
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
+from veilgraph.core.printable import printable_lines
 from veilgraph.core.wording import argument
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
@@ -88,8 +90,16 @@ def environment() -> Environment:
     return Environment(
         loader=PackageLoader("veilgraph.report"),
         autoescape=True,
+        finalize=_printed,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+def _printed(value: object) -> object:
+    """A value in a page: text without characters that hide, or turn the direction of others."""
+    if isinstance(value, Markup):
+        return Markup(printable_lines(value))  # noqa: S704 - markup already
+    return printable_lines(value) if isinstance(value, str) else value
