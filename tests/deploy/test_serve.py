@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +14,8 @@ import torch
 
 from tests.errors import About, refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.deploy import connections
+from veilgraph.deploy.connections import MAX_BY_ADDRESS, MAX_CONNECTIONS
 from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
 from veilgraph.deploy.metrics.address import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
@@ -130,6 +132,60 @@ def started(pair, run, **options):
             server.should_exit = True
             thread.join(10)
             assert not thread.is_alive()
+
+
+def silent(caller, handshake):
+    """A connection that says nothing."""
+    raw = socket.create_connection(("127.0.0.1", caller.port), timeout=5)
+    return caller.tls.wrap_socket(raw, server_hostname="127.0.0.1") if handshake else raw
+
+
+@pytest.mark.parametrize("handshake", [True, False], ids=["TLS", "before TLS"])
+def test_silent_connections_keep_nobody_out(service, handshake):
+    """The attack: 520 silent connections, without a token, gave 503 to everybody."""
+    caller, _, _ = service
+    opened = [silent(caller, handshake) for _ in range(520)]
+    try:
+        assert caller.health()[0] == 200
+        assert caller.predict("C1")[0] == 200
+        limit = MAX_BY_ADDRESS if handshake else MAX_CONNECTIONS
+        assert sum(is_open(each) for each in opened) <= limit
+    finally:
+        for each in opened:
+            each.close()
+
+
+def is_open(connection):
+    connection.settimeout(0)
+    try:
+        return connection.recv(1) != b""
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        return False
+
+
+HEADERS = b"Host: x\r\nContent-Length: 9\r\n\r\n{"
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"POST /predict HTTP/1.1\r\n" + HEADERS])
+def test_a_connection_without_a_whole_request_ends_in_time(pair, tmp_path, monkeypatch, said):
+    """A byte now and then gives no more time."""
+    monkeypatch.setattr(connections, "WITHIN_S", 0.2)
+    with started(pair, make_run(tmp_path / "run")) as (caller, _, _):
+        connection = silent(caller, True)
+        connection.sendall(said)
+        connection.settimeout(5)
+        with suppress(OSError):
+            while connection.recv(4096):  # an answer, as 401, may come first
+                pass
+        connection.close()
+        raw = silent(caller, False)
+        raw.settimeout(5)
+        with suppress(ConnectionResetError):
+            assert raw.recv(1) == b""
+        raw.close()
+        assert caller.health()[0] == 200
 
 
 def test_answers_in_the_order_asked(running):

@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.events import Event
 from veilgraph.core.files import new_file, private_folder
+from veilgraph.deploy.connections import BoundedLoop, BoundedProtocol
 from veilgraph.link.identity import BACKDATED
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{32,512}=*")  # RFC 6750's b64token
@@ -167,8 +168,8 @@ def make_server(app: FastAPI, tls: ssl.SSLContext) -> uvicorn.Server:
     """What serves ``app`` over HTTPS on a socket given to ``run``; it speaks nothing but TLS."""
     config = uvicorn.Config(
         app,
-        loop="asyncio",
-        http="h11",
+        loop=f"{BoundedLoop.__module__}:{BoundedLoop.__name__}",
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

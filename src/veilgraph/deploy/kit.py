@@ -245,9 +245,17 @@ _LAUNCHERS: Final = {
 _COMMUNICATION: Final = {
     "allow_adhoc_conns": False,
     "internal": {"scheme": LOCAL_SCHEME, "resources": {"host": "local", "connection_security": "clear"}},
-    "grpc": {"options": [[f"grpc.max_{way}_message_length", MAX_FRAME_BYTES] for way in ("send", "receive")]},
+    "grpc": {
+        "options": [
+            *([f"grpc.max_{way}_message_length", MAX_FRAME_BYTES] for way in ("send", "receive")),
+            ["grpc.server_handshake_timeout_ms", 10_000],
+            ["grpc.max_connection_idle_ms", 30_000],
+        ]
+    },
 }
-"""The processes of a site meet at a Unix socket, and sites at the server alone; frames have bounded size."""
+"""The processes of a site meet at a Unix socket, and sites at the server alone; frames have bounded size.
+
+At the server's port a handshake has 10 seconds, and a connection without a stream 30: a site always has one stream."""
 
 _RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
 _NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}

@@ -11,10 +11,13 @@ import secrets
 import socket
 import struct
 import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from grpc import StatusCode
 from nvflare.fuel.f3 import communicator
 from nvflare.fuel.f3.drivers.base_driver import BaseDriver
 from nvflare.fuel.f3.drivers.driver import ConnectorInfo
@@ -23,6 +26,8 @@ from nvflare.fuel.f3.drivers.socket_conn import SocketConnection
 
 from veilgraph.deploy.guard.policy import FOLDER_VARIABLE, LOCAL_SCHEME
 
+MAX_STREAMS: Final = 16
+"""Of one certificate, or of one address where there is none."""
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -112,6 +117,39 @@ def is_own(connected: socket.socket) -> bool:
     return bool(user == os.geteuid())
 
 
+class StreamLimit:
+    """Counts the streams of each certificate at the server's port, and refuses more than ``MAX_STREAMS``.
+
+    A site has one. FLARE serves 100 in all, so that one kit could keep everybody out.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+
+    def around(self, stream: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+        """Return FLARE's handler of a stream within the limit."""
+
+        def limited(servicer: object, requests: Iterator[Any], context: Any) -> Iterator[Any]:  # noqa: ANN401 - gRPC's
+            names = context.auth_context().get("x509_common_name")
+            who = names[0].decode("utf-8", "replace") if names else str(context.peer()).rpartition(":")[0]
+            with self._lock:
+                fits = self._open[who] < MAX_STREAMS
+                if fits:
+                    self._open[who] += 1
+            if not fits:
+                context.abort(StatusCode.RESOURCE_EXHAUSTED, f"{who} has {MAX_STREAMS} connections already")
+            try:
+                yield from stream(servicer, requests, context)
+            finally:
+                with self._lock:
+                    self._open[who] -= 1
+                    if not self._open[who]:
+                        del self._open[who]
+
+        return limited
+
+
 def register() -> None:
     """Makes this transport, gRPC and no other known to FLARE in this process.
 
@@ -123,9 +161,10 @@ def register() -> None:
 def _load() -> None:
     """Once FLARE has read its settings, which say how gRPC is done."""
     from nvflare.fuel.f3.drivers.aio_grpc_driver import AioGrpcDriver  # noqa: PLC0415 - asks for those settings
-    from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver  # noqa: PLC0415
+    from nvflare.fuel.f3.drivers.grpc_driver import GrpcDriver, Servicer  # noqa: PLC0415
 
     if communicator.driver_mgr.find_driver_class(LOCAL_SCHEME) is None:
+        Servicer.Stream = StreamLimit().around(Servicer.Stream)
         for driver in (LocalDriver, GrpcDriver, AioGrpcDriver):
             communicator.driver_mgr.register(driver)
 
