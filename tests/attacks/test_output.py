@@ -14,6 +14,7 @@ import pytest
 import torch
 import yaml
 from rich.table import Table
+from rich.text import Text
 
 import veilgraph as package
 from tests.cli.commands import veilgraph
@@ -117,6 +118,7 @@ def test_what_every_command_prints_is_printable(
     monkeypatch.setenv("FORCE_COLOR", "1")
     table = Table(ESCAPE, title=ESCAPE, caption=ESCAPE)
     table.add_row(f"[red]{ESCAPE}[/]")
+    table.add_row(Text(ESCAPE))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", io.StringIO())
         output.results().print(table)
