@@ -1,0 +1,240 @@
+"""Two sessions of one run: they compute different things at the same place, and have no draw in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.paradigms.sealed.private import voting
+from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
+from tests.paradigms.sealed.two_sessions import ALL, cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
+from tests.roles.federation import Settings
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.types import SERVER
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.drawing import Stream
+from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.sealed.twin import together
+from veilgraph.run.jobs import predict
+
+FEW, MANY, NODES = 8, 34, 40
+"""Training rows: fewer than all columns, so that rows are propagated; more of them, so that columns are."""
+JUDGED: Settings = {"train": {"select_by": "accuracy", "epochs": 4, "evaluate_every": 1}}
+
+
+def job_of(network: str, *changes: Settings, holders: int = 2) -> SealedJob:
+    return small_job(holders, {"model": {"network": network}}, JUDGED, *changes)
+
+
+def isolated(graphs: list[PartyGraph]) -> set[int]:
+    """The nodes without an edge at any holder."""
+    ends = torch.cat([graph.edge_index.reshape(-1) for graph in graphs])
+    return set(range(graphs[0].common)) - set(ends.tolist())
+
+
+def recorded(folder: Path, holders: int, network: str = "linear") -> tuple[Path, list[PartyGraph]]:
+    """A run that was cut, resumed and asked for a prediction, in which score 3 is computed in two ways."""
+    graphs = small_graphs(holders, nodes=NODES, training=MANY)
+    job = saved(folder / "data", job_of(network, holders=holders), graphs)
+    run = cut_and_resumed(job, folder / "run")
+    predict(run)
+    return run, graphs
+
+
+@pytest.mark.parametrize(("holders", "network"), [(2, "mlp"), (3, "linear")])
+def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network: str, tmp_path: Path) -> None:
+    run, _ = recorded(tmp_path, holders, network)
+    for party in "ABC"[:holders]:
+        assert nodes_with_equal_low_bits(run, party) == set()
+        assert repeated_messages(run, party) == 0
+
+
+def draws_of_the_place(patch: pytest.MonkeyPatch) -> None:
+    """The dealer's own draws follow from the place in the program, in every session alike."""
+
+    def at(self: DealerMachine, place: str) -> None:
+        self._own = Stream(sha256(place.encode()).digest())
+
+    patch.setattr(DealerMachine, "at", at)
+
+
+def test_draws_that_hang_on_the_place_name_the_nodes_without_an_edge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack on two recorded views of one holder: PᴷX·W and X·W under the same low bits differ where edges are."""
+    draws_of_the_place(monkeypatch)
+    run, graphs = recorded(tmp_path, 3)
+    assert nodes_with_equal_low_bits(run, "B") - {ALL} == isolated(graphs)
+    assert isolated(graphs)
+
+
+# What is computed at a place
+
+
+class Recording(PlainMachine):
+    """A twin that keeps, for every place, what is opened, in its order."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.places: dict[str, list[tuple[object, Tensor]]] = {}
+        self.at("")
+
+    def at(self, place: str) -> None:
+        self._here = self.places.setdefault(place, [])
+
+    def open(self, summands: Any, shift: int = 0, ring: Any = 64, *, bits: int | None = None) -> Any:
+        found = super().open(summands, shift, ring, bits=bits)
+        assert found.public is not None
+        self._here.append(((tuple(found.shape), shift, ring, bits), found.public))
+        return found
+
+
+def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
+    """A training of four steps, each judged; and the one that resumes it after two."""
+    graphs = small_graphs(nodes=NODES, training=training)
+    machines, kept = [], dict[str, Tensor]()
+    for start in (0, 2):
+        context, data = together(job, graphs)
+        machine = Recording(list(data))
+        program = SealedProgram(machine, context)
+        program.enter(trains=True)
+        if start:
+            program.restore(kept, training=True)
+        else:
+            program.begin()
+        for step in range(start, 4):
+            if step == 2 and not start:
+                kept = whole_numbers(program)
+            program.step(step)
+            if job.evaluates:
+                program.score(step + 1)
+        program.predict()
+        machines.append(machine)
+    return machines[0], machines[1]
+
+
+def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
+    """What the shares of all holders add up to."""
+    bits = {"roots": 24, "rows": 16, "weight.votes": 16}
+    weight = {name: program.weight_bits for name in program.shares() if name.startswith("weight.")}
+    return {
+        name: (share * 2.0 ** {"velocity": 24}.get(name.split(".")[0], (weight | bits).get(name, 0))).round().long()
+        for name, share in program.shares().items()
+    }
+
+
+def differing(whole: Recording, resumed: Recording) -> set[str]:
+    """The kinds of places that both have, and at which they open different forms or values."""
+    return {
+        place.split(" ", maxsplit=1)[0]
+        for place, before in whole.places.items()
+        if place in resumed.places and place not in ("", "enter") and not alike(before, resumed.places[place])
+    }
+
+
+def alike(one: list[tuple[object, Tensor]], other: list[tuple[object, Tensor]]) -> bool:
+    """Up to rounding; a count of right nodes, which is one number, hangs on equal logits and is not compared."""
+    return len(one) == len(other) and all(
+        form == of and (value.numel() == 1 or torch.allclose(value, again, atol=2e-3))
+        for (form, value), (of, again) in zip(one, other, strict=True)
+    )
+
+
+NETWORKS: Mapping[str, Settings] = {
+    "linear": {},
+    "mlp": {},
+    "sign": {"model": {"hops": 1, "own_hops": 1}},
+    "gcn": {"model": {"hops": 1}},
+    "appnp": {"model": {"hops": 1}},
+}
+CACHED = {("linear", MANY), ("mlp", MANY), ("sign", MANY)}
+"""Where training propagates columns: the session that does has them, and one that resumes has not."""
+
+
+@pytest.mark.parametrize("select_by", ["last", "accuracy"])
+@pytest.mark.parametrize("training", [FEW, MANY])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_same_place_is_not_the_same_computation_in_every_session(
+    network: str, training: int, select_by: str
+) -> None:
+    """So no draw may follow from a place: that of a session that resumes is the same but where columns are cached."""
+    changes: Settings = {"train": {"select_by": select_by}}
+    whole, resumed = computed(job_of(network, NETWORKS[network], changes), training)
+    found = differing(whole, resumed)
+    judged = {"score"} if select_by == "accuracy" else set()
+    assert found == (judged | {"predict"} if (network, training) in CACHED else set())
+
+
+# What is drawn
+
+
+class Draws:
+    """The keys from which a session's parties draw."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.keys = set[tuple[bytes, str]]()
+        init, draws = Keystream.__init__, self
+
+        def kept(self: Keystream, key: bytes, purpose: str, *skipped: int) -> None:
+            draws.keys.add((bytes(key), purpose))
+            init(self, key, purpose, *skipped)
+
+        patch.setattr(Keystream, "__init__", kept)
+
+    def of(self, session: Any) -> Iterator[Any]:
+        self.keys = set()
+        yield session()
+        yield self.keys
+
+
+@pytest.mark.parametrize(
+    ("holders", "changes"),
+    [
+        (2, {"model": {"network": "linear"}}),
+        (3, {"model": {"network": "gcn", "hops": 1}}),
+        (2, voting(noise_multiplier=2.0)),
+    ],
+    ids=["two", "three", "votes"],
+)
+def test_two_sessions_draw_from_different_keys(
+    holders: int, changes: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(holders, changes, {"train": {"epochs": 4}})
+    graphs, draws = small_graphs(holders, nodes=NODES, training=MANY), Draws(monkeypatch)
+
+    def begun(program: SealedProgram) -> Mapping[str, Tensor]:
+        program.enter(trains=True)
+        program.begin()
+        for step in range(3):
+            program.step(step)
+        program.predict()
+        return program.shares()
+
+    first, keys = draws.of(lambda: outcomes(job, graphs, begun))
+
+    def resumed(program: SealedProgram) -> None:
+        party = program._machine.party
+        program.enter(trains=True)
+        shares = dict(first[party])
+        program.restore({} if party == SERVER else shares if party else integers(first, holders), training=True)
+        program.step(3)
+        program.predict()
+
+    _, others = draws.of(lambda: outcomes(job, graphs, resumed))
+    assert len(keys) > holders
+    assert not keys & others
+
+
+def integers(shares: Mapping[str, Any], holders: int) -> dict[str, Tensor]:
+    """For the twin: what the holders' shares add up to."""
+    parts = [shares[name] for name in "ABC"[:holders]]
+    return {name: torch.stack([part[name].long() for part in parts]).sum(0) for name in parts[0]}
