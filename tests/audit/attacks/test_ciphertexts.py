@@ -55,6 +55,14 @@ def low_bits_alike(random: Random) -> list[Ciphertext]:
     return of(*(uniform(random) << np.uint64(8) | low for _ in range(2)))
 
 
+def equal_in_a_few(random: Random) -> list[Ciphertext]:
+    """Other values under the same low bits, of which a few are equal: where a node has no edge."""
+    low, high = uniform(random) & np.uint64(0xFFFF_FFFF), np.uint64(32)
+    values = [random.integers(1 << 30, size=SIZE, dtype="u8") for _ in range(2)]
+    values[1][7 :: SIZE // 5] = values[0][7 :: SIZE // 5]
+    return of(*((uniform(random) << high) + low + each for each in values))
+
+
 LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
     "small numbers of both signs": lambda random: of(uniform(random), small(random)),
     "low bits left out": lambda random: of(uniform(random) << np.uint64(16)),
@@ -63,6 +71,7 @@ LEAKS: dict[str, Callable[[Random], list[Ciphertext]]] = {
     "one mask for two": masked_alike,
     "one mask for two, by XOR": masked_alike_by_xor,
     "the same low bits": low_bits_alike,
+    "low bits of a few equal values": equal_in_a_few,
 }
 
 

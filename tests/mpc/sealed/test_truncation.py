@@ -10,8 +10,13 @@ import torch
 from torch import Tensor
 
 from tests import nightly
+from tests.mpc.sealed.faults import bits_unmasked
 from tests.mpc.sealed.parties import of, run, secret
 from tests.mpc.sessions import fixed_secrets
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.link.recorded import RecordedLink
+from veilgraph.mpc import bits as planes
+from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import GUARD, Machine
 from veilgraph.mpc.sealed.wire import Wire
 
@@ -84,3 +89,38 @@ def test_what_is_out_of_range_is_wrong(holders: int) -> None:
     x = torch.full((64,), 3 << 61)
     up = opened(64, 16, 64, x, holders, 0) - (x >> 16)
     assert not ((up == 0) | (up == 1)).all()
+
+
+SIZE, VALUE = 4096, 1 << 61
+
+
+def guessed(x: Tensor) -> float:
+    """How many signs of values of one size B gets right, of those between which A's highest bit decides."""
+    summands: dict[str, Tensor] = {}
+    links: dict[PartyId, RecordedLink] = {}
+    cut = HolderMachine._cut_by_bits
+
+    def spied(self: HolderMachine, opening: Any, tag: Any, summand: Tensor, *more: Any) -> Tensor:
+        summands[self.party] = summand
+        return cut(self, opening, tag, summand, *more)
+
+    def program(machine: Machine) -> Wire:
+        return machine.open(machine.summands(of(machine, "A", x), (SIZE,), 0, of="A"), 16)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HolderMachine, "_cut_by_bits", spied)
+        run(program, links=links, secrets=fixed_secrets("signs"), keeps=True)
+    (got,) = [each for each in links["B"].transcript() if (each.sender, each.tag.kind) == ("A", Kind.MASKED_BITS)]
+    bit, own = planes.from_plane(got.tensor, SIZE).numpy(), summands["B"].numpy().view(np.uint64)
+    up, down = ((np.uint64((1 << 62) - 1 + value) - own) < np.uint64(1 << 63) for value in (VALUE, -VALUE))
+    decides = up != down
+    assert 500 < decides.sum() < SIZE
+    return float(np.mean((bit == up)[decides] == (x.numpy() > 0)[decides]))
+
+
+def test_what_a_bit_tells_of_a_sign_its_mask_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B knows its own summand, and so what A's highest bit is for each value that there may be."""
+    x = torch.where(torch.arange(SIZE) % 3 == 0, VALUE, -VALUE)
+    assert abs(guessed(x) - 0.5) < 0.1
+    bits_unmasked(SIZE)(monkeypatch)
+    assert guessed(x) == 1

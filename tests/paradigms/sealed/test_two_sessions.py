@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,17 @@ from torch import Tensor
 
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
-from tests.paradigms.sealed.two_sessions import ALL, cut_and_resumed, nodes_with_equal_low_bits, repeated_messages
+from tests.paradigms.sealed.two_sessions import (
+    ALL,
+    cut_and_resumed,
+    draws_of_the_place,
+    nodes_with_equal_low_bits,
+    repeated_messages,
+)
 from tests.roles.federation import Settings
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.drawing import Stream
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -56,15 +59,6 @@ def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network:
     for party in "ABC"[:holders]:
         assert nodes_with_equal_low_bits(run, party) == set()
         assert repeated_messages(run, party) == 0
-
-
-def draws_of_the_place(patch: pytest.MonkeyPatch) -> None:
-    """The dealer's own draws follow from the place in the program, in every session alike."""
-
-    def at(self: DealerMachine, place: str) -> None:
-        self._own = Stream(sha256(place.encode()).digest())
-
-    patch.setattr(DealerMachine, "at", at)
 
 
 def test_draws_that_hang_on_the_place_name_the_nodes_without_an_edge(

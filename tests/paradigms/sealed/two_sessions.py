@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen, read_view
+from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed.drawing import Stream
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory
@@ -71,3 +74,12 @@ def repeated_messages(run: Path, party: PartyId) -> int:
 def _fingerprint(seen: Seen) -> object:
     octets = seen.tensor().contiguous().view(-1).view(torch.uint8).numpy()
     return seen.tag.kind, tuple(seen.shape), np.ascontiguousarray(octets[:16]).tobytes()
+
+
+def draws_of_the_place(patch: pytest.MonkeyPatch) -> None:
+    """The dealer's own draws follow from the place in the program, in every session alike."""
+
+    def at(self: DealerMachine, place: str) -> None:
+        self._own = Stream(sha256(place.encode()).digest())
+
+    patch.setattr(DealerMachine, "at", at)

@@ -3,7 +3,8 @@
 Of uniform words every bit is a fair coin. So is every bit of w ⊕ (w ≫ 1), of what is left when words are taken off
 others, and of two messages taken off each other: a mask that is missing, is the same for several words or for two
 messages, or has no high or low bits, shows in one of these. Counts of ones are held against the binomial
-distribution, which is exact for any number of words.
+distribution, which is exact for any number of words. So is the number of words whose low bits two messages share:
+where low bits are masked alike, they are those of equal values.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr
+from scipy.special import bdtr, bdtrc
 
 from veilgraph.core.errors import DataError
 
@@ -23,6 +24,10 @@ Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
 _MOST: Final = 4096
 _MOST_OF_PAIRS: Final = 512
 _FEWEST: Final = 16
+_LOW: Final = 16
+"""Bits of a word that are compared."""
+_UNLIKELY: Final = 4
+"""Of 512 words two messages share the low bits of so many with a probability of 5·10⁻¹⁰."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +76,10 @@ def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
         DataError: all of them are too small.
     """
     tests, least = 0, 1.0
+    for rows in _against(messages):
+        if rows.shape[1] >= _FEWEST:
+            shared = (rows & rows.dtype.type((1 << _LOW) - 1) == 0).sum(axis=1).max()
+            tests, least = tests + len(rows), min(least, float(bdtrc(int(shared) - 1, rows.shape[1], 2.0**-_LOW)))
     for rows in (*_alone(messages), *_against(messages)):
         if rows.shape[1] < _FEWEST:
             continue
@@ -80,6 +89,19 @@ def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
     if not tests:
         raise DataError(f"messages: none has {_FEWEST} words; whether these are noise cannot be told")
     return min(1.0, tests * least)
+
+
+def sharing_low_bits(one: Sequence[Unsigned], other: Sequence[Unsigned]) -> tuple[set[int], set[int]]:
+    """Places of messages of two sessions, all of one shape, that share the low bits of more words than by chance."""
+    if not one or not other:
+        return set(), set()
+    left, right = (np.stack([words[:_MOST_OF_PAIRS] for words in each]).astype(np.uint16) for each in (one, other))
+    pairs = [(place, again) for place, row in enumerate(left) for again in _like(row, right)]
+    return {place for place, _ in pairs}, {again for _, again in pairs}
+
+
+def _like(row: Unsigned, others: Unsigned) -> list[int]:
+    return np.flatnonzero((others == row).sum(axis=1) >= _UNLIKELY).tolist()
 
 
 def _alone(messages: Sequence[Ciphertext]) -> Iterator[Unsigned]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import combinations
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.audit.attacks.ciphertexts import Ciphertext, chosen_words
+from veilgraph.audit.attacks.ciphertexts import Ciphertext, chosen_words, sharing_low_bits
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.roc import Floats
 from veilgraph.audit.sources.sealed_orders import is_of_edges, nodes_of, slots_of
@@ -79,7 +80,7 @@ def _noise(view: View, words: str, about: tuple[PartyId, ...], found: Sequence[P
 
 
 def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
-    """Some of each shape, the first and the last of every session."""
+    """Some of each shape: the first and the last of every session, and what two sessions have in common."""
     groups: dict[tuple[object, ...], dict[int, list[Pieces]]] = {}
     for pieces in found:
         seen = pieces[0]
@@ -87,11 +88,23 @@ def _read(view: View, found: Sequence[Pieces]) -> list[Ciphertext]:
         groups.setdefault(key, {}).setdefault(seen.session, []).append(pieces)
     chosen = list[Pieces]()
     for sessions in groups.values():
-        half = max(1, _MOST // (2 * len(sessions)))
-        for some in sessions.values():
-            chosen += some if len(some) <= 2 * half else [*some[:half], *some[-half:]]
+        half, common = max(1, _MOST // (2 * len(sessions))), _in_common(view, sessions)
+        for number, some in sessions.items():
+            places = {*range(min(half, len(some))), *range(max(0, len(some) - half), len(some)), *common[number]}
+            chosen += [some[place] for place in sorted(places)]
     read = [(pieces[0], _ciphertext(view, pieces)) for pieces in chosen]
     return [each for place, (_, each) in enumerate(read) if not place or not _is_repeated(*read[place - 1 : place + 1])]
+
+
+def _in_common(view: View, sessions: Mapping[int, Sequence[Pieces]]) -> dict[int, set[int]]:
+    """Session → places of its messages that share low bits with one of another session."""
+    found: dict[int, set[int]] = {number: set() for number in sessions}
+    if len(sessions) > 1:
+        read = {n: [_ciphertext(view, pieces).words for pieces in some[:_MOST]] for n, some in sessions.items()}
+        for one, other in combinations(sessions, 2):
+            for number, places in zip((one, other), sharing_low_bits(read[one], read[other]), strict=True):
+                found[number] |= places
+    return found
 
 
 def _is_repeated(before: tuple[Seen, Ciphertext], after: tuple[Seen, Ciphertext]) -> bool:
