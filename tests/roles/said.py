@@ -186,7 +186,7 @@ SAID: dict[str, dict[Message, str]] = {
         (SERVER, "A", Kind.CORRELATION): "products of masks under fresh masks",
         ("A", SERVER, Kind.READY): "that so much of what was dealt has been used, or a checkpoint passed",
         ("A", "B", Kind.MASKED_WIRE): "secrets, or shares of them, under fresh masks",
-        ("A", "B", Kind.MASKED_BITS): "bits of comparisons under one-time masks",
+        ("A", "B", Kind.MASKED_BITS): "bits of comparisons, and with two holders of truncations, under one-time masks",
         ("A", "B", Kind.PLACEMENT): "orders of edges and rows relative to random ones",
         ("A", "B", Kind.MASKED_ROWS): "shares of masks under further masks",
         ("B", "A", Kind.MASK_SHARE): "; ".join(

@@ -171,10 +171,13 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
     Row(
         Kind.MASKED_BITS,
         TO_HOLDER,
-        "bits of comparisons under one-time masks",
+        "bits of comparisons, and with two holders of truncations, under one-time masks",
         "mask",
         _WIRE,
-        forms=(Form("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),),
+        forms=(
+            Form("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
+            Form("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"),
+        ),
     ),
     Row(
         Kind.PLACEMENT,
