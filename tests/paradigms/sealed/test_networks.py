@@ -230,3 +230,18 @@ def test_hops_of_its_own_pass_nodes_that_only_a_holder_knows() -> None:
     expected = torch.cat([torch.eye(3), one, one @ one], 1)[:2]
     assert torch.allclose(own_data(job, graph).features, expected.to(torch.float64), atol=1e-12)
     assert own_data(job, graph).edges.shape == (2, 0)
+
+
+@pytest.mark.parametrize("network", ["linear", "mlp", "appnp"])
+def test_the_twin_counts_every_validation_node_that_is_right(network: str) -> None:
+    """A difference of two floating numbers plus the second is not always the first."""
+    job = small_job(2, {"model": {"network": network}, "train": {"select_by": "accuracy", "learning_rate": 1.7}})
+    graphs = small_graphs(nodes=150, training=40)
+    program = trained_twin(job, graphs)
+    logits = program.network.predict(program.weights).public
+    assert logits is not None
+    judged, labels = graphs[0].val_mask, graphs[0].labels
+    assert judged is not None
+    assert labels is not None
+    right = int((logits.argmax(1) == labels)[judged].sum())
+    assert program.score(job.train.epochs) == right

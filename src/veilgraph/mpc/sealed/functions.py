@@ -45,9 +45,7 @@ def largest(machine: Machine, wire: Wire) -> Wire:
     while wire.shape[1] > 1:
         half = wire.shape[1] // 2
         left, right = wire[:, :half], wire[:, half : 2 * half]
-        difference = left - right
-        larger = machine.gate(~machine.negative(difference), difference) + machine.split(right)
-        found = machine.open(larger)
+        found = machine.open(machine.choose(~machine.negative(left - right), left, right))
         wire = joined([found, wire[:, 2 * half :]], 1) if wire.shape[1] % 2 else found
     return wire
 
@@ -59,10 +57,9 @@ def largest_place(machine: Machine, wire: Wire) -> Wire:
         half = wire.shape[1] // 2
         left, right = wire[:, 0 : 2 * half : 2], wire[:, 1 : 2 * half : 2]
         places_left, places_right = places[:, 0 : 2 * half : 2], places[:, 1 : 2 * half : 2]
-        difference, steps = left - right, places_left - places_right
-        first = ~machine.negative(difference)
-        found = machine.open(machine.gate(first, difference) + machine.split(right))
-        found_places = machine.open(machine.gate(first, steps) + machine.split(places_right))
+        first = ~machine.negative(left - right)
+        found = machine.open(machine.choose(first, left, right))
+        found_places = machine.open(machine.choose(first, places_left, places_right))
         if wire.shape[1] % 2:
             found = joined([found, wire[:, 2 * half :]], 1)
             found_places = joined([found_places, places[:, 2 * half :]], 1)

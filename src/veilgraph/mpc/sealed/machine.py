@@ -164,6 +164,10 @@ class Machine(ABC):
     def gate(self, bit: Bit, wire: Wire) -> Summands:
         """bit·wire, entry by entry. No message but the dealer's."""
 
+    def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
+        """Entries of ``left`` where the bit is set, of ``right`` elsewhere. No message but the dealer's."""
+        return self.gate(bit, left - right) + self.split(right)
+
     @abstractmethod
     def hidden_graph(
         self,

@@ -109,6 +109,12 @@ class PlainMachine(Machine):
         return Summands(torch.where(bit.public.bool(), wire.public, 0.0), wire.bits)  # type: ignore[union-attr]
 
     @override
+    def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
+        """Select, for (l − r) + r may differ from l in floating point."""
+        assert left.public is not None
+        return Summands(torch.where(bit.public.bool(), left.public, right.public), left.bits)  # type: ignore[union-attr,arg-type]
+
+    @override
     def hidden_graph(
         self,
         owner: PartyId,
