@@ -27,6 +27,7 @@ from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, 
 from tests.roles.once import job as once_job
 from tests.roles.once import session_of as releasing
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
+from veilgraph.core.keeper import MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.embedded import synthetic_data
@@ -181,7 +182,7 @@ def sealed(*, checked: bool) -> Mapping[PartyId, Program]:
             return dealer_of(link, holders, secrets, work) if checked else DealerMachine(link, holders, secrets)
         if checked:
             draws = iter([bytes(8), b"\xff" * 8])
-            link = checked_link(link, holders, SERVER, work, 0.5, lambda _: next(draws))
+            link = checked_link(link, holders, SERVER, work, 0.5, lambda _: next(draws), MemoryKeeper())
         return HolderMachine(link, holders)
 
     def work(machine: Machine) -> None:

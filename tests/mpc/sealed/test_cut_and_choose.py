@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,13 +14,14 @@ from typing_extensions import override
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, of
 from veilgraph.core.errors import PeerFailed, ProtocolError
+from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.memory import MemoryHub
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import functions
-from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
+from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of, unfinished
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands
@@ -64,6 +65,7 @@ def session(
     spoiled: Callable[[Machine], Machine] = lambda machine: machine,
     dealers_link: Callable[[Link], Link] = lambda link: link,
     links: dict[PartyId, RecordedLink] | None = None,
+    keepers: Mapping[PartyId, Keeper] | None = None,
 ) -> dict[PartyId, Tensor | BaseException | None]:
     """What every party has at the end, or why it has nothing.
 
@@ -73,6 +75,7 @@ def session(
         spoiled: makes the dealer's machine deal wrongly, in what it commits to as in what it deals.
         dealers_link: changes what it sends.
         links: gets every party's.
+        keepers: of the holders; None: fresh ones.
     """
     names = NAMES[:holders]
     hub = MemoryHub([*names, SERVER], 20)
@@ -81,13 +84,14 @@ def session(
         link = RecordedLink(hub.link(party), keep_transcript=True)
         if links is not None:
             links[party] = link
+        keeper = MemoryKeeper() if keepers is None or party == SERVER else keepers[party]
         try:
             if party == SERVER:
                 wrong = dealers_link(link)
                 machine = dealer_of(wrong, names, os.urandom, all_of(lambda machine: program(spoiled(machine))))
                 return program(spoiled(machine))
             return program(
-                HolderMachine(checked_link(link, names, SERVER, all_of(program), RATE, draws(*opened)), names)
+                HolderMachine(checked_link(link, names, SERVER, all_of(program), RATE, draws(*opened), keeper), names)
             )
         except BaseException as error:
             hub.fail(party, error)
@@ -174,6 +178,37 @@ def test_holders_are_told_of_one_key(to: PartyId) -> None:
         raised(session(False, dealers_link=changing(Kind.COMMITMENT, 0, to)))
 
 
+class HangsUp(Wrapper):
+    """Gives no key of a dealing that is opened."""
+
+    @override
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        if (tag.kind, tag.round) == (Kind.COMMITMENT, 3):
+            raise OSError("hung up")
+        super().send(to, tag, tensor)
+
+
+def test_a_dealer_that_hangs_up_when_it_is_opened_has_failed_the_check_in_later_sessions_too() -> None:
+    keepers = {name: MemoryKeeper() for name in NAMES[:3]}
+    assert [unfinished(keeper) for keeper in keepers.values()] == ["", "", ""]
+    with refused(ProtocolError, code="dealer", party=SERVER):
+        raised({"A": session(True, spoiled=other_gates, dealers_link=HangsUp, keepers=keepers)["A"]})
+    assert "deal" in unfinished(keepers["A"])
+
+
+@pytest.mark.parametrize("opened", [(False,), (True, False)])
+def test_a_check_that_ends_well_leaves_no_record(opened: tuple[bool, ...]) -> None:
+    keepers = {name: MemoryKeeper() for name in NAMES[:3]}
+    result(session(*opened, keepers=keepers))
+    assert not any(map(unfinished, keepers.values()))
+
+
+def test_a_wrong_dealing_that_is_opened_is_a_failed_check_in_later_sessions_too() -> None:
+    keepers = {name: MemoryKeeper() for name in NAMES[:3]}
+    session(True, spoiled=other_gates, keepers=keepers)
+    assert [bool(unfinished(keeper)) for keeper in keepers.values()] == [False, False, True]  # what C is dealt is wrong
+
+
 class Kept(Wrapper):
     """Nothing goes out, and no dealing is opened."""
 
@@ -229,7 +264,7 @@ def test_a_dealer_can_deal_no_more_than_it_committed_to() -> None:
     hub = MemoryHub([*names, SERVER], 20)
 
     def holder(party: PartyId) -> None:
-        link = checked_link(hub.link(party), names, SERVER, all_of(program), RATE, draws(False))
+        link = checked_link(hub.link(party), names, SERVER, all_of(program), RATE, draws(False), MemoryKeeper())
         more(HolderMachine(link, names))
 
     with ThreadPoolExecutor(3) as pool:

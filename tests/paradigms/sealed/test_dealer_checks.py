@@ -6,9 +6,12 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from typing_extensions import override
 
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -16,11 +19,13 @@ from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weig
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.secrets import SecretSource
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.drawing import Stream
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.costs import costs_of
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -102,6 +107,38 @@ def test_a_job_ends_at_the_first_message_that_was_not_committed_to(tmp_path: Pat
         with refused(ProtocolError, code="dealer", party=SERVER):
             train(saved(tmp_path / "data", job, small_graphs()), tmp_path / "run")
     assert not list((tmp_path / "run").rglob("predictions*"))
+
+
+class HangsUp(Wrapper):
+    """Gives no key of a dealing that is opened."""
+
+    @override
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        if (tag.kind, tag.round) == (Kind.COMMITMENT, 3):
+            raise CutError
+        super().send(to, tag, tensor)
+
+
+@pytest.mark.parametrize("work", ["training", "prediction"])
+def test_a_dealer_that_hung_up_when_it_was_opened_does_not_deal_in_that_run_again(
+    work: str, tmp_path: Path, opened: list[float]
+) -> None:
+    """The second session would have used its wrong dealing."""
+    job, dealing = saved(tmp_path / "data", small_job(2, CHECKED), small_graphs()), cut_and_choose.dealer_of
+    if work == "prediction":
+        train(job, tmp_path / "run")
+
+    def hangs_up(link: Link, *arguments: Any) -> DealerMachine:
+        return dealing(HangsUp(link), *arguments)
+
+    again = resume if work == "training" else predict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roles, "dealer_of", hangs_up)
+        with pytest.raises((CutError, ProtocolError)):
+            predict(tmp_path / "run") if work == "prediction" else train(job, tmp_path / "run")
+    for _ in range(2):
+        with refused(ConfigError, code="refused"):
+            again(tmp_path / "run")
 
 
 def test_dealings_of_unknown_length_cannot_be_committed_to() -> None:

@@ -9,6 +9,10 @@ against its digest before anything is computed from it.
 
 So a dealing with a single wrong message is used with a chance of 1 − rate, and ends the job with a chance of rate: the
 dealer cannot know which before it has committed to it.
+
+A dealer that learns which dealing is opened could hang up whenever that one is wrong, and try again. So every holder
+records a check before it begins and clears the record once the dealing has proved right. A check that did not end
+counts as failed, in its own session by name and in every later session of the run (``unfinished``).
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import LinkError, ProtocolError
+from veilgraph.core.keeper import Keeper
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.types import Kind, Link, PartyId, Tag
@@ -35,6 +40,8 @@ DIGEST_BYTES: Final = 32
 _DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)
 """Rounds of the messages about one dealing."""
 _DRAW_BYTES: Final = 8
+_RECORD: Final = "dealer-check"
+_OPENED: Final = "opened"
 
 Dealing = Callable[[Machine], None]
 """All that is computed in a session, on a machine."""
@@ -60,8 +67,29 @@ def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dea
     raise AssertionError
 
 
+def unfinished(keeper: Keeper) -> str:
+    """Say why a holder deals with this dealer no more; empty where no check of an earlier session failed.
+
+    Args:
+        keeper: of the holder's part of the run.
+    """
+    kept = keeper.get(_RECORD)
+    if kept is None or kept.facts.get(_OPENED) is False:
+        return ""
+    return (
+        "dealer_checks: a dealing was opened in an earlier session of this run, and the dealer did not show that it was "
+        f"right. Ask the dealer's owner what it runs; begin a new run, or after an accident delete {keeper.place(_RECORD)}"
+    )
+
+
 def checked_link(
-    link: Link, holders: Sequence[PartyId], dealer: PartyId, dealing: Dealing, rate: float, secrets: SecretSource
+    link: Link,
+    holders: Sequence[PartyId],
+    dealer: PartyId,
+    dealing: Dealing,
+    rate: float,
+    secrets: SecretSource,
+    keeper: Keeper,
 ) -> Link:
     """A holder's link, on which the dealer can send nothing but what it has committed to.
 
@@ -72,9 +100,11 @@ def checked_link(
         dealing: as at the dealer.
         rate: chance that a dealing is opened, below 1.
         secrets: of this holder.
+        keeper: of its part of the run, which records a check that has begun.
 
     Raises:
-        ProtocolError: the dealer has told two holders of two keys, or a dealing is not what follows from its key.
+        ProtocolError: the dealer has told two holders of two keys, does not give the key of a dealing that is opened,
+            or a dealing is not what follows from its key.
     """
     others = [holder for holder in holders if holder != link.party]
     for number in count():
@@ -84,16 +114,22 @@ def checked_link(
                 raise _wrong(dealer, f"it told {link.party} and {holder} of different keys of dealing {number}")
         if link.party == holders[0]:
             opened = drawn(rate, secrets)
+            keeper.put(_RECORD, {}, {_OPENED: opened})  # before the dealer hears of it, and could hang up
             broadcast(link, [*others, dealer], _tag(number, _DRAWN), torch.tensor([opened]))
         else:
             opened = bool(receive_as(link, holders[0], _tag(number, _DRAWN), (1,), torch.bool))
+            keeper.put(_RECORD, {}, {_OPENED: opened})
         if not opened:
             return _CheckedLink(link, dealer, told[1:])
-        key = receive_as(link, dealer, _tag(number, _KEY), (SEED_BYTES,), torch.uint8).numpy().tobytes()
+        try:
+            key = receive_as(link, dealer, _tag(number, _KEY), (SEED_BYTES,), torch.uint8).numpy().tobytes()
+        except LinkError as error:
+            raise _wrong(dealer, f"dealing {number} was opened, and no key of it came ({error})") from error
         if not torch.equal(_row(sha256(key).digest()), told[:1]):
             raise _wrong(dealer, f"the key of dealing {number} is not the one that it had committed to")
         if not torch.equal(_dealt(key, dealer, holders, dealing)[link.party], told[1:]):
             raise _wrong(dealer, f"dealing {number} is not what follows from its key")
+        keeper.put(_RECORD, {}, {_OPENED: False})
     raise AssertionError
 
 

@@ -15,7 +15,7 @@ from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import gather
-from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of
+from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, unfinished
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
@@ -129,8 +129,9 @@ class SealedHolder(SealedRole):
 
     @override
     def declines(self) -> str:
-        """A training that it could not pay for at its end does not begin."""
-        return self.session.publisher.refusal() if self._learns and self._is_new else ""
+        """Why this holder takes no part: its dealer failed a check, or a training could not be paid for at its end."""
+        failed = unfinished(self.session.keeper) if self._job.dealer_checks else ""
+        return failed or (self.session.publisher.refusal() if self._learns and self._is_new else "")
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -190,7 +191,7 @@ class SealedHolder(SealedRole):
     def machine(self, dealing: Dealing) -> Machine:
         link, holders, rate = self.session.link, self.session.holders, self._job.dealer_checks
         if rate:
-            link = checked_link(link, holders, SERVER, dealing, rate, self.session.secrets)
+            link = checked_link(link, holders, SERVER, dealing, rate, self.session.secrets, self.session.keeper)
         return HolderMachine(link, holders)
 
     @override
@@ -221,8 +222,8 @@ class SealedLabelHolder(SealedHolder, Judge):
 
     @override
     def declines(self) -> str:
-        if self._learns or self.predicted is None:
-            return super().declines()
+        if (why := super().declines()) or self._learns or self.predicted is None:
+            return why
         return self._naming.refusal(self.predicted.numel())
 
     @override
