@@ -77,8 +77,9 @@ def unfinished(keeper: Keeper) -> str:
     if kept is None or kept.facts.get(_OPENED) is False:
         return ""
     return (
-        "dealer_checks: a dealing was opened in an earlier session of this run, and the dealer did not show that it was "
-        f"right. Ask the dealer's owner what it runs; begin a new run, or after an accident delete {keeper.place(_RECORD)}"
+        "dealer_checks: a dealing was opened in an earlier session of this run, and the dealer did not show that it "
+        "was right. Ask the dealer's owner what it runs; begin a new run, or after an accident delete "
+        f"{keeper.place(_RECORD)}"
     )
 
 
