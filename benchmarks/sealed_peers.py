@@ -109,7 +109,7 @@ def _values(job: SealedJob, graphs: Sequence[PartyGraph]) -> tuple[Values, dict[
     for place, part in enumerate(data.values()):
         values |= {f"x{place}": part.features.numpy(), f"a{place}": _dense(part.edges, sizes.nodes)}
     decay = NETWORKS[plan.network].suits.decay(sizes.training) if plan.weight_decay is None else plan.weight_decay
-    rate = plan.learning_rates[0] / 2**plan.halvings
+    rate = plan.learning_rates[0]
     return Values(plan.hops, plan.teleport, rate, plan.momentum, decay), values
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from veilgraph.core.types import SERVER, Kind, PartyId
 
 Message = tuple[PartyId, PartyId, Kind]
+
+RANGE: Final = "shares of the mask of the bit that says whether numbers left their range"
 
 SAID: dict[str, dict[Message, str]] = {
     "secure-sum": {
@@ -193,6 +197,7 @@ SAID: dict[str, dict[Message, str]] = {
             (
                 "shares of the mask of the predicted classes",
                 "shares of the mask of how many validation nodes are right",
+                RANGE,
             )
         ),
         ("A", "B", Kind.CONTROL): "best so far? stop?",
@@ -206,25 +211,27 @@ SAID: dict[str, dict[Message, str]] = {
         ): "digests of what is going to be dealt, or the key of a dealing that is not used",
         ("A", "B", Kind.COMMITMENT): "the digest of a dealer's key, and whether a dealing is opened",
         ("A", SERVER, Kind.COMMITMENT): "whether a dealing is opened",
-        ("B", "A", Kind.MASK_SHARE): "shares of the mask of the predicted probabilities",
+        ("B", "A", Kind.MASK_SHARE): f"shares of the mask of the predicted probabilities; {RANGE}",
     },
     "sealed, named and released": {
         ("B", "A", Kind.MASK_SHARE): "; ".join(
             (
                 "shares of the mask of the named nodes' classes",
                 "shares of the mask of the weights of the receiver's own columns",
+                RANGE,
             )
         ),
-        ("A", "B", Kind.MASK_SHARE): "shares of the mask of the weights of the receiver's own columns",
+        ("A", "B", Kind.MASK_SHARE): f"shares of the mask of the weights of the receiver's own columns; {RANGE}",
     },
     "sealed, named probabilities": {
-        ("B", "A", Kind.MASK_SHARE): "shares of the mask of the named nodes' probabilities",
+        ("B", "A", Kind.MASK_SHARE): f"shares of the mask of the named nodes' probabilities; {RANGE}",
     },
     "sealed, noise on edges": {
         ("B", "A", Kind.MASK_SHARE): "; ".join(
             (
                 "shares of the mask of the predicted classes",
                 "of edges of all holders but the receiver, nothing but what follows from noisy counts",
+                RANGE,
             )
         ),
     },

@@ -132,6 +132,7 @@ def gather_inputs(
     if parties is None:
         loaded = paradigm.load(settings)
         _check_reaches(settings, loaded.graphs)
+        paradigm.check_graphs(settings, loaded.graphs)
         return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
     given = taken(parties, stated, aligned=settings.is_aligned)
@@ -146,6 +147,7 @@ def gather_inputs(
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     rows = {} if settings.is_aligned else names
     inputs = paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, rows)
+    paradigm.check_graphs(inputs.settings, inputs.graphs)
     inputs = _paying(inputs, given.saved, named, names)
     if settings.is_aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
         raise ConfigError(

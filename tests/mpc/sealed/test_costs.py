@@ -115,6 +115,7 @@ OPERATIONS: dict[str, tuple[Before, Callable[..., object]]] = {
     "gate": (lambda m: (bit(m), whole(m)), lambda m, x, y: m.gate(x, y)),
     "hidden_graph": (lambda m: (), graph),
     "hop": (lambda m: (graph(m), whole(m, 32)), lambda m, g, x: m.hop([g], x)),
+    "hop of 64 bits": (lambda m: (graph(m), whole(m)), lambda m, g, x: m.hop([g], x)),
     "hidden_graph with weights": (lambda m: (), weighted),
     "hop with weights": (lambda m: (weighted(m), whole(m)), lambda m, g, x: m.hop([g], x)),
     "pick": (lambda m: (whole(m),), lambda m, x: m.pick("A", of(m, "A", torch.arange(T)), T, x)),

@@ -23,6 +23,7 @@ from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 HOLDERS = st.integers(2, 6)
 SIZE = st.integers(1, 5)
 SEED = st.integers(0, 2**32)
+RING = st.sampled_from([32, 64])
 few = settings(max_examples=12)
 UNIT = 2.0**-BITS
 
@@ -79,7 +80,7 @@ def test_a_constant_and_summands_of_all_or_of_one(holders: int, size: int, seed:
 
 
 @few
-@given(HOLDERS, SIZE, SEED, st.sampled_from([32, 64]))
+@given(HOLDERS, SIZE, SEED, RING)
 def test_shares_add_up_and_are_opened_again(holders: int, size: int, seed: int, ring: Any) -> None:
     x = whole(seed, size)
 
@@ -163,8 +164,8 @@ def some_edges(data: st.DataObject, nodes: int) -> Tensor:
 
 
 @settings(max_examples=25)
-@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.booleans(), st.data())
-def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, data: st.DataObject) -> None:
+@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.booleans(), RING, st.data())
+def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, ring: Any, data: st.DataObject) -> None:
     owners = data.draw(st.lists(st.sampled_from(NAMES[:holders]), min_size=1, max_size=3))
     edges = [some_edges(data, nodes) for _ in owners]
     padded = [each.shape[1] + data.draw(st.integers(0, 3)) for each in edges]
@@ -176,8 +177,8 @@ def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, da
             machine.hidden_graph(owner, of(machine, owner, each), nodes, more)
             for owner, each, more in zip(owners, edges, padded, strict=True)
         ]
-        once = machine.hop(graphs, machine.open(machine.split(put), 0, 32))
-        return machine.open(machine.hop(graphs, machine.open(once, 0, 32)))  # lifted to Z_2^64
+        once = machine.hop(graphs, machine.open(machine.split(put), 0, ring))
+        return machine.open(machine.hop(graphs, machine.open(once, 0, ring)))  # lifted to Z_2^64
 
     with pytest.MonkeyPatch.context() as patch:
         if small:  # a column or two at a time
@@ -215,7 +216,7 @@ def test_a_hop_is_over_graphs_of_one_kind() -> None:
 
 
 @few
-@given(HOLDERS, st.integers(1, 6), SIZE, SEED, st.sampled_from([32, 64]), st.data())
+@given(HOLDERS, st.integers(1, 6), SIZE, SEED, RING, st.data())
 def test_picked_rows(holders: int, nodes: int, columns: int, seed: int, ring: Any, data: st.DataObject) -> None:
     owner = data.draw(st.sampled_from(NAMES[:holders]))
     rows = torch.tensor(data.draw(st.permutations(range(nodes)))[: data.draw(st.integers(1, nodes))])

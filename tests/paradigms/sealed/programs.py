@@ -131,7 +131,8 @@ def weights(run: Path) -> dict[str, Tensor]:
     """What the holders' shares add up to, int64."""
     directory = RunDirectory.open(run)
     parts = [load_tensors(directory.party(name).model_path)[0] for name in directory.settings.data.names]
-    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in parts[0]}
+    names = [name for name in parts[0] if name.startswith("weight")]
+    return {name: sum((part[name] for part in parts[1:]), start=parts[0][name]) for name in names}
 
 
 def saved(folder: Path, job: SealedJob, graphs: list[PartyGraph]) -> SealedJob:

@@ -27,6 +27,7 @@ from veilgraph.mpc.sealed.drawing import Stream
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed import roles
 from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
@@ -68,7 +69,7 @@ def test_every_message_of_a_session_is_one_that_was_committed_to(
     for weight, share in weights(run.path).items():
         expected = twin.weights[int(weight.removeprefix("weight."))].public
         assert expected is not None
-        assert float((share * 2.0**-twin.weight_bits - expected).abs().max()) < 3e-3
+        assert float((share * 2.0**-WEIGHT_BITS - expected).abs().max()) < 3e-3
     assert len(opened) == 1 + OPENED
     traffic = json.loads((run.path / "traffic.json").read_text())
     sent = Counter[str]()

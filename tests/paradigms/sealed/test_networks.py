@@ -70,7 +70,7 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     job = small_job(holders, PROBABILITIES, *changes)
     graphs = graphs_of(job, nodes=60 if training > 40 else 40, training=training)
     found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
-    weights, twin = summed(found, WEIGHT_BITS + 2), found[TWIN][0]
+    weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
     for name, weight in weights.items():
         assert float((weight - twin[name]).abs().max()) < 2e-3, name
         assert float(twin[name].abs().max()) > 2e-2, name
@@ -126,7 +126,7 @@ def test_decay_that_suits_falls_with_the_number_of_training_rows() -> None:
         before, after = weight(training, steps=0), weight(training)
         without = weight(training, {"train": {"weight_decay": 0.0}})
         assert float(before.abs().max()) > 0.1
-        assert torch.allclose(after - without, -0.75 * share * 1e-2 * before, rtol=1e-4)
+        assert torch.allclose(after - without, -0.75 * share * 1e-2 * before, rtol=1e-2)
 
 
 def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     together_ = outcomes(job, graphs, lambda program: trained(program, 3))
     monkeypatch.setattr(propagation, "AT_ONCE", 2 * graphs[0].features.shape[0] + 1)
     found = outcomes(job, graphs, lambda program: trained(program, 3))
-    for name, weight in summed(found, WEIGHT_BITS + 2).items():
+    for name, weight in summed(found, WEIGHT_BITS).items():
         assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3
         assert torch.allclose(found[TWIN][0][name], together_[TWIN][0][name])
 

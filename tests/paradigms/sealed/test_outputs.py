@@ -131,6 +131,10 @@ def kinds_got(run: Path, party: str, file: str) -> dict[tuple[str, str], int]:
     return {(one["peer"], one["kind"]): one["bytes"] for one in entries if one["direction"] == "received"}
 
 
+ONE_BIT = 8 + HEADER_BYTES
+"""Of the share of the mask of the one bit that says whether numbers left their range."""
+
+
 def test_at_the_end_of_training_nothing_is_opened(quiet: tuple[SealedJob, TrainResult]) -> None:
     _, run = quiet
     for party in ("A", "B", SERVER):
@@ -162,7 +166,7 @@ def test_predictions_of_named_nodes_end_where_the_job_says(quiet: tuple[SealedJo
     assert found.nodes.tolist() == asked
     assert float((found.probabilities - twin[[0, 1, 0, 2]]).abs().max()) < 4e-3
     load_run(run.path).report()
-    assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 3 * 8 + HEADER_BYTES
+    assert kinds_got(run.path, "A", "prediction_traffic.json")["B", "mask_share"] == 3 * 3 * 8 + HEADER_BYTES + ONE_BIT
     lines = (run.path / "parties" / "B" / "disclosures.jsonl").read_text().splitlines()
     assert {name for line in lines for name in json.loads(line)["reveals"]} == {"named-classes", "named-probabilities"}
     with refused(ConfigError, code="refused"):
@@ -273,7 +277,7 @@ def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str)
     job = small_job(3, NETWORKS[name], RELEASED)
     graphs = graphs_of(job, nodes=40)
     found = outcomes(job, graphs, one_step)
-    exact, twin = summed(found, WEIGHT_BITS + 2)["weight.0"], found[TWIN][1]
+    exact, twin = summed(found, WEIGHT_BITS)["weight.0"], found[TWIN][1]
     assert found[SERVER][1] == {}
     context, data = together(job, graphs)
     network = SealedProgram(PlainMachine(list(data)), context).network
@@ -351,7 +355,7 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
         patch.setattr(SealedLabelHolder, "judge", worse)
         run = train(job, tmp_path / "run")
     twin = trained_twin(job, small_graphs(), 1).release()
-    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0 ** -(WEIGHT_BITS + 2)
+    whole = weights(run.path)["weight.0"].to(torch.float64) * 2.0**-(WEIGHT_BITS)
     for party, start, stop in (("A", 0, 5), ("B", 5, 11)):
         parts, facts = load_tensors(RunDirectory.open(run.path).party(party).released_path)
         assert parts.keys() == {"pooled.A", "pooled.B"}
@@ -364,7 +368,7 @@ def test_a_run_that_releases_has_a_file_at_every_holder(tmp_path: Path) -> None:
     assert not (run.path / "parties" / SERVER / "released.safetensors").exists()
     before = {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
     predict(run.path, [3])
-    assert ("A", "mask_share") not in kinds_got(run.path, "B", "prediction_traffic.json")
+    assert kinds_got(run.path, "B", "prediction_traffic.json")["A", "mask_share"] == ONE_BIT
     assert before == {path: path.stat().st_mtime_ns for path in run.path.rglob("released.safetensors")}
 
 

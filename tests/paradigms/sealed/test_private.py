@@ -59,7 +59,7 @@ def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> No
     with noise_from(KEY):
         found = outcomes(job, graphs, lambda program: trained(program, 6), noise=noise_of())
     votes = "weight.votes"
-    scale = {"weight.0": 2.0 ** -(WEIGHT_BITS + 2), votes: 2.0**-16}
+    scale = {"weight.0": 2.0**-(WEIGHT_BITS), votes: 2.0**-16}
     for name, weight in summed(found, 0).items():
         twin = found[TWIN][0][name]
         assert float((weight * scale[name] - twin).abs().max()) < 2e-3, name

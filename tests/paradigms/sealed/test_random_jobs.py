@@ -81,7 +81,7 @@ def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
 def test_a_random_job_is_its_twin(seed: int) -> None:
     job, graphs = random_case(seed)
     found = outcomes(job, graphs, lambda program: trained(program, STEPS))
-    weights, twin = summed(found, WEIGHT_BITS + 2), found[TWIN][0]
+    weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
     for name, weight in weights.items():
         assert float((weight - twin[name]).abs().max()) < 4e-3, name
     assert float((found["A"][1] - found[TWIN][1]).abs().max()) < 8e-3

@@ -20,6 +20,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.revealed import rows_of
@@ -60,7 +61,7 @@ def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJo
     for name, weight in weights(run.path).items():
         expected = twin.weights[int(name.removeprefix("weight."))]
         assert expected.public is not None
-        assert float((weight * 2.0**-twin.weight_bits - expected.public).abs().max()) < 3e-3
+        assert float((weight * 2.0**-WEIGHT_BITS - expected.public).abs().max()) < 3e-3
     predicted = twin.predict()
     assert predicted is not None
     assert (run.predictions.classes == predicted[:, 0]).sum() >= len(predicted) - 1
@@ -135,7 +136,7 @@ def test_gone_on_with_it_ends_where_it_would_have_ended(
 def far(job: SealedJob, run: TrainResult, other: TrainResult) -> float:
     """The largest difference of two runs' weights."""
     ours, theirs = weights(run.path), weights(other.path)
-    unit = 2.0 ** -trained_twin(job, small_graphs(), 1).weight_bits
+    unit = 2.0**-WEIGHT_BITS
     return max(float((ours[name] - theirs[name]).abs().max()) * unit for name in ours)
 
 

@@ -18,7 +18,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.bits import words_for
 from veilgraph.mpc.sealed import borrow
 from veilgraph.mpc.sealed.drawing import STRIDE_BYTES, Form, size_of
-from veilgraph.mpc.sealed.machine import Bilinear, HiddenGraph, Machine, Ring, portions
+from veilgraph.mpc.sealed.machine import DTYPES, Bilinear, HiddenGraph, Machine, Ring, portions
 from veilgraph.mpc.sealed.opening import Opening
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, distinct
 
@@ -168,11 +168,11 @@ class CountingMachine(Machine):
         for place, portion in enumerate(portions(graphs, columns)):
             self._here.rounds += waits or not place
             for graph, part in portion:
-                rows: Form = ((graph.slots, len(range(*part.indices(columns)))), graph.dtype)
+                rows: Form = ((graph.slots, len(range(*part.indices(columns)))), DTYPES[wire.ring])
                 self._deal(graph.owner, [rows, rows])
                 for holder in self.holders:
                     if holder != graph.owner:
-                        self._sent(holder, (2 if graph.weight_bits else 1) * graph.dtype.itemsize * prod(rows[0]))
+                        self._sent(holder, (2 if graph.weight_bits else 1) * wire.ring // 8 * prod(rows[0]))
         return Summands(_nothing((nodes, columns), wire.ring), wire.bits + graphs[0].weight_bits)
 
     @override

@@ -183,12 +183,12 @@ class DealerMachine(Machine):
     def _deal_hop(self, graph: DealtGraph, mask: Tensor) -> None:
         self._next()
         size = (graph.slots, mask.shape[1])
-        forms: list[Form] = [(size, graph.dtype)] * (4 if graph.weight_bits else 3)
+        forms: list[Form] = [(size, mask.dtype)] * (4 if graph.weight_bits else 3)
         drawn = [self._streams[holder].draw(forms) for holder in self._others(graph.owner)]
         spread_shares, turned, pick_shares, *more = (_sum(parts) for parts in zip(*drawn, strict=True))
         if graph.weight_mask is not None:
             turned = graph.weight_mask * turned - more[0]
-        steps = torch.zeros(size, dtype=graph.dtype)
+        steps = torch.zeros(size, dtype=mask.dtype)
         steps[: graph.nodes] = placement.differences(mask)
         picked = -placement.running(placement.taken(turned, graph.turn))
         first = placement.taken(steps, graph.spread) - spread_shares

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Final
 
 import torch
+from torch import Tensor
 
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SEED_BYTES
+from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 
@@ -26,6 +31,36 @@ _TIE_BITS: Final = 10
 _LINE: Final = (1.127, 0.158)
 """1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
 _ROOT_STEPS: Final = 3
+_BLOCK: Final = 4096
+"""Entries that one range test adds up."""
+_TRIALS: Final = 16
+"""Range tests of each block: one beyond the bound is missed with a chance of at most 2^-16."""
+
+
+def range_tests(wire: Wire, most: int) -> Wire:
+    """Numbers below zero, all of them, where every entry of a wire of Z_2^64 is below ``most`` in magnitude.
+
+    Every block of entries is added up ``_TRIALS`` times under public random signs. Flip the sign of an entry w with
+    most ≤ |w| < 2^63 − most: of both sums modulo 2^64 at most one is below ``most``, so half of the signs show it. In
+    range, a sum is of the order of the block's L2 norm, so the bound has to be far above the usual entry.
+
+    Args:
+        wire: of any shape.
+        most: whole.
+
+    Returns:
+        [tests], whole numbers.
+    """
+    blocks = wire.map(lambda part: torch.nn.functional.pad(part.reshape(-1), (0, -part.numel() % _BLOCK)))
+    sums = blocks.map(lambda part: matmul(part.reshape(-1, _BLOCK), _signs().to(part)).reshape(-1))
+    return joined([sums, -sums]).plus(-most).halved(-wire.bits)
+
+
+@cache
+def _signs() -> Tensor:
+    """±1, int64 [_BLOCK, _TRIALS]: the same in every job, for they need only be independent of what is tested."""
+    octets = Keystream(bytes(SEED_BYTES), "range tests").take(_BLOCK * _TRIALS).to(torch.int64)
+    return (1 - 2 * (octets & 1)).reshape(_BLOCK, _TRIALS)
 
 
 def times(machine: Machine, left: Wire, right: Wire, bits: int = BITS) -> Wire:

@@ -270,17 +270,17 @@ class HolderMachine(Machine):
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == self.party):
                 assert isinstance(graph, HeldGraph)
-                size = graph.slots, len(range(*columns.indices(wire.shape[1])))
-                total[:, columns] -= (self._own_hop if graph.own else self._other_hop)(graph, tag, size)
+                form: Form = (graph.slots, len(range(*columns.indices(wire.shape[1])))), public.dtype
+                total[:, columns] -= (self._own_hop if graph.own else self._other_hop)(graph, tag, form)
         return Summands(total, wire.bits + weight_bits)
 
-    def _own_hop(self, graph: HeldGraph, tag: Tag, size: tuple[int, int]) -> Tensor:
+    def _own_hop(self, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
         """The owner's share of (A + I)·λ."""
         assert graph.own is not None
-        first, second = self._dealt([(size, graph.dtype)] * 2, tag.step)
-        weights = graph.own.weights
+        first, second = self._dealt([form] * 2, tag.step)
+        weights, (size, dtype) = graph.own.weights, form
         shape = size if weights is None else (2, *size)
-        received = gather(self._link, self._others, tag, shape, graph.dtype)
+        received = gather(self._link, self._others, tag, shape, dtype)
         rows = placement.running(placement.taken(first, graph.spread))
         rows = placement.taken(rows, graph.own.steps.turn)
         for masked in received.values():
@@ -292,10 +292,9 @@ class HolderMachine(Machine):
         picked = placement.taken(placement.running(rows), graph.own.steps.pick)
         return placement.differences(picked + placement.taken(second, graph.pick))
 
-    def _other_hop(self, graph: HeldGraph, tag: Tag, size: tuple[int, int]) -> Tensor:
+    def _other_hop(self, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
         """Another holder's share of it."""
-        forms: list[Form] = [(size, graph.dtype)] * (4 if graph.weight_bits else 3)
-        spread, mask, picked, *more = self._stream.draw(forms)
+        spread, mask, picked, *more = self._stream.draw([form] * (4 if graph.weight_bits else 3))
         rows = placement.running(placement.taken(spread, graph.spread))
         masked = placement.taken(rows, graph.turn) + mask
         if graph.masked_weights is not None:

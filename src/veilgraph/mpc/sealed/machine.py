@@ -46,11 +46,6 @@ class HiddenGraph(ABC):
     weight_bits: int
     """Fractional bits of the edges' weights, which are hidden as well; 0: every edge counts once."""
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the ring in which it is summed."""
-        return torch.int64 if self.weight_bits else torch.int32
-
 
 def portions(graphs: Sequence[HiddenGraph], columns: int) -> Iterator[list[tuple[HiddenGraph, slice]]]:
     """Graphs with the columns that are summed over their edges at a time, side by side as far as they go.
@@ -195,7 +190,7 @@ class Machine(ABC):
 
         Args:
             graphs: whose edges count, each one with its duplicates; all with weights of the same bits, or none.
-            wire: [N, d] of Z_2^32, with weights of Z_2^64; the weights' bits are added to its own.
+            wire: [N, d] of the ring that sums are made in, with weights Z_2^64; their bits are added to its own.
         """
 
     @abstractmethod

@@ -61,7 +61,7 @@ class PlainMachine(Machine):
     def summands(
         self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
     ) -> Summands:
-        assert values is not None
+        values = torch.zeros(tuple(shape)) if values is None else values
         return Summands(values.to(torch.float64), bits)
 
     @override

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
-from veilgraph.paradigms.sealed.plan import OwnData, Plan
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan
 from veilgraph.paradigms.sealed.private import deviation_of
-from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings, exact_rates
+from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
 from veilgraph.protocol.scores import balanced_weights
 
 
@@ -29,7 +29,6 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
         nodes: N, which noise may depend on; None: what is asked for does not depend on noise.
     """
     model, train, suits = job.model, job.train, NETWORKS[job.model.network].suits
-    rates, halvings = exact_rates(train.learning_rates or [train.learning_rate or suits.learning_rate])
     return Plan(
         network=model.network,
         hops=suits.hops if model.hops is None else model.hops,
@@ -40,14 +39,16 @@ def plan_of(job: SealedJob, nodes: int | None = None) -> Plan:
         each=model.relations == "each",
         own_hops=model.own_hops if model.network == "sign" else 0,
         hidden=model.hidden,
-        learning_rates=rates,
-        halvings=halvings,
+        # Rows that a random walk averages at a hub are nearly alike: a smaller rate suits them.
+        learning_rates=train.learning_rates
+        or (train.learning_rate or suits.learning_rate * (1 if model.normalization == "symmetric" else 0.5),),
         steps=train.epochs,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
         batch=train.batch_size,
         weighted=train.class_weights == "balanced",
         seed=job.seed,
+        unit_rows=model.unit_rows,
         output=job.output,
         release=job.release == "holders",
         votes=None if job.privacy is None else deviation_of(job, nodes),
@@ -228,4 +229,14 @@ def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tenso
     if plan.own_hops:
         weights = None if known.edge_weight is None else known.edge_weight.to(torch.float64)
         columns = own_blocks(OwnData(columns, known.edge_index, weights), plan.own_hops, symmetric=plan.symmetric)
-    return columns[: graph.common]
+    columns = columns[: graph.common]
+    largest = float(columns.abs().max()) if columns.numel() else 0.0
+    if not largest < MOST_OPENED:
+        raise RangeOverflow(
+            f"party {graph.party!r}: its columns have values up to {largest:.3g}, and the ring holds {MOST_OPENED:,}: "
+            "set model.unit_rows to true, or scale the columns (data.feature_scaling: standard)",
+            code="beyond-the-ring",
+            key="model.unit_rows",
+            value=model.unit_rows,
+        )
+    return columns

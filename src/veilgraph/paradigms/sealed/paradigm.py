@@ -156,16 +156,15 @@ class Sealed(Paradigm[SealedJob]):
         return Inputs(job, scaled)
 
     def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
-        if not job.model.unit_rows:
-            check_ranges(job, graphs)
+        check_ranges(job, graphs)
 
     def unknown_range(self, job: SealedJob) -> str:
         if job.model.unit_rows:
             return ""
         return (
-            "whether columns fit the ring with model.unit_rows=false follows from all holders' nodes and edges "
-            "together, and nothing shows it where they do not: numbers wrap around. Set model.unit_rows to true, or "
-            "check it on graphs that are on one machine (data.graphs, of veilgraph data align)"
+            "model.unit_rows=false: whether columns fit the ring follows from all holders' nodes and edges together. "
+            "Where they do not, the job ends without predictions. Set model.unit_rows to true, or check it on graphs "
+            "that are on one machine (data.graphs, of veilgraph data align)"
         )
 
     def prepare(self, own: Preparation) -> Prepared:

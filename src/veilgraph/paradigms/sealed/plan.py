@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
+
+MOST_OPENED: Final = 1 << 15
+"""Columns, and what is computed of them, are below it in magnitude. Times the root of the largest degree, 2^7, that is
+2^22, which the ring holds with the 40 bits of a product."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,14 @@ class Plan:
         each: whether every holder's edges are a relation of their own, normalised by themselves, and not all pooled.
         own_hops: of the holders over their own edges, in plaintext, whose blocks lie side by side in their columns.
         hidden: width of the hidden layer.
-        learning_rates: whole numbers, tried one after the other, each from the beginning.
-        halvings: how often each of them is halved.
+        learning_rates: tried one after the other, each from the beginning.
         steps: in all.
         momentum: of the velocity.
         weight_decay: of L2; None: what suits the network and the number of training rows.
         batch: rows of a step; None: all.
         weighted: whether rows have weights in the loss.
         seed: of the initial weights, which are public.
+        unit_rows: whether no entry of the holders' columns is above 1 in magnitude.
         output: what the label holder learns of a node.
         release: whether holders learn the weights of their own columns.
         votes: standard deviation of the noise on a count of votes over all holders' edges but the label holder's; 0:
@@ -117,14 +121,14 @@ class Plan:
     each: bool
     own_hops: int
     hidden: int
-    learning_rates: tuple[int, ...]
-    halvings: int
+    learning_rates: tuple[float, ...]
     steps: int
     momentum: float
     weight_decay: float | None
     batch: int | None
     weighted: bool
     seed: int
+    unit_rows: bool
     output: Literal["classes", "probabilities"]
     release: bool
     votes: float | None = None

@@ -8,19 +8,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, softmax, times
+from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.networks.network import one_hot
-from veilgraph.paradigms.sealed.plan import Context
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
+from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
-"""Of weights and velocities, and of what is added to them."""
-_RATE_BITS: Final = 10
-_MOST_RATE_BITS: Final = 26
+_LEAST_BITS: Final = 14
+"""Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
+MOST_WEIGHT: Final = 1 << 12
+"""A sum of products with a row of L1 norm up to 2^10 then keeps below 2^22, which the ring holds."""
+OUTSIDE: Final = "range.outside"
+"""Name of the number of range tests that have failed in training, kept with the weights."""
 
 
 class SealedProgram:
@@ -36,7 +40,13 @@ class SealedProgram:
         self.network = network_of(context.plan)(machine, context)
         self.shapes = self.network.shapes
         suits, stated = self.network.suits, context.plan.weight_decay
-        self._weight_decay = suits.decay(context.sizes.training) if stated is None else stated
+        total = context.sizes.training
+        rows = min(context.plan.batch or total, total)
+        self._scale = max(rows, 1).bit_length() - 1
+        """Gradients are sums over rows divided by 2^scale; what is left of the division is in rates and decay."""
+        rest = max(rows, 1) / 2**self._scale
+        self._weight_decay = rest * (suits.decay(total) if stated is None else stated)
+        self._rates, self._halvings = exact_rates([rate / rest for rate in context.plan.learning_rates])
         self.weights: list[Wire] = []
         self.velocities: list[Wire | None] = []
         self._begin_anew()
@@ -44,15 +54,16 @@ class SealedProgram:
         self._targets: tuple[Wire, Wire | None] | None = None
 
     @property
-    def weight_bits(self) -> int:
+    def _velocity_bits(self) -> int:
         """A learning rate n/2^k is a multiplication by n and k more fractional bits."""
-        return WEIGHT_BITS + self._context.plan.halvings
+        return WEIGHT_BITS - self._halvings
 
     def _begin_anew(self) -> None:
         """The weights as they are before the first step."""
-        initial = self.network.initial(self.weight_bits)
-        self.weights = [self._machine.constant(weight, self.weight_bits) for weight in initial]
+        initial = self.network.initial(WEIGHT_BITS)
+        self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
         self.velocities = [None] * len(self.weights)
+        self.outside = self._machine.constant(torch.zeros(1, dtype=torch.int64))
 
     def enter(self, *, trains: bool) -> None:
         """Every holder puts its columns and its edges in; once a session."""
@@ -79,15 +90,22 @@ class SealedProgram:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
-        named |= self.network.kept()
+        named |= {OUTSIDE: self.outside, **self.network.kept()}
         return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
-        """Refuses shares that are of another network.
+        """Refuses shares that are of another network or release.
 
         Raises:
             RunError: names what differs.
         """
+        if OUTSIDE not in saved:
+            raise RunError(
+                f"{OUTSIDE}: the saved shares have none, so they are of a release whose weights have other fractional "
+                "bits; train anew, or predict with that release",
+                code="other-release",
+                key=OUTSIDE,
+            )
         for place, shape in enumerate(self.shapes):
             found = saved.get(f"weight.{place}")
             if found is None or tuple(found.shape) != shape:
@@ -109,9 +127,10 @@ class SealedProgram:
             training: whether training goes on; else weights alone are needed.
         """
         for place, shape in enumerate(self.shapes):
-            self.weights[place] = self._restored(saved, f"weight.{place}", shape, self.weight_bits)
+            self.weights[place] = self._restored(saved, f"weight.{place}", shape, WEIGHT_BITS)
             if training:
-                self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, WEIGHT_BITS)
+                self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
+        self.outside = self._restored(saved, OUTSIDE, (1,), 0)
         needed, have = self.network.remembers(), self.network.remember
         if training:
             needed, have = self.network.keeps(), self.network.keep
@@ -139,11 +158,11 @@ class SealedProgram:
         error = softmax(machine, passed.logits) - targets[wanted]
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
-        rows = error.shape[0]
-        bits = min(_RATE_BITS + rows.bit_length(), _MOST_RATE_BITS)
-        rate = self._context.plan.learning_rates[number // self._steps_of_a_rate]
+        rate = self._rates[number // self._steps_of_a_rate]
+        bits = max(self._scale + 4, _LEAST_BITS)
         for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
-            self._update(place, gradient.scaled(1 / rows, bits), rate)
+            self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
+        self.outside = machine.open(self._outside(updated=True))
 
     @property
     def _steps_of_a_rate(self) -> int:
@@ -165,9 +184,49 @@ class SealedProgram:
         if self._weight_decay:
             decayed = machine.split(weight).scaled(self._weight_decay, bits - weight.bits)
             gradient = gradient + decayed
-        velocity = machine.open(gradient, bits - WEIGHT_BITS)
+        velocity = machine.open(gradient, bits - self._velocity_bits)
         self.velocities[place] = velocity
-        self.weights[place] = weight - velocity.halved(plan.halvings).times(rate)
+        self.weights[place] = weight - velocity.halved(self._halvings).times(rate)
+
+    def _outside(self, *, updated: bool = False) -> Summands:
+        """How many range tests have failed: [1].
+
+        Args:
+            updated: whether weights and velocities are new, and tested as well.
+        """
+        machine, watched = self._machine, self.network.watched
+        tests = [range_tests(wire, MOST_OPENED) for wire in watched]
+        watched.clear()
+        if updated:
+            # What is multiplied by this many bits and 32 more is 2^28 at most: a quarter of what the ring holds.
+            most = 1 << min(12, 28 - max(self._scale + 4, _LEAST_BITS))
+            tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
+            tests += [range_tests(weight, MOST_WEIGHT) for weight in self.weights]
+        failed = machine.value(~machine.negative(joined(tests)))
+        return failed.map(lambda part: part.sum(0, keepdim=True)) + machine.split(self.outside)
+
+    def check_range(self, outside: Wire) -> None:
+        """Open one bit to every holder: whether any range test has failed.
+
+        Args:
+            outside: how many have, [1].
+
+        Raises:
+            RangeOverflow: some have.
+        """
+        machine = self._machine
+        bit = machine.open(machine.value(machine.negative(-outside)))
+        told = [machine.reveal(bit, holder) for holder in machine.holders]  # all learn it before any of them ends
+        if any(float(each) > 0 for each in told if each is not None):
+            rates = ", ".join(f"{rate:g}" for rate in self._context.plan.learning_rates)
+            raise RangeOverflow(
+                f"train.learning_rate={rates}: training or prediction has left the range of the ring, so nothing is "
+                "predicted. Lower train.learning_rate, set model.unit_rows to true, or scale the columns "
+                "(data.feature_scaling: standard), and train anew",
+                code="left-range",
+                key="train.learning_rate",
+                value=rates,
+            )
 
     def score(self, number: int) -> Tensor | None:
         """How many validation nodes are classified rightly, [1, 1] at the label holder; None at all others.
@@ -190,8 +249,10 @@ class SealedProgram:
         logits = machine.open(machine.pick(owner, context.of(owner, "judged"), sizes.validation, logits))
         own = machine.product(torch.mul, logits, self._judged).map(lambda part: part.sum(1, keepdim=True))
         right = ~machine.negative(machine.open(own) - largest(machine, logits))
-        count = machine.value(right).map(lambda part: part.sum(0, keepdim=True))
-        return machine.reveal(machine.open(count), owner)
+        count = machine.open(machine.value(right).map(lambda part: part.sum(0, keepdim=True)))
+        # A step that has left the range counts as none right, or its number could make it the best one.
+        inside = ~machine.negative(-machine.open(self._outside())[:, None])
+        return machine.reveal(machine.open(machine.gate(inside, count)), owner)
 
     def predict(self) -> Tensor | None:
         """What the label holder learns: classes [N, 1] or probabilities [N, C]; None at all others.
@@ -207,6 +268,7 @@ class SealedProgram:
         if asked is not None:
             values = machine.open(machine.pick(owner, context.of(owner, "asked"), asked, values))
         found = largest_place(machine, values) if context.plan.output == "classes" else softmax(machine, values)
+        self.check_range(machine.open(self._outside()))
         return machine.reveal(found, owner)
 
     def release(self) -> dict[PartyId, dict[str, Tensor]]:
@@ -216,6 +278,8 @@ class SealedProgram:
         under.
         """
         machine, found = self._machine, dict[PartyId, dict[str, Tensor]]()
+        machine.at("range")
+        self.check_range(self.outside)
         machine.at("release")
         for holder in self._context.sizes.columns:
             parts = self.network.parts(holder)

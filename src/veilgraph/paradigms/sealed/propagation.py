@@ -13,13 +13,14 @@ import torch
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, times
-from veilgraph.mpc.sealed.machine import HiddenGraph, Machine
+from veilgraph.mpc.sealed.machine import HiddenGraph, Machine, Ring
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
 
-_TELEPORT_BITS: Final = 8
 EDGE_BITS: Final = 16
 """Of edges' weights."""
+NARROW_DEGREE: Final = 1 << 13
+"""The largest degree of which sums of entries up to 1, with ``BITS``, fit Z_2^32 twice."""
 AT_ONCE: Final = 1 << 21
 """Entries of the columns that go on together."""
 
@@ -41,6 +42,7 @@ class Propagation:
         self._graphs: dict[bool, list[HiddenGraph]] = {}
         self._weight_bits = EDGE_BITS if context.plan.weighted_edges else 0
         self.roots: Wire | None = None
+        self._scaling: dict[bool, tuple[Wire, Wire, Wire, Wire]] = {}
 
     def enter(self, *, transposed: bool) -> None:
         """The holders put their edges in; once a session.
@@ -89,7 +91,15 @@ class Propagation:
                 total += own.degrees(nodes) + (holder == self._holders[0])
         return self._machine.summands(total, (nodes,), self._weight_bits)
 
-    def __call__(self, columns: Sequence[Wire], hops: int, teleport: float = 0.0, *, transposed: bool = False) -> Wire:
+    def __call__(
+        self,
+        columns: Sequence[Wire],
+        hops: int,
+        teleport: float = 0.0,
+        *,
+        transposed: bool = False,
+        narrow: bool = False,
+    ) -> Wire:
         """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``.
 
         Columns go on by themselves, as many at a time as keep what is in hand small.
@@ -99,41 +109,65 @@ class Propagation:
             hops: K.
             teleport: α.
             transposed: whether with Pᵀ.
+            narrow: whether no entry of x is above 1 in magnitude. Then no sum over a node's edges is above its degree
+                (D^(−1)·Ã has rows that add up to 1, Ã·D^(−1) columns), and sums are made in Z_2^32.
         """
+        narrow = narrow and not self._weight_bits and self._context.sizes.max_degree <= NARROW_DEGREE
         total = sum(part.shape[1] for part in columns)
         width = max(1, AT_ONCE // columns[0].shape[0])
         if total <= width or not hops:
             columns = [joined(columns, 1)]
         if not hops:
             return columns[0]
-        scales = self._scales(transposed=transposed)
+        if transposed not in self._scaling:
+            self._scaling[transposed] = self._scales(teleport, transposed=transposed)
+        scales = self._scaling[transposed]
         blocks = (part[:, start : start + width] for part in columns for start in range(0, part.shape[1], width))
         return side_by_side(
-            (self._hops(block, hops, teleport, scales, transposed=transposed) for block in blocks), total
+            (
+                self._hops(block, hops, teleport, scales, self._graphs[transposed], 32 if narrow else 64)
+                for block in blocks
+            ),
+            total,
         )
 
     def _hops(
-        self, wire: Wire, hops: int, teleport: float, scales: tuple[Wire, Wire, Wire], *, transposed: bool
+        self,
+        wire: Wire,
+        hops: int,
+        teleport: float,
+        scales: tuple[Wire, Wire, Wire, Wire],
+        graphs: Sequence[HiddenGraph],
+        ring: Ring,
     ) -> Wire:
-        machine, (first, between, last) = self._machine, scales
-        start = machine.product(torch.mul, wire, first)
-        scaled, kept = start, start.scaled(teleport, _TELEPORT_BITS) if teleport and hops > 1 else start
+        machine, (first, between, last, brought) = self._machine, scales
+        scaled = machine.product(torch.mul, wire, first)
         for hop in range(hops):
-            wide = machine.open(scaled, scaled.bits - BITS, 64 if self._weight_bits else 32)
-            summed = machine.open(machine.hop(self._graphs[transposed], wide), self._weight_bits)
+            wide = machine.open(scaled, scaled.bits - BITS, ring)
+            summed = machine.open(machine.hop(graphs, wide), self._weight_bits)
             ends = hop == hops - 1
             scaled = machine.product(torch.mul, summed, last if ends else between)
-            if teleport:
-                own = machine.split(wire.times(1 << FINE_BITS).halved(FINE_BITS)).scaled(teleport, _TELEPORT_BITS)
-                scaled = scaled.scaled(1 - teleport, _TELEPORT_BITS) + (own if ends else kept)
+            if teleport and ends:
+                scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
+            elif teleport:
+                scaled = scaled + machine.product(torch.mul, wire, brought)
         return machine.open(scaled, scaled.bits - BITS)
 
-    def _scales(self, *, transposed: bool) -> tuple[Wire, Wire, Wire]:
-        """What rows are multiplied by before the first hop, between hops, and after the last."""
-        machine = self._machine
+    def _scales(self, teleport: float, *, transposed: bool) -> tuple[Wire, Wire, Wire, Wire]:
+        """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.
+
+        Once a session: 1 − α and α are multiplied into these, so that rows keep 22 bits above the point.
+        """
+        machine, symmetric = self._machine, self._context.plan.symmetric
         assert self.roots is not None
         inverse = times(machine, self.roots, self.roots, FINE_BITS)
-        if self._context.plan.symmetric:
-            return self.roots, inverse, self.roots
-        one = machine.constant(torch.full((1, 1), 1 << FINE_BITS), FINE_BITS)
-        return (inverse, inverse, one) if transposed else (one, inverse, inverse)
+        one = machine.constant(torch.full(self.roots.shape, 1 << FINE_BITS), FINE_BITS)
+        into, out = (self.roots, self.roots) if symmetric else (inverse, one) if transposed else (one, inverse)
+        if not teleport:
+            return into, inverse, out, into
+        parts = [machine.split(part) for part in (inverse, out, into)]
+        shares = [
+            part.scaled(share, FINE_BITS) for part, share in zip(parts, (1 - teleport,) * 2 + (teleport,), strict=True)
+        ]
+        between, last, brought = (machine.open(share, FINE_BITS) for share in shares)
+        return into, between, last, brought

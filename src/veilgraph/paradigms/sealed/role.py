@@ -14,7 +14,7 @@ from veilgraph.mpc.sealed.cut_and_choose import Dealing
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.entering import plan_of
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.protocol.agreement import Hello, agreed_start
@@ -183,7 +183,7 @@ class SealedRole(Role):
     @override
     def weights(self) -> dict[str, Tensor]:
         """This party's shares: those of all holders add up to the weights, and all but one of them are noise."""
-        return {name: share for name, share in self.state().items() if name.startswith("weight")}
+        return {name: share for name, share in self.state().items() if name.startswith("weight") or name == OUTSIDE}
 
     @override
     def state(self) -> dict[str, Tensor]:

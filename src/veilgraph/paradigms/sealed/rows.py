@@ -101,6 +101,10 @@ _NOISY: Final = (
     "other holders; it is paid for once in the sender's ledger, before the first of them. It is not about features."
 )
 _OWN: Final = "Opens these weights to the receiver, and nothing else: the mask is drawn anew for them."
+_RANGE: Final = (
+    "Opens one bit to every holder: whether any range test of training and prediction has failed. The mask is of that "
+    "bit alone. A job whose bit is set ends without predictions."
+)
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
 ROWS: Final[tuple[Row[SealedJob], ...]] = (
@@ -263,6 +267,14 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         (SCORES,),
         (SCORED,),
         forms=(Form("k, 0", "int64 [1, 1]", "evaluation"),),
+    ),
+    Row(
+        Kind.MASK_SHARE,
+        TO_HOLDER,
+        "shares of the mask of the bit that says whether numbers left their range",
+        "share",
+        _RANGE,
+        forms=(Form("k, 0", "int64 [1]", "inference, release"),),
     ),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),

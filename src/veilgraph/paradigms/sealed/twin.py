@@ -9,7 +9,6 @@ from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.bounded import BoundedMachine
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
@@ -63,25 +62,29 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 
 
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
-    """Refuses columns of which what is computed once, in the first step or in a prediction would not fit the rings.
-
-    Later steps have other weights, which nobody knows before.
+    """Refuse a job that would end because its numbers leave the ring's range: the twin trains and predicts first.
 
     Args:
         job: the job.
         graphs: of all holders.
 
     Raises:
-        RangeOverflow: it says what is too large.
+        RangeOverflow: numbers leave the range.
         DataError: as ``own_data`` and ``with_labels``.
     """
     context, data = together(job, graphs)
-    remedy = "set it to true, or scale the columns (data.feature_scaling: standard)"
-    machine = BoundedMachine(list(data), "model.unit_rows", str(job.model.unit_rows).lower(), remedy)
-    program = SealedProgram(machine, context)
+    program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
-    program.step(0)
+    best, taken = -1.0, (program.weights, program.outside)
+    for epoch in range(1, job.train.epochs + 1):
+        program.step(epoch - 1)
+        if job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
+            right = float(program.score(epoch) or 0)
+            if right > best:
+                best, taken = right, (list(program.weights), program.outside)
+    if job.evaluates:
+        program.weights, program.outside = taken
     program.predict()
 
 

@@ -11,7 +11,7 @@ from veilgraph.paradigms.sealed.networks.network import Suits
 class Appnp(Coupled):
     """softmax(Z_K), Z_k = (1 − α)·P·Z_(k−1) + α·Z_0, Z_0 = relu(X·W₁)·W₂."""
 
-    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=4.0, weight_decay=1e-2)
+    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=1.0, weight_decay=1e-2)
     words: ClassVar[str] = (
         "A hidden layer of {hidden} on all holders' columns, whose outputs go {hops} far over "
         "all holders' edges in every step"

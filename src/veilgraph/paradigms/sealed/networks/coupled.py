@@ -17,6 +17,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import transposed_matmul
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks.network import Network, Parts, Passed
+from veilgraph.paradigms.sealed.propagation import NARROW_DEGREE
 
 
 class Coupled(Network):
@@ -57,7 +58,10 @@ class Coupled(Network):
         hidden, gate = passed.inner
         assert isinstance(hidden, Wire)
         assert isinstance(gate, Bit)
-        above = self.moved_back(self.put_back(error, passed.wanted))
+        plan, rows = self.context.plan, self.context.sizes.training
+        # Errors of T rows are up to 1. Against directed edges their sum of T or less is what bounds a sum over edges.
+        narrow = not plan.weighted and (not plan.directed or rows <= NARROW_DEGREE)
+        above = self.moved_back(self.put_back(error, passed.wanted), narrow=narrow)
         below = self.hidden_error(above, weights[1], gate)
         below = self.moved_back(below) if self.first_is_moved else below
         return [

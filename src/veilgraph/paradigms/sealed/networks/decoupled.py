@@ -97,20 +97,21 @@ class Decoupled(Network):
         owner, rows, count = self.hidden_training_rows(slice(None))
         if sizes.training >= self.row_columns:
             everything = joined([*self.own(), self._propagated()] if self.pooled() else self.own(), 1)
-            return machine.open(machine.pick(owner, rows, count, everything))
+            return self.opened(machine.pick(owner, rows, count, everything))
         columns = None if rows is None else one_hot(rows, sizes.nodes).T.contiguous()
         start = machine.put(owner, columns, (sizes.nodes, count), BITS)
         found = [self.opened(machine.product(matmul, start.T, part)) for part in self.own()]
         if self.pooled():
             for relation in self.relations:
-                moved = self.spread(relation, start, transposed=True).T
+                moved = self.spread(relation, start, transposed=True, narrow=True).T
                 found += [self.opened(machine.product(matmul, moved, part)) for part in self.pooled()]
         return joined(found, 1)
 
     def _propagated(self) -> Wire:
         """Once a session."""
         if self._everything is None:
-            self._everything = joined([self.spread(relation, *self.pooled()) for relation in self.relations], 1)
+            narrow, columns = self.context.plan.unit_rows, self.pooled()
+            self._everything = joined([self.spread(each, *columns, narrow=narrow) for each in self.relations], 1)
         return self._everything
 
     def first(self, weight: Wire) -> Wire:

@@ -11,7 +11,7 @@ from veilgraph.paradigms.sealed.networks.network import Suits
 class Gcn(Coupled):
     """softmax(P·relu(P·X·W₁)·W₂)."""
 
-    suits: ClassVar[Suits] = Suits(hops=1, learning_rate=4.0, weight_decay=1e-2, teleport=0.0)
+    suits: ClassVar[Suits] = Suits(hops=1, learning_rate=1.0, weight_decay=1e-2, teleport=0.0)
     words: ClassVar[str] = (
         "A graph convolutional network of two layers, hidden width {hidden}, with all holders' "
         "edges in every step, {hops} a layer"

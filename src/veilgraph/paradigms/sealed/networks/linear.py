@@ -15,7 +15,7 @@ from veilgraph.paradigms.sealed.networks.network import Suits
 class Linear(Decoupled):
     """softmax(P^K·X·W)."""
 
-    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=16.0, weight_decay=1e-3)
+    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=4.0, weight_decay=1e-3)
     words: ClassVar[str] = (
         "A linear model on rows that are propagated over all holders' edges together once, {hops} far"
     )

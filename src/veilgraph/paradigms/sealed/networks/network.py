@@ -82,6 +82,8 @@ class Network(ABC):
         groups = [[holder] for holder in holders] if context.plan.each and context.plan.hops else [holders]
         self.relations = [Propagation(machine, context, group) for group in groups]
         """What is propagated over: all holders' edges together, or each one's by themselves."""
+        self.watched: list[Wire] = []
+        """What was opened since its range was last tested: all that is not bounded by what was tested before."""
         self.columns: list[Wire] = []
         """Of every holder, [N, F_i], in the job's order."""
 
@@ -190,14 +192,16 @@ class Network(ABC):
         assert total is not None
         return total
 
-    def moved_back(self, error: Wire) -> Wire:
-        """What ``moved`` does to gradients: [N, d] → [N, R·d]."""
-        return joined([self.spread(relation, error, transposed=True) for relation in self.relations], 1)
+    def moved_back(self, error: Wire, *, narrow: bool = False) -> Wire:
+        """What ``moved`` does to gradients: [N, d] → [N, R·d]; ``narrow`` as in ``Propagation``."""
+        return joined([self.spread(each, error, transposed=True, narrow=narrow) for each in self.relations], 1)
 
-    def spread(self, relation: Propagation, *columns: Wire, transposed: bool = False) -> Wire:
-        """P_r^K·B of columns side by side, or with Pᵀ."""
+    def spread(self, relation: Propagation, *columns: Wire, transposed: bool = False, narrow: bool = False) -> Wire:
+        """P_r^K·B of columns side by side, or with Pᵀ; ``narrow`` as in ``Propagation``, else it is watched."""
         plan = self.context.plan
-        return relation(columns, plan.hops, plan.teleport, transposed=transposed)
+        found = relation(columns, plan.hops, plan.teleport, transposed=transposed, narrow=narrow)
+        self.watched.extend([] if narrow else [found])
+        return found
 
     def glorot(self, bits: int) -> list[Tensor]:
         """Initial weights, which are public: int64."""
@@ -227,8 +231,9 @@ class Network(ABC):
         return self.opened(self.machine.product(matmul, left, weight))
 
     def opened(self, summands: Summands) -> Wire:
-        """With ``BITS``."""
-        return self.machine.open(summands, summands.bits - BITS)
+        """With ``BITS``, and watched."""
+        self.watched.append(self.machine.open(summands, summands.bits - BITS))
+        return self.watched[-1]
 
     def from_columns(self, columns: Sequence[Wire], weight: Wire) -> Wire:
         """Σ_i X_i·W_i over the holders' columns: [N, d]."""
