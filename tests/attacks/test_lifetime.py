@@ -112,7 +112,7 @@ def one_release(
         turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64, generator=drawn))
     lasting = None
     if ledger:
-        lasting = Lasting(Lifetime(folder / "ledger", "B", Budget(1.0, 1e-4), Marks(folder / "marks")), ids)
+        lasting = Lasting(Lifetime(folder / "ledger", "B", Budget(1.0, 1e-5), Marks(folder / "marks")), ids)
     store = PartyStore(folder / f"{repeat}")
     store.path.mkdir(parents=True, exist_ok=True)
     with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
@@ -162,7 +162,7 @@ def test_other_rows_of_the_same_nodes_end_at_the_first_release_beyond_the_total(
     with refused(BudgetSpent, key="limits.max_epsilon", value=1.0):
         next(asked)
     assert found(released, coins) < 0.75
-    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks"))
     assert ledger.total() == pytest.approx(1.0, rel=1e-8)
     assert ledger.total() <= 1.0 * (1 + 1e-12)
 
@@ -182,7 +182,7 @@ def test_separate_processes_end_at_the_first_release_beyond_the_total(
     (one,) = given.iterdir()
     assert refusals == times - 1
     assert found([torch.from_numpy(np.load(one))], coins) < 0.75
-    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks"))
     assert ledger.total() == pytest.approx(1.0, rel=1e-8)
     assert ledger.total() <= 1.0 * (1 + 1e-12)
 
@@ -216,7 +216,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
 
     def release(folder: str) -> Tensor:
         ids = [f"c{node}" for node in range(graph.num_nodes)]
-        lasting = Lasting(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks")), ids)
+        lasting = Lasting(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks")), ids)
         store = PartyStore(tmp_path / folder)
         store.path.mkdir(exist_ok=True)
         with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
@@ -253,7 +253,7 @@ def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, 
     assert taken[0] == 10
     assert 10 <= taken[1] <= 20
     assert taken[3] == 0
-    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks"))
     with ledger.lines.held():
         paid = [len(ledger.lines.cohort(entry.cohort)) for entry in ledger.lines.entries]
     assert paid == [graph.common, *taken[:3]], "whoever is released anew has paid, and nobody else"
@@ -276,7 +276,7 @@ def test_processes_that_are_killed_have_paid_for_all_that_they_sent(
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             sent |= {line.decode().strip() for line in first.splitlines() + said.read().splitlines() if len(line) >= 32}
-    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-4), Marks(tmp_path / "marks"))
+    ledger = Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks"))
     with ledger.lines.held():
         paid = [entry.content for entry in ledger.lines.entries]
     assert len(sent) >= kills // 2
@@ -297,7 +297,7 @@ def endless(
         keys = np.arange(graph.common, dtype=np.uint64)
         ids = [f"c{node}" for node in range(graph.num_nodes)]
         for repeat in itertools.count(first):
-            lifetime = Lifetime(folder / "ledger", "B", Budget(1.0, 1e-4), Marks(folder / "marks"))
+            lifetime = Lifetime(folder / "ledger", "B", Budget(1.0, 1e-5), Marks(folder / "marks"))
             if named:
                 keys = lifetime.each_key(ids)[: graph.common]
             drawn = torch.Generator().manual_seed(repeat)  # else every process would turn rows as the one before

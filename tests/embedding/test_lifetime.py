@@ -322,7 +322,7 @@ def test_jobs_and_embeddings_pay_from_one_total_by_the_ids(party: Path, tmp_path
     costly = GaussianEvent(2.0, "replacement", "node")
     ledger.charge(costly, "embeddings", 1, ledger.keys(["somebody else"]), delta=1e-4, run="0" * 64, job="job")
     released(job(party), tmp_path / "first")
-    before = ledger.total_with(costly, 1, 1e-4)
+    before = ledger.total_with(costly, 1)
     with refused(BudgetSpent, code="lifetime"):
         ledger.charge(costly, "embeddings", 1, ledger.keys(["c3"]), delta=1e-4, run="0" * 64, job="job")
     assert before > 5.0
@@ -351,7 +351,10 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
     with refused(ConfigError, key="limits.max_delta", value=1e-6):
         released(job(party), tmp_path / "run", source=never)
     released(job(party, {"delta": 1e-7}), tmp_path / "allowed")
-    assert ledger_of(party).delta == 1e-7
+    assert ledger_of(party).delta == 1e-6, "the party's own"
+    limited(party, leakage=[], max_epsilon=4.0, max_delta=1 / NODES)
+    with refused(ConfigError, key="limits.max_delta", value=1 / NODES):
+        released(job(party), tmp_path / "many", source=never)
     limited(party, leakage=["output-embeddings"])
     quick = parse_embed_job({**job(party, "plain").model_dump(), "method": {"name": "plain", **QUICK, "epochs": 1}})
     veilgraph.embed(quick, out=tmp_path / "plain")

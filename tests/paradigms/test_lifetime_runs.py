@@ -90,6 +90,31 @@ def test_other_jobs_of_the_same_tables_are_given_the_same_release(
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
 
 
+@pytest.mark.parametrize("delta", [5e-324, 1e-300])
+def test_a_job_with_a_delta_of_its_own_choice_leaves_the_next_job_its_budget(tmp_path: Path, delta: float) -> None:
+    """The least δ of any job was that of all, so that this job refused all jobs after it, for ever."""
+    settings = job(tmp_path / "data", 1.01)
+    cheap = {"name": "cheap", "privacy.epsilon_total": 0.02, "privacy.delta": delta, "train.epochs": 1}
+    train(with_overrides(settings, cheap), tmp_path / "cheap")
+    assert 0 < ledger(settings).total() < 0.01
+    train(settings, tmp_path / "honest")
+    assert ledger(settings).total() == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_delta_of_the_party_that_protects_none_of_its_nodes_is_refused(tmp_path: Path) -> None:
+    settings = job(tmp_path / "data", 8.0)
+    path = tmp_path / "data" / OTHER / "party.yaml"
+    said = yaml.safe_load(path.read_text())
+    nodes = len((path.parent / "nodes.csv").read_text().splitlines()) - 1
+    for delta, fits in ((1 / nodes, False), (1 / (nodes + 1), True)):
+        path.write_text(yaml.safe_dump(said | {"limits": {**said["limits"], "max_delta": delta}}))
+        if fits:
+            train(settings, tmp_path / "fits")
+        else:
+            with refused(ConfigError, code="refused", party=OTHER):
+                train(settings, tmp_path / "refused")
+
+
 def test_what_has_noise_in_every_hop_is_sent_again_whole(tmp_path: Path) -> None:
     hops = {"unit": "edge", "aggregation": {"hops": 2, "dim": 4}}
     settings = job(tmp_path / "data", 1.0, **hops)

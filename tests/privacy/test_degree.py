@@ -13,8 +13,8 @@ from torch import Tensor
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.degree import MOST_NODES, bound_degrees, too_many_units
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.degree import MOST_NODES, bound_degrees, delta_of_too_many, too_many_units
+from veilgraph.privacy.settings import PrivacySettings, Unit
 
 NODES = 12
 Pair = frozenset[int]
@@ -158,8 +158,10 @@ def test_a_delta_is_of_all_that_its_epsilon_is_about(unit, delta, refuses):
         _is_refused(graph, unit, delta, refuses)
 
 
-def _is_refused(graph: PartyGraph, unit: str, delta: float | None, refuses: bool) -> None:
+def _is_refused(graph: PartyGraph, unit: Unit, delta: float | None, refuses: bool) -> None:
     said = {} if unit == "row" else {"aggregation": {}, **({} if unit == "edge" else {"degree_bound": 40})}
     settings = PrivacySettings.model_validate({"unit": unit, "delta": delta, "epsilon_total": 1, **said})
     assert bool(too_many_units(settings, graph)) == refuses
     assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)
+    if unit != "row" and delta is not None:
+        assert bool(delta_of_too_many(delta, unit, graph, "limits.max_delta")) == refuses

@@ -110,7 +110,16 @@ class Door:
                 value=delta,
             )
         limit = None if self.account is None else self.account.lifetime.budget
-        if limit is not None and math.isfinite(limit.epsilon) and delta > limit.delta:
+        if limit is None or math.isinf(limit.epsilon):
+            return
+        if limit.delta * nodes >= 1:
+            raise ConfigError(
+                f"limits.max_delta={limit.delta:g} with {nodes} nodes: it is 1/N or more, and protects none of them; "
+                f"set it well below {1 / nodes:.3g}",
+                key="limits.max_delta",
+                value=limit.delta,
+            )
+        if delta > limit.delta:
             raise ConfigError(
                 f"limits.max_delta={limit.delta:g} and the embeddings have δ={delta:g}: set method.delta to no more, "
                 "or raise the limit",

@@ -30,7 +30,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.settings import PrivacySettings, Unit
 
 MOST_NODES: Final = 1 << 31
 """Two node numbers must fit one int64."""
@@ -93,26 +93,31 @@ def _ranks(nodes: Tensor, num_nodes: int) -> Tensor:
 
 
 def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
-    """Why δ is no δ of what a holder's ε is about, of which it has 1/δ or more; empty where it has fewer.
-
-    Rows are those of the common nodes (``protocol.limits.delta_too_large``); nodes are all of its table, for the
-    features of the others are in what it releases; an edge is a pair of nodes. How many pairs there are is known to
-    nobody else, and others could find it by jobs of other δ, to the last edge: they are counted in powers of two.
-
-    Args:
-        privacy: of the job.
-        graph: of a holder that releases.
-    """
+    """Return why a job's δ protects none of the units of a holder; rows are for ``limits.delta_too_large``."""
     if privacy is None or privacy.unit == "row" or privacy.noise_multiplier == 0:
         return ""
-    delta = privacy.delta_of(graph.common)
-    most = 2 * graph.num_edges if privacy.unit == "edge" else graph.num_nodes
-    if delta * most < 1 or (privacy.unit == "edge" and delta * _in_powers_of_two(graph.edge_index) < 1):
+    return delta_of_too_many(privacy.delta_of(graph.common), privacy.unit, graph, "privacy.delta")
+
+
+def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> str:
+    """Return why δ protects none of the units of a holder's ε; empty where it has fewer than 1/δ of them.
+
+    Edges are pairs of nodes. Their number is known to nobody else, and jobs of one δ after another would find it, to
+    the last edge: pairs are counted in powers of two.
+
+    Args:
+        delta: δ.
+        unit: of the ε.
+        graph: of a holder that releases; nodes that are not common count, since releases depend on their features.
+        key: the setting of δ.
+    """
+    most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
+    if delta * most < 1 or (unit == "edge" and delta * _in_powers_of_two(graph.edge_index) < 1):
         return ""
-    what = "pairs of nodes with an edge" if privacy.unit == "edge" else "nodes, with those that are not common,"
+    what = "pairs of nodes with an edge" if unit == "edge" else "nodes, with those that are not common,"
     return (
-        f"privacy.delta={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
-        "be published as it is within any ε; set privacy.delta well below that"
+        f"{key}={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
+        f"be published as it is within any ε; set {key} well below that"
     )
 
 

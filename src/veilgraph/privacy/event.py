@@ -69,6 +69,10 @@ class Event(ABC):
         """Sensitivity over standard deviation of so many releases together; 0 if the noise is not Gaussian."""
         return 0.0
 
+    def gaussian_bound(self, releases: int) -> float:
+        """Return μ of a Gaussian release that tells no less than so many releases; infinite where none is known."""
+        return self.mu(releases) or math.inf
+
     def losses(self) -> DpEvent:
         """One release for ``dp_accounting``, with its neighbours as the two that it compares."""
         raise NotImplementedError

@@ -32,6 +32,8 @@ _MOST_CELLS: Final = 2e4
 _NEWTON: Final = 4
 _LARGEST_LOSS: Final = 700.0
 """e to the power of more is beyond every float."""
+_MOST_COUNTS: Final = 256
+"""More numbers of sampled terms are told apart in groups only: time and memory grow with them."""
 _FAR: Final = 60.0
 """Standard deviations beyond which nothing is looked for."""
 
@@ -150,12 +152,19 @@ def interval_of(deviation: float, rate: float, removed: int, inserted: int, fine
 def _counts(terms: int, rate: float) -> tuple[Values, Values]:
     """How many may be sampled, and with which logarithms of probabilities.
 
-    Numbers of a probability below TAIL² are left out, which is less than what ``_proper`` adds.
+    Numbers of a probability below TAIL² are left out, which is less than what ``_proper`` adds. Groups of numbers
+    count as their largest: the further both sums move, the easier they are to tell apart.
     """
-    j = np.arange(terms + 1, dtype=np.float64)
+    unlikely = -2 * math.log(TAIL)
+    mean, reach = terms * rate, math.sqrt(2 * unlikely * terms * rate * (1 - rate)) + unlikely  # Bernstein's inequality
+    j = np.arange(max(0, math.floor(mean - reach)), min(terms, math.ceil(mean + reach)) + 1, dtype=np.float64)
     logs = binom.logpmf(j, terms, rate)
-    kept = logs > 2 * math.log(TAIL)
-    return j[kept], logs[kept]
+    kept = logs > -unlikely
+    j, logs = j[kept], logs[kept]
+    if len(j) <= _MOST_COUNTS:
+        return j, logs
+    first = np.arange(0, len(j), math.ceil(len(j) / _MOST_COUNTS))
+    return np.maximum.reduceat(j, first), np.logaddexp.reduceat(logs, first)
 
 
 def _crossing(above: object, low: float, high: float, wanted: float) -> float:

@@ -103,6 +103,11 @@ class SampledEvent(Event):
         return self.terms - 1 if self.neighbours == "zero-out" else 2 * self.terms - 1
 
     @override
+    def gaussian_bound(self, releases: int) -> float:
+        """See ``Event.gaussian_bound``: P°(x > r) − α·Q°(x > r) is largest where every term is drawn."""
+        return math.sqrt(releases) * (self.removed + self.inserted) / self.noise_multiplier
+
+    @override
     def interval(self, finest: float) -> float:
         from veilgraph.privacy.mixture import interval_of  # noqa: PLC0415 - loads dp_accounting
 

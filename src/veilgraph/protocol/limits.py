@@ -41,8 +41,8 @@ class LimitSettings(Settings):
         1e-4,
         gt=0,
         lt=1,
-        description="largest accepted δ of that ε, which is at the least δ of any job so far; every holder refuses a "
-        "job whose δ is 1/N or more, of N nodes",
+        description="δ of that total, whatever the δ of jobs: one that is larger is refused, and one that is less "
+        "changes no total. Below 1/N, of N nodes or, with unit edge, of N pairs with an edge",
     )
     epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = Field(
         None,

@@ -110,14 +110,14 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
         ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
         ``about``: what the ledger's total is about, where the job's releases are about something else; else None.
     """
-    event, releases, delta = _foreseen(job, party, nodes)
+    event, releases = _foreseen(job, party, nodes)
     if releases == 0:
         return {"total": _finite(ledger.total()), "jobs": None, "about": None}
     if event is None:
         return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0, "about": None}
 
     def total(jobs: int) -> float:
-        return ledger.total_with(event, releases, delta, jobs)
+        return ledger.total_with(event, releases, jobs)
 
     jobs = None
     if math.isfinite(ledger.budget.epsilon):
@@ -152,22 +152,21 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
     )
 
 
-def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int, float | None]:
-    """What each release does, how many there are, and at which δ."""
+def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int]:
+    """What each release does, and how many there are."""
     if job.training_plan is not None:
-        plan = job.training_plan
-        return plan.event, plan.steps, plan.settings.delta
+        return job.training_plan.event, job.training_plan.steps
     if job.label_privacy is not None:
         if party not in job.perturbing:
-            return None, 0, None
-        return LocalEvent(job.label_privacy.epsilon, "label"), 1, None
+            return None, 0
+        return LocalEvent(job.label_privacy.epsilon, "label"), 1
     planned = paradigm_of(job).plan(job, party, nodes)
     if planned is not None:
-        return planned.event, planned.releases, planned.delta
+        return planned.event, planned.releases
     cost = largest_epsilon(job, party, nodes)
     if cost == 0:
-        return None, 0, None
-    return (LocalEvent(cost) if math.isfinite(cost) else None), 1, None
+        return None, 0
+    return (LocalEvent(cost) if math.isfinite(cost) else None), 1
 
 
 def _sentence(facts: Record) -> str:

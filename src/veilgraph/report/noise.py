@@ -113,7 +113,7 @@ def horizon_note(job: JobSettings, totals: Sequence[float], nodes: int | None, h
     """
     plans = [] if job.privacy is None or horizon == Horizon() else plans_of(job, nodes).values()
     needed = [
-        costs.epsilon(costs.price(of.event, horizon.releases(of)), of.delta)
+        costs.epsilon(costs.price(of.event, horizon.releases(of), of.delta), of.delta)
         for of in plans
         if of.releases and of.event is not None
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from contextlib import closing
 from typing import Final
@@ -13,7 +14,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.degree import too_many_units
+from veilgraph.privacy.degree import delta_of_too_many, too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import degree_rule, delta_too_large
 from veilgraph.protocol.organisation import Aligned
@@ -118,7 +119,17 @@ def _refuses(part: Part, aligned: Aligned) -> str:
     if aligned.refuses or graph is None:
         return aligned.refuses
     units = too_many_units(job.privacy, graph) if part.party in job.noising else ""
-    return delta_too_large(job, graph.common) or units or _breaks_own_rule(part, graph)
+    return (
+        delta_too_large(job, graph.common) or units or _breaks_own_delta(part, graph) or _breaks_own_rule(part, graph)
+    )
+
+
+def _breaks_own_delta(part: Part, graph: PartyGraph) -> str:
+    """Return why the party's own δ, at which its budget for life is, protects none of its units; empty if it does."""
+    if part.lifetime is None or math.isinf(part.lifetime.budget.epsilon):
+        return ""
+    budget = part.lifetime.budget
+    return delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
 
 
 def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:

@@ -186,7 +186,7 @@ def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Pat
     with publisher(settings, tmp_path / "run-1", account) as of:
         assert of.refusal() == "", "its rounds are paid for, and no prediction costs anything"
     assert life.total() == pytest.approx(once)
-    assert life.total_with(plan.event, plan.steps, 1e-5, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
+    assert life.total_with(plan.event, plan.steps, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
 
 
 def test_a_session_that_goes_on_pays_for_life_for_what_it_has_left(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_every_node_s_total_is_that_of_its_own_releases(charges, delta):
     costs = Costs()
     mine: dict[int, list[Event]] = {node: [] for node in range(13)}
     for nodes, event, count in charges:
-        costs.add(keys(nodes), price(event, count))
+        costs.add(keys(nodes), price(event, count, delta))
         for node in nodes:
             mine[node] += [event] * count
     totals = {node: total(events, delta) for node, events in mine.items()}
@@ -45,7 +45,7 @@ def total(events, delta):
 def test_it_is_never_less_than_what_the_accountant_finds_for_releases_that_were_chosen_before():
     cases: list[dict[Event, int]] = [{EVENTS[0]: 5}, {EVENTS[2]: 2}, {EVENTS[0]: 2, LaplaceEvent(2.0): 3}]
     for counts in cases:
-        spent = Price(*map(sum, zip(*(price(event, count) for event, count in counts.items()), strict=True)))
+        spent = Price(*map(sum, zip(*(price(event, count, 1e-5) for event, count in counts.items()), strict=True)))
         found, known = epsilon(spent, 1e-5), accountant.total(counts, 1e-5)
         assert found >= known * (1 - 1e-9)
         if all(event.mu(1) for event in counts):
@@ -67,11 +67,11 @@ def test_what_everybody_pays_each_node_has_paid_whenever_it_comes(charges, of_al
     mine: dict[int, list[Event]] = {node: [] for node in range(13)}
     for turn in range(max(len(charges), len(of_all))):
         for nodes, event, count in charges[turn : turn + 1]:
-            costs.add(keys(nodes), price(event, count))
+            costs.add(keys(nodes), price(event, count, delta))
             for node in nodes:
                 mine[node] += [event] * count
         for event, count in of_all[turn : turn + 1]:
-            costs.add(EVERYBODY, price(event, count))
+            costs.add(EVERYBODY, price(event, count, delta))
             common += [event] * count
     totals = {node: total(events + common, delta) for node, events in mine.items()}
     most = max([*totals.values(), total(common, delta)])
@@ -80,7 +80,7 @@ def test_what_everybody_pays_each_node_has_paid_whenever_it_comes(charges, of_al
     for node, wanted in totals.items():
         assert costs.most(delta, keys([node])) == pytest.approx(wanted, rel=1e-9)
     more = max(total([*events, *common, EVENTS[0]], delta) for events in [*mine.values(), []])
-    assert costs.most(delta, EVERYBODY, price(EVENTS[0], 1)) == pytest.approx(more, rel=1e-9)
+    assert costs.most(delta, EVERYBODY, price(EVENTS[0], 1, delta)) == pytest.approx(more, rel=1e-9)
     assert costs.nodes == sum(bool(events) for events in mine.values())
 
 

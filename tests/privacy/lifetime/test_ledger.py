@@ -21,6 +21,7 @@ from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEve
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import About, Budget
+from veilgraph.privacy.sampled_event import SampledEvent
 
 EDGE = GaussianEvent(5.0, "replacement", "edge")
 NODE = GaussianEvent(5.0, "replacement", "node")
@@ -32,27 +33,27 @@ def folder(tmp_path):
 
 
 def budget_for(releases, delta=1e-5, event=EVENT, **more):
-    return Budget(accountant.total({event: releases}, delta), 1e-4, **more)
+    return Budget(accountant.total({event: releases}, delta), delta, **more)
 
 
 @pytest.mark.parametrize("releases", [1, 3, 7])
 def test_the_first_release_beyond_the_total_is_refused_and_the_one_before_is_not(folder, releases):
     opened = ledger(folder, budget_for(releases))
     for left in range(releases, 0, -1):
-        assert opened.room(EVENT, opened.keys(NODES), 1e-5) == left
+        assert opened.room(EVENT, opened.keys(NODES)) == left
         charge(opened)
     assert opened.total() == pytest.approx(opened.budget.epsilon, rel=1e-12)
     with refused(BudgetSpent, code="lifetime"):
         charge(opened)
     assert count_of(opened) == releases
-    assert opened.room(EVENT, opened.keys(NODES), 1e-5) == 0
+    assert opened.room(EVENT, opened.keys(NODES)) == 0
     charge(opened, GaussianEvent(1e9))  # what costs nearly nothing is no more than rounding
 
 
 def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
     for epsilon in (0.1, 1.0, 4.0, 16.0):
         event = GaussianEvent(Gaussian.for_total(epsilon, 1e-5, 1, 1.0))
-        opened = ledger(folder / str(epsilon), Budget(epsilon, 1e-4))
+        opened = ledger(folder / str(epsilon), Budget(epsilon, 1e-5))
         charge(opened, event)
         with pytest.raises(BudgetSpent):
             charge(opened, event)
@@ -64,7 +65,7 @@ def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
             st.sets(st.sampled_from(NODES[:6]), min_size=1),
             st.sampled_from([EVENT, GaussianEvent(9.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(8.0)]),
             st.integers(1, 3),
-            st.sampled_from([1e-5, 1e-7, None]),
+            st.sampled_from([1e-5, 1e-300, None]),
         ),
         max_size=8,
     )
@@ -72,18 +73,17 @@ def test_a_calibrated_release_fits_its_budget_exactly_once(folder):
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_no_node_is_ever_beyond_the_budget_and_nothing_that_fits_is_refused(tmp_path_factory, charges):
     folder, limit = tmp_path_factory.mktemp("ledgers") / "ledger", 2.0
-    opened, least = ledger(folder, Budget(limit, 1e-4, "row", "zero-out")), 1e-4
+    opened = ledger(folder, Budget(limit, 1e-4, "row", "zero-out"))
     paid: dict[str, Counter[Event]] = {node: Counter() for node in NODES}
     for nodes, event, count, delta in charges:
         tried = {node: paid[node] + (Counter({event: count}) if node in nodes else Counter()) for node in NODES}
-        at = min(least, delta or math.inf)
-        if max(total(events, at) for events in tried.values()) <= limit:
+        if max(total(events, 1e-4) for events in tried.values()) <= limit:
             charge(opened, event, count, nodes, delta)
-            paid, least = tried, at
+            paid = tried
         else:
             with pytest.raises(BudgetSpent):
                 charge(opened, event, count, nodes, delta)
-    assert opened.total() == pytest.approx(max(total(events, least) for events in paid.values()), rel=1e-9)
+    assert opened.total() == pytest.approx(max(total(events, 1e-4) for events in paid.values()), rel=1e-9)
     assert ledger(folder, Budget(limit, 1e-4, "row", "zero-out")).total() == opened.total()
 
 
@@ -100,7 +100,7 @@ def test_nodes_that_no_release_depends_on_have_all_of_their_budget(folder):
     charge(opened, ids=NODES[10:])
     with pytest.raises(BudgetSpent):
         charge(opened, ids=NODES[9:11])
-    assert opened.room(EVENT, opened.keys(["somebody new"]), 1e-5) == 1
+    assert opened.room(EVENT, opened.keys(["somebody new"])) == 1
 
 
 def test_who_has_no_id_may_be_anybody(folder):
@@ -108,9 +108,9 @@ def test_who_has_no_id_may_be_anybody(folder):
     opened = ledger(folder, budget_for(3))
     charge(opened, ids=NODES[:5])
     charge(opened, keys=EVERYBODY)
-    assert opened.room(EVENT, opened.keys(NODES[:5]), 1e-5) == 1
-    assert opened.room(EVENT, EVERYBODY, 1e-5) == 1
-    assert opened.room(EVENT, opened.keys(["somebody new"]), 1e-5) == 2
+    assert opened.room(EVENT, opened.keys(NODES[:5])) == 1
+    assert opened.room(EVENT, EVERYBODY) == 1
+    assert opened.room(EVENT, opened.keys(["somebody new"])) == 2
     charge(opened, keys=EVERYBODY)
     for keys in (EVERYBODY, opened.keys(NODES[:1])):
         with pytest.raises(BudgetSpent):
@@ -121,17 +121,66 @@ def test_who_has_no_id_may_be_anybody(folder):
     assert opened.nodes == 6
 
 
-def test_the_least_delta_of_any_job_is_the_total_s(folder):
-    opened = ledger(folder, budget_for(2))
+SAMPLED = SampledEvent(1e3, 0.1, 11)
+CHEAP = [
+    (GaussianEvent(1e3), 1),
+    (GaussianEvent(1e300), 10**6),  # μ² is below every float
+    (LaplaceEvent(1e12), 1),
+    (LocalEvent(5e-324), 1),
+    (SAMPLED, 1),
+    (SampledEvent(1e12, 1.0, 2**31 - 1), 1),
+]
+
+
+@pytest.mark.parametrize("delta", [5e-324, 1e-300, 1e-5, 1 - 1e-16, None])
+@pytest.mark.parametrize(("event", "count"), CHEAP)
+def test_a_cheap_job_leaves_the_total_as_it_was_whatever_its_delta(folder, event, count, delta):
+    """At the least δ of any job the first of these refused every job after it, for ever."""
+    about = (event.unit, event.neighbours)
+    costly = GaussianEvent(0.75 * (1 + (event.neighbours == "replacement")), event.neighbours, event.unit)
+    budget = Budget(accountant.total({costly: 1}, 1e-4) + 0.05, 1e-4, *about)
+    opened = ledger(folder, budget)
+    charge(opened, event, count, delta=delta)
+    assert opened.total() < 0.05
+    charge(opened, costly, delta=1e-5)
+    assert ledger(folder, budget).total() == pytest.approx(budget.epsilon, abs=0.05)
+
+
+def test_many_cheap_sampled_jobs_use_up_no_more_of_delta_than_of_epsilon(folder):
+    """A twentieth of δ was taken by each, so that twenty refused every job after them."""
+    opened = ledger(folder, Budget(1.0, 1e-4, "node-edges", "zero-out"))
+    for _ in range(40):
+        charge(opened, SAMPLED)
+    assert opened.total() < 0.2
+    assert (opened.room(GaussianEvent(10.0, unit="node-edges"), opened.keys(NODES)) or 0) > 5
+
+
+def test_what_costs_everything_is_refused_and_leaves_nothing_behind(folder):
+    """Neither a line nor the list of who would have paid, with which refused jobs would fill the disk."""
+    opened = ledger(folder, Budget(8.0, 1e-4, "row", "zero-out"))
+    before = sorted(folder.rglob("*"))
+    for event in (GaussianEvent(5e-324), GaussianEvent(1e-200), LaplaceEvent(5e-324), LaplaceEvent(1e-308)):
+        for count in (1, 10**18):
+            with refused(BudgetSpent, code="lifetime"):
+                charge(opened, event, count)
+    assert sorted(folder.rglob("*")) == before
     charge(opened)
-    assert opened.delta == 1e-5
-    with pytest.raises(BudgetSpent):
-        charge(opened, delta=1e-6)
-    assert opened.delta == 1e-5
-    charge(opened)
-    loose = ledger(folder.with_name("loose"), Budget(100.0, 1e-7))
-    charge(loose, delta=1e-3)
-    assert loose.delta == 1e-7
+
+
+def test_a_ledger_of_jobs_without_number_still_opens_and_pays(folder):
+    """A holder without a limit takes what costs everything: that is its total, and nothing fails."""
+    opened = ledger(folder)
+    for event in (GaussianEvent(5e-324), LaplaceEvent(5e-324), LocalEvent(1e308), SampledEvent(1e-3, 1.0, 2**31)):
+        charge(opened, event, 10**18, delta=5e-324)
+    assert ledger(folder).total() == math.inf
+    assert ledger(folder).total_with(SAMPLED, 10**18, 1000) == math.inf
+
+
+def test_another_delta_of_the_party_is_that_of_the_whole_total(folder):
+    opened = ledger(folder)
+    charge(opened, delta=None)
+    for delta in (1e-4, 1e-9):
+        assert ledger(folder, Budget(delta=delta)).total() == accountant.total({EVENT: 1}, delta)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +221,7 @@ def test_the_first_release_says_what_the_total_is_about_and_what_was_released_be
     assert limited.total() == math.inf
     with pytest.raises(BudgetSpent):
         charge(limited, EDGE)
-    assert limited.room(EDGE, limited.keys(NODES), 1e-5) == 0
+    assert limited.room(EDGE, limited.keys(NODES)) == 0
     rows = ledger(folder, Budget(50.0, 1e-4, "row", "zero-out"))
     charge(rows, EVENT)
     assert rows.total() < 50

@@ -15,7 +15,7 @@ from veilgraph.privacy.lifetime.ledger import Budget
 from veilgraph.privacy.lifetime.sent import SentRows
 
 EVENT = GaussianEvent(2.0)
-ONE = Budget(accountant.total({EVENT: 1}, 1e-5), 1e-4)
+ONE = Budget(accountant.total({EVENT: 1}, 1e-5), 1e-5)
 
 
 class Holder:
@@ -82,7 +82,7 @@ def test_what_has_changed_is_released_anew_and_paid_for_by_its_own_nodes(holder)
         holder.sent()
     holder.rows[4] -= 1e-12
     roomy = Holder.__new__(Holder)
-    roomy.__dict__ |= holder.__dict__ | {"lifetime": ledger(holder.lifetime.lines.folder, Budget(50.0, 1e-4))}
+    roomy.__dict__ |= holder.__dict__ | {"lifetime": ledger(holder.lifetime.lines.folder, Budget(50.0, 1e-5))}
     roomy.rows[4] += 1
     second = roomy.sent()
     changed = (second != first).any(dim=1)
@@ -97,7 +97,7 @@ def test_what_has_changed_is_released_anew_and_paid_for_by_its_own_nodes(holder)
 
 def test_where_all_pay_no_row_stays_that_would_show_where_an_edge_changed(tmp_path):
     torch.manual_seed(3)
-    holder = Holder(tmp_path / "ledger", Budget(50.0, 1e-4))
+    holder = Holder(tmp_path / "ledger", Budget(50.0, 1e-5))
     first = holder.sent(whole=True)
     assert torch.equal(holder.sent(whole=True), first)
     holder.rows[4] += 1e-12
@@ -179,7 +179,7 @@ def test_what_cannot_be_kept_is_one_clear_error_and_is_neither_sent_nor_paid_for
 @pytest.fixture
 def nameless(tmp_path):
     torch.manual_seed(3)
-    return Holder(tmp_path / "ledger", Budget(50.0, 1e-4), whole=True)
+    return Holder(tmp_path / "ledger", Budget(50.0, 1e-5), whole=True)
 
 
 def test_rows_without_names_are_the_same_as_a_whole_or_all_are_new(nameless):
@@ -208,8 +208,8 @@ def test_of_rows_without_names_others_than_before_are_all_new(nameless, count):
 
 def test_a_budget_that_is_spent_by_one_node_has_no_room_for_the_nameless(nameless):
     price = accountant.total({EVENT: 1}, 1e-5)
-    nameless.lifetime = ledger(nameless.lifetime.lines.folder, Budget(price, 1e-4))
-    named = Holder(nameless.lifetime.lines.folder, Budget(price, 1e-4), ids=NODES[:20])
+    nameless.lifetime = ledger(nameless.lifetime.lines.folder, Budget(price, 1e-5))
+    named = Holder(nameless.lifetime.lines.folder, Budget(price, 1e-5), ids=NODES[:20])
     named.rows = named.rows[:20]
     named.sent()
     assert not nameless.of().fits("embeddings", nameless.rows, EVENT, "gaussian")

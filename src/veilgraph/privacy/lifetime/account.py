@@ -1,4 +1,4 @@
-"""A lifetime ledger as one job at one party uses it: whose data they are, and at which δ."""
+"""A lifetime ledger as one job at one party uses it: the nodes that pay, and the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Account:
     Attributes:
         lifetime: the party's.
         keys: of all nodes in the party's data; everybody where nobody tells them apart.
-        delta: δ of the job; None where every ε is pure.
+        delta: δ of the job, for the record; None where every ε is pure.
         run: SHA-256 of the job's settings.
         job: its name.
     """
@@ -42,8 +42,8 @@ class Account:
 
     def has_room(self, event: Event, count: int) -> bool:
         """Whether the budget allows so many more releases of all nodes, composed as one training's rounds are."""
-        return self.lifetime.has_room(event, count, self.keys, self.delta)
+        return self.lifetime.has_room(event, count, self.keys)
 
     def room(self, event: Event) -> int | None:
         """How many more releases of all nodes the budget allows; None without a budget."""
-        return self.lifetime.room(event, self.keys, self.delta)
+        return self.lifetime.room(event, self.keys)

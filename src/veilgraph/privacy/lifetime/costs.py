@@ -6,10 +6,14 @@ Thakurta 2022; Koskela, Tobaben & Honkela 2023). Pure ε add up under a filter a
 2016). Both together, interleaved in any order: the loss of the pure ones is never above the sum Σε of theirs, so the
 Gaussian curve at ε - Σε bounds δ at ε. What a job composes numerically from loss distributions is not known to hold for
 choices that depend on outcomes. So of a Laplace release its pure ε counts. So many sampled releases, which have none,
-count as what they are no harder to tell apart than (``stand_in``): one that shows all with a probability of a
-twentieth of the job's δ, and is a Gaussian release else. Where none shows all, the rest is as above, and any of them
-does with a probability of at most the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) +
-Σε.
+count as what they are no harder to tell apart than (``stand_in``): one that shows all with a probability φ, and is a
+Gaussian release else. Where none shows all, the rest is as above, and any of them does with a probability of at most
+the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) + Σε.
+
+δ is the party's own. No number that a job or a peer chooses is the δ of a total, or a part of it: a job with a δ of
+its own choice would else make all jobs before it dearer, for ever. φ is a ten-thousandth of the party's δ. Sampled
+releases that cost less than that as Gaussian releases without any φ are charged as these, so that many cheap jobs use
+up no more of δ than of ε.
 
 A release about which nodes do not say the same is charged to those alone whose data it depends on. Of data whose nodes
 nobody told apart it is charged to everybody: each node there may be any node of any other release.
@@ -51,26 +55,37 @@ class Price(NamedTuple):
 
 
 NOTHING: Final = Price(0.0, 0.0)
-_SHARE: Final = 1 / 20
-"""Of a job's δ, that what stands in for its sampled releases shows all: so many such jobs less one are in a total."""
+_SHARES: Final = (1e-4, 1e-2)
+"""Shares of δ for one job's φ; the larger where the smaller is below what numerical accounting resolves."""
 
 
-def price(event: Event, count: int, delta: float | None = None) -> Price:
-    """What so many releases with that event cost a node that they depend on; δ is that of the job, if it has one."""
+def price(event: Event, count: int, delta: float) -> Price:
+    """Return what releases cost a node that they depend on, whatever the δ of their job.
+
+    Args:
+        event: of each release.
+        count: of releases.
+        delta: δ of the party's total.
+    """
     mu = event.mu(1)
     if mu:
         return Price(mu * mu * count, 0.0)
-    if math.isfinite(event.epsilon) or not event.is_numeric or delta is None:
+    if math.isfinite(event.epsilon) or not event.is_numeric:
         return Price(0.0, event.epsilon * count)
-    return _stand_in(event, count, delta * _SHARE)
+    return _stand_in(event, count, delta)
 
 
-@lru_cache(maxsize=64)
-def _stand_in(event: Event, count: int, failure: float) -> Price:
-    composed = accountant.composed(0.0, [(event, count)])
-    if composed is None:
-        return Price(0.0, math.inf)
-    return Price(stand_in(composed, failure) ** 2, 0.0, failure)
+@lru_cache(maxsize=1024)
+def _stand_in(event: Event, count: int, delta: float) -> Price:
+    whole = event.gaussian_bound(count)
+    cheapest = Price(whole * whole, 0.0)
+    if cheapest.squares <= _SHARES[0] or (composed := accountant.composed(0.0, [(event, count)])) is None:
+        return cheapest
+    for share in _SHARES:
+        mu = stand_in(composed, share * delta)
+        if mu * mu + share < cheapest.squares:  # a share of δ weighs as much as that share of μ² = 1
+            return Price(mu * mu, 0.0, share * delta)
+    return cheapest
 
 
 def epsilon(of: Price, delta: float) -> float:

@@ -2,7 +2,7 @@
 
 A release is paid for before it is made, as in the ledger of a run, and here by every node whose data it depends on. The
 budget is one (ε, δ) about one unit and relation, over all jobs and predictions that the party ever takes part in. δ is
-the least of any job that was paid for, and never above the party's own: each job's fits its number of nodes.
+the party's own (``limits.max_delta``). The δ of a job is recorded and changes no total.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Budget:
 
     Attributes:
         epsilon: the total ε; infinite for none.
-        delta: the largest δ of it.
+        delta: δ of that total.
         unit: what it is about; None: what the first release is about.
         neighbours: the relation; None as well.
     """
@@ -75,7 +75,6 @@ class _Read:
 
     costs: Costs = field(default_factory=Costs)
     lines: int = 0
-    delta: float = math.inf
     first: About | None = None
     events: set[Event] = field(default_factory=set)
     paid: set[tuple[str, str, str]] = field(default_factory=set)
@@ -151,7 +150,7 @@ class Lifetime:
             channel: what is released to whom.
             count: how many, at least 1.
             keys: of the nodes whose data they depend on.
-            delta: δ of the job; None where every ε is pure.
+            delta: δ of the job, for the record; None where every ε is pure.
             run: SHA-256 of the job's settings.
             job: its name.
             content: names the draw, where what came of it is kept: it is paid for once.
@@ -162,12 +161,11 @@ class Lifetime:
         """
         with self._lock, self._lines.held():
             self._look()
-            cohort = self._lines.keep_cohort(keys)
-            if content and (channel, content, cohort) in self._read.paid:
+            if content and (channel, content, _name(keys)) in self._read.paid:
                 return
-            if not self._fits(event, count, keys, delta):
+            if not self._fits(event, count, keys):
                 raise BudgetSpent(
-                    self._refusal(event, count, keys, delta, channel),
+                    self._refusal(event, count, keys, channel),
                     code="lifetime",
                     key="limits.max_epsilon",
                     value=self.budget.epsilon,
@@ -181,32 +179,32 @@ class Lifetime:
                     event=to_json(event),
                     count=count,
                     delta=delta,
-                    cohort=cohort,
+                    cohort=self._lines.keep_cohort(keys),  # not before: refused jobs must not fill the disk
                     content=content,
                 )
             )
             self._look()
 
-    def room(self, event: Event, keys: Keys, delta: float | None, most: int = accountant.MOST_RELEASES) -> int | None:
+    def room(self, event: Event, keys: Keys, most: int = accountant.MOST_RELEASES) -> int | None:
         """How many more such releases the budget allows, counted no further than ``most``; None without a budget."""
         if math.isinf(self.budget.epsilon):
             return None
         with self._lock, self._lines.held():
             self._look()
             low, step = 0, 1
-            while low < most and self._fits(event, min(low + step, most), keys, delta):
+            while low < most and self._fits(event, min(low + step, most), keys):
                 low, step = min(low + step, most), 2 * step
             high = min(low + step, most + 1)
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if self._fits(event, middle, keys, delta) else (low, middle)
+                low, high = (middle, high) if self._fits(event, middle, keys) else (low, middle)
             return low
 
-    def has_room(self, event: Event, count: int, keys: Keys, delta: float | None) -> bool:
+    def has_room(self, event: Event, count: int, keys: Keys) -> bool:
         """Whether the budget allows so many more releases, paid for together."""
         with self._lock, self._lines.held():
             self._look()
-            return self._fits(event, count, keys, delta)
+            return self._fits(event, count, keys)
 
     def booked(self, costs: Sequence[Event]) -> Event:
         """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
@@ -231,16 +229,15 @@ class Lifetime:
             self._look()
             return self._total(self.about)
 
-    def total_with(self, event: Event, count: int, delta: float | None, jobs: int = 1) -> float:
+    def total_with(self, event: Event, count: int, jobs: int = 1) -> float:
         """The total once every node has paid for so many more such jobs' releases; infinite as ``total``."""
         with self._lock, self._lines.held():
             self._look()
             about = self._about(event)
             if about is None or not about.bounds(event):
                 return math.inf
-            least = min(self.delta, delta or math.inf)
-            known = self._read.costs.most(least, None, price(event, count, delta).times(jobs))
-            return max(self._total(about, least), known)
+            known = self._read.costs.most(self.delta, None, price(event, count, self.delta).times(jobs))
+            return max(self._total(about), known)
 
     def fits(self, total: float) -> bool:
         """Whether the budget has room for such a total."""
@@ -254,7 +251,7 @@ class Lifetime:
     @property
     def delta(self) -> float:
         """δ of the total."""
-        return min(self.budget.delta, self._read.delta)
+        return self.budget.delta
 
     @property
     def about(self) -> About | None:
@@ -269,25 +266,25 @@ class Lifetime:
         neighbours = self.budget.neighbours or (None if first is None else first.neighbours)
         return None if unit is None or neighbours is None else About(unit, neighbours)
 
-    def _total(self, about: About | None, delta: float | None = None) -> float:
+    def _total(self, about: About | None) -> float:
         if about is not None and not all(about.bounds(event) for event in self._read.events):
             return math.inf
-        return self._read.costs.most(min(self.delta, delta or math.inf))
+        return self._read.costs.most(self.delta)
 
-    def _fits(self, event: Event, count: int, keys: Keys, delta: float | None) -> bool:
-        return self.fits(self._total_with(event, count, keys, delta))
+    def _fits(self, event: Event, count: int, keys: Keys) -> bool:
+        return self.fits(self._total_with(event, count, keys))
 
-    def _total_with(self, event: Event, count: int, keys: Keys, delta: float | None) -> float:
+    def _total_with(self, event: Event, count: int, keys: Keys) -> float:
         if math.isinf(self.budget.epsilon):
             return 0.0
         about = self._about(event)
         if about is None or not about.bounds(event):
             return math.inf
-        least = min(self.delta, delta or math.inf)
-        return max(self._total(about, least), self._read.costs.most(least, keys, price(event, count, delta)))
+        known = self._read.costs.most(self.delta, keys, price(event, count, self.delta))
+        return max(self._total(about), known)
 
-    def _refusal(self, event: Event, count: int, keys: Keys, delta: float | None, channel: str) -> str:
-        total, before = self._total_with(event, count, keys, delta), self._total(self._about(event), delta)
+    def _refusal(self, event: Event, count: int, keys: Keys, channel: str) -> str:
+        total, before = self._total_with(event, count, keys), self._total(self._about(event))
         budget, about = self.budget.epsilon, self._about(event)
         if about is not None and math.isinf(total):
             other = next((each for each in (event, *self._read.events) if not about.bounds(each)), event)
@@ -300,7 +297,7 @@ class Lifetime:
             )
         return (
             f"{channel}: the release would take what was ever released of a node from a total ε of {before:.6g} to "
-            f"{total:.6g} (δ = {min(self.delta, delta or math.inf):g}; all jobs in {self.path}), over "
+            f"{total:.6g} (δ = {self.delta:g}; all jobs in {self.path}), over "
             f"limits.max_epsilon={budget:.6g}, and was not made; allow a larger total, or add more noise"
         )
 
@@ -309,12 +306,10 @@ class Lifetime:
         read = self._read
         for entry in self._lines.entries[read.lines :]:
             event, keys = entry.release, self._lines.cohort(entry.cohort)
-            read.costs.add(keys, price(event, entry.count, entry.delta))
+            read.costs.add(keys, price(event, entry.count, self.delta))
             read.events.add(event)
             if read.first is None:
                 read.first = About(event.unit, event.neighbours)
-            if entry.delta is not None:
-                read.delta = min(read.delta, entry.delta)
             if entry.content:
                 read.paid.add((entry.channel, entry.content, entry.cohort))
             read.lines += 1

@@ -186,7 +186,7 @@ class SentRows:
             keys = lifetime.lines.cohort(kept.batches[number]["cohort"])
             if not lifetime.has_paid(channel, kept.batches[number]["content"], keys):
                 owing.append(keys)
-        return not owing or lifetime.room(event, np.unique(np.concatenate(owing)), self._account.delta, 1) != 0
+        return not owing or lifetime.room(event, np.unique(np.concatenate(owing)), 1) != 0
 
     def _known(self, kept: _Kept, digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where each row's node is among those kept, and whether the row is sent again as it was."""
