@@ -33,7 +33,7 @@ DATASETS = {"cora": 2708, "pubmed": 19717}
 _WARM_UP, _RUNS = 3, 20
 _REPEATS = 5
 _LAST = {"train.select_by": "last"}
-_NOISE = {**_LAST, "privacy": {"noise_multiplier": 5.0, "schedule": "every-step"}}
+_NOISE = {**_LAST, "privacy": {"unit": "row", "noise_multiplier": 5.0, "schedule": "every-step"}}
 
 _EPOCHS = 100
 _HOPS = {"unit": "edge", "aggregation": {"hops": 2, "dim": 64}}
@@ -152,7 +152,8 @@ def section() -> list[str]:
     lines = [
         "## Differential privacy",
         "",
-        "The training step above with `privacy: {noise_multiplier: 5, schedule: every-step}`: embeddings and gradients "
+        "The training step above with `privacy: {unit: row, noise_multiplier: 5, schedule: every-step}`: embeddings "
+        "and gradients "
         "clipped, noised and paid for; without and with in turn.",
         "",
         "| data | without | with | with / without |",

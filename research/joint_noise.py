@@ -45,7 +45,7 @@ def job(dataset: str, holders: int, seed: int, colluding: int | None, epochs: in
             "data": {"dataset": dataset, "holders": holders + 1},
             "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
             "train": {"epochs": epochs},
-            "privacy": {**noise, **joint},
+            "privacy": {"unit": "row", **noise, **joint},
         }
     )
 
@@ -67,7 +67,7 @@ def every_step(
                 "head": {"logit_hops": 2},
             },
             "train": {"epochs": epochs, "select_by": "last", "patience": None, "learning_rate": 0.02},
-            "privacy": {"schedule": "every-step", "gradient_clip": 0.002, **noise, **joint},
+            "privacy": {"unit": "row", "schedule": "every-step", "gradient_clip": 0.002, **noise, **joint},
         }
     )
 

@@ -36,7 +36,7 @@ JOB = {
 NOISY = {
     **JOB,
     "model": {"dim": 4, "initial": {"method": "individual"}},
-    "privacy": {"schedule": "every-step", "mechanism": "logistic", "epsilon_total": 60.0, "delta": 1e-5},
+    "privacy": {"unit": "row", "schedule": "every-step", "mechanism": "logistic", "epsilon_total": 60.0, "delta": 1e-5},
 }
 SUITE = """
 from veilgraph.link.factory import LINKS
@@ -212,7 +212,7 @@ def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         ({"paradigm": "toy"}, "paradigm='toy': choose one of 'vertical', 'horizontal', 'node-dp'"),
         ({"data": {"dataset": "ring"}}, "data.dataset='ring': choose one of 'digits', 'synthetic'"),
         (
-            {"privacy": {"mechanism": "logistic", "epsilon_total": 1}},
+            {"privacy": {"unit": "row", "mechanism": "logistic", "epsilon_total": 1}},
             "privacy.mechanism='logistic': choose one of 'gaussian', 'james-stein', 'james-stein-plus', 'laplace'",
         ),
         ({"audit_limits": {"link-cosine": 0.9}}, "='link-cosine': choose one of 'link-similarity', 'link-supervised'"),

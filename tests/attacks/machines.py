@@ -31,7 +31,7 @@ JOB: dict[str, Any] = {
     "data": {"holders": list(HOLDERS), "label_holder": "A"},
     "model": {"dim": 4, "initial": {"method": "individual"}},
     "train": {"epochs": 2, "checkpoint_every": 1, "patience": None, "select_by": "last"},
-    "privacy": {"schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
+    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 8.0, "delta": 1e-4, "predictions": 5},
 }
 
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests import about
+
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from tests.deploy.asked import EDGES, NODES, PARTY, Asked, asked, job
@@ -102,7 +104,7 @@ def _as_it_is(_: Asked) -> None:
 
 
 def _rounds(bank: Asked) -> None:
-    bank.says(limits={"leakage": ["training-rows"], "max_epsilon": 1.0})
+    bank.says(limits={"leakage": ["training-rows"], **about.ROWS, "max_epsilon": 1.0})
 
 
 def _used_up(bank: Asked) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import pytest
 from torch import Tensor
 
-from tests import nightly
+from tests import about, nightly
 from tests.attacks.machines import HOST, JOB, PARTIES, Sites, made, never_released
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
@@ -42,7 +42,7 @@ DISCLOSURES, LEDGER, EVIDENCE = "disclosures.jsonl", "ledger.jsonl", "evidence.j
 def original(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     """After a training and a prediction; ``after train`` has what was there in between."""
     folder = tmp_path_factory.mktemp("sites")
-    sites = made(folder, {"leakage": [], "max_epsilon": 8.0})
+    sites = made(folder, {"leakage": [], **about.ROWS, "max_epsilon": 8.0})
     sites.session("train")
     shutil.copytree(sites.folder, folder / "after train")
     sites.session("predict")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 import veilgraph.run.ledgers
 import veilgraph.run.party
-from tests import nightly
+from tests import about, nightly
 from tests.attacks.machines import Sites, made
 from tests.chance import fixed_chance
 from tests.errors import refused
@@ -323,7 +323,7 @@ def endless(
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Sites:
     """After a training; ``before`` has what was there without it."""
     folder = tmp_path_factory.mktemp("machines")
-    sites = made(folder, {"leakage": [], "max_epsilon": 20.0})
+    sites = made(folder, {"leakage": [], **about.ROWS, "max_epsilon": 20.0})
     shutil.copytree(folder / "data", folder / "fresh")
     sites.session("train")
     shutil.copytree(sites.folder, folder / "trained")

@@ -106,7 +106,10 @@ def test_whatever_the_bits_the_precision_and_the_size(bits: int, dtype: torch.dt
     assert worst(entries(total, pieces[0].abs() < 2.0**-7 * size)) < NO_USE
 
 
-NOISED: Settings = {"privacy": {"schedule": "every-step", "noise_multiplier": 0.5}, "train": {"select_by": "last"}}
+NOISED: Settings = {
+    "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 0.5},
+    "train": {"select_by": "last"},
+}
 WEIGHED: Settings = {"model": {"combine": {"strategy": "regression"}}}
 """What is released is not added up as it is."""
 

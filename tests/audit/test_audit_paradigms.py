@@ -170,7 +170,7 @@ def test_predictions_from_changed_tables_do_not_shift_rows(parties: dict[str, Pa
 
 CANARIES: Settings = {
     "train": {"epochs": 3, "select_by": "last"},
-    "privacy": {"schedule": "every-step", "epsilon_total": 4.0, "canaries": 150},
+    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 4.0, "canaries": 150},
     "model": {"combine": {"masked": False}},
 }
 

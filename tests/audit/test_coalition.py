@@ -123,7 +123,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
     """C adds no noise. In the sum A's and B's hide that from the server; with them it sees C's rows as they are."""
     job = job_in(tmp_path / "data", initial={"method": "individual"})
     content = job.model_dump(mode="json") | {
-        "privacy": {"schedule": "every-step", "epsilon_total": 2.0, "canaries": 200},
+        "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 2.0, "canaries": 200},
         "train": {"epochs": 6, "patience": None, "select_by": "last"},
     }
     draw = NoisedPublisher.draw_release
@@ -206,7 +206,13 @@ def test_what_a_party_hid_is_noted_only_in_views(dealt: Path, tmp_path: Path) ->
 def test_in_every_step_the_label_holder_is_one_of_those_that_joint_noise_withstands(tmp_path: Path) -> None:
     job = job_in(tmp_path / "data", initial={"method": "individual"}, local={"model": "appnp"})
     content = job.model_dump(mode="json") | {
-        "privacy": {"schedule": "every-step", "epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
+        "privacy": {
+            "unit": "row",
+            "schedule": "every-step",
+            "epsilon_total": 4.0,
+            "canaries": 200,
+            "joint_noise": {"colluding": 1},
+        },
         "train": {"epochs": 2, "patience": None, "select_by": "last"},
     }
     run = train(parse_job(content), tmp_path / "run", record_views=True).path
@@ -229,7 +235,7 @@ def test_the_claim_of_joint_noise_is_against_so_many_friends_and_no_more(tmp_pat
     """Of three that publish one may help the server: canaries prove less than the ledger says. Of two, nothing."""
     job = job_in(tmp_path / "data", "ABCD", initial={"method": "individual"}, local={"model": "appnp"})
     content = job.model_dump(mode="json") | {
-        "privacy": {"epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
+        "privacy": {"unit": "row", "epsilon_total": 4.0, "canaries": 200, "joint_noise": {"colluding": 1}},
         "train": {"epochs": 2, "patience": None},
     }
     run = train(parse_job(content), tmp_path / "run", record_views=True).path

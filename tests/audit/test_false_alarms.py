@@ -58,7 +58,7 @@ _TRAINED: Content = {
 
 def private(schedule: str, canaries: int, within: str, **changes: Any) -> Content:
     found = {"schedule": schedule, "epsilon_total": 4.0, "delta": 1e-5, "canaries": canaries, "canaries_in": within}
-    return {"privacy": {**found, **changes}, "train": {"select_by": "last"}}
+    return {"privacy": {"unit": "row", **found, **changes}, "train": {"select_by": "last"}}
 
 
 MIX: Mapping[str, tuple[int, Content]] = {

@@ -68,7 +68,7 @@ def job_in(folder: Path, holders: int, nodes: int, model: Mapping[str, Any], **p
             "data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}, "label_holder": "A"},
             "model": {"dim": 8, "server": {"layers": 0}, "combine": {"masked": False}, **model},
             "train": {"epochs": 3, "patience": None, "select_by": "last", "checkpoint_every": 1},
-            "privacy": {"epsilon_total": 2.0, "delta": 1e-5, "canaries_in": "data", **privacy},
+            "privacy": {"unit": "row", "epsilon_total": 2.0, "delta": 1e-5, "canaries_in": "data", **privacy},
         }
     )
 
@@ -91,7 +91,7 @@ def inserted(unit: str, party: PartyId, count: int = 20, nodes: int = 300) -> tu
             "data": {"holders": 3, "label_holder": "A"},
             "model": model,
             "train": {"select_by": "last", "patience": None},
-            "privacy": {"schedule": schedule, **privacy},
+            "privacy": {"unit": "row", "schedule": schedule, **privacy},
         }
     )
     graph = next(graph for graph in graphs_of(["A", "B", "C"], nodes) if graph.party == party)

@@ -90,7 +90,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "data",
         model={"dim": 8, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 2}},
         train={"epochs": 60, "patience": None, "select_by": "last", "learning_rate": 1e-4},
-        privacy={"schedule": "every-step", "noise_multiplier": 1.0},
+        privacy={"unit": "row", "schedule": "every-step", "noise_multiplier": 1.0},
     )
     train(settings, folder / "run", record_views=True)
     return folder / "run"

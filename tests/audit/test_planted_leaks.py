@@ -49,7 +49,7 @@ NODES, SEED = 320, 3
 NOISY: Content = {
     "model": {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}},
     "train": {"epochs": 3, "select_by": "last"},
-    "privacy": {"schedule": "every-step", "noise_multiplier": 1.0, "clip": 0.2},
+    "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 1.0, "clip": 0.2},
 }
 FIXED: Content = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}
 HOPS: Content = {"hops": 2, "dim": 8}
@@ -62,10 +62,13 @@ JOBS: Mapping[str, tuple[int, Content]] = {
     "noisy, in the clear": (2, merge(cast(Any, NOISY), {"model": {"combine": {"masked": False}}})),
     "joint": (2, merge(cast(Any, NOISY), {"model": {"initial": {"method": "collaborative"}}})),
     "joint noise": (4, merge(cast(Any, NOISY), {"model": {"rounds": 2}, "privacy": {"joint_noise": {"colluding": 1}}})),
-    "once": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 2}}),
+    "once": (2, {"model": FIXED, "privacy": {"unit": "row", "epsilon_total": 4.0, "predictions": 2}}),
     "once, joint noise": (
         4,
-        {"model": FIXED, "privacy": {"epsilon_total": 4.0, "predictions": 1, "joint_noise": {"colluding": 1}}},
+        {
+            "model": FIXED,
+            "privacy": {"unit": "row", "epsilon_total": 4.0, "predictions": 1, "joint_noise": {"colluding": 1}},
+        },
     ),
     "once, in every hop": (2, {"model": FIXED, "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": HOPS}}),
     "once, own rows in the clear": (

@@ -63,7 +63,7 @@ def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
         tmp_path,
         "individual",
         train={"epochs": 2, "patience": None, "select_by": "last"},
-        privacy={"schedule": "every-step", "epsilon_total": 4.0},
+        privacy={"unit": "row", "schedule": "every-step", "epsilon_total": 4.0},
     )
     with pytest.raises(DataError, match="noise of its own"):
         trained_twin(RunDirectory.open(run))

@@ -21,7 +21,7 @@ name: private
 data: {dataset: synthetic}
 model: {dim: 8, initial: {method: individual}}
 train: {epochs: 4, patience: null, select_by: last, checkpoint_every: 2}
-privacy: {schedule: every-step, noise_multiplier: 5, epsilon_total: 3}
+privacy: {unit: row, schedule: every-step, noise_multiplier: 5, epsilon_total: 3}
 """
 
 
@@ -198,7 +198,7 @@ def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_
 
 
 def test_a_run_and_its_page_say_what_one_release_was_worth(tmp_path: Path) -> None:
-    once = ("model.local.model=appnp", "privacy={schedule: once, epsilon_total: 1.0e-4}")
+    once = ("model.local.model=appnp", "privacy={unit: row, schedule: once, epsilon_total: 1.0e-4}")
     path = tmp_path / "job.yaml"
     path.write_text(PRIVATE, encoding="utf-8")
     trained = veilgraph("train", path, "--out", tmp_path / "run", *(word for each in once for word in ("--set", each)))
@@ -242,10 +242,12 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = table_job(
         folder,
         {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}},
-        {"privacy": {"schedule": "once", "epsilon_total": 2.0, "delta": 1e-4}},
+        {"privacy": {"unit": "row", "schedule": "once", "epsilon_total": 2.0, "delta": 1e-4}},
     )
     party = folder / OTHER / "party.yaml"
-    party.write_text(party.read_text() + "limits: {max_epsilon: 4, leakage: []}\n")
+    party.write_text(
+        party.read_text() + "limits: {max_epsilon: 4, epsilon_unit: row, epsilon_neighbours: zero-out, leakage: []}\n"
+    )
     write_job(settings, folder / "job.yaml")
     return folder
 

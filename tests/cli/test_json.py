@@ -33,7 +33,7 @@ data: {dataset: synthetic}
 model: {dim: 4, initial: {method: individual}}
 train: {epochs: 2, patience: null, select_by: last, checkpoint_every: 1}
 """
-PRIVATE = JOB + "privacy: {schedule: every-step, noise_multiplier: 5, epsilon_total: 3}\n"
+PRIVATE = JOB + "privacy: {unit: row, schedule: every-step, noise_multiplier: 5, epsilon_total: 3}\n"
 LOCAL = """
 name: local
 paradigm: node-dp

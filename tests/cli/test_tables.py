@@ -43,7 +43,11 @@ def test_check_shows_a_party_file(tables: Path) -> None:
     assert "Party B" in both.stdout
     assert "is a valid job" in both.stdout
     assert "is refused" not in both.stdout
-    private = ("model.initial.method=individual", "model.local.model=appnp", "privacy={epsilon_total: 4, delta: 0.1}")
+    private = (
+        "model.initial.method=individual",
+        "model.local.model=appnp",
+        "privacy={unit: row, epsilon_total: 4, delta: 0.1}",
+    )
     doubted = veilgraph("check", tables / "job.yaml", *(word for change in private for word in ("--set", change)))
     assert "privacy.delta=0.1 is refused from 10 common nodes on (δ ≥ 1/N), and there may be " in doubted.stdout
 

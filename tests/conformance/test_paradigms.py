@@ -28,7 +28,7 @@ class TestVerticalWithNoise(ParadigmConformance):
     job: ClassVar[Mapping[str, Any]] = {
         **TestVertical.job,
         "model": {"dim": 4, "initial": {"method": "individual"}},
-        "privacy": {"schedule": "every-step", "noise_multiplier": 5.0, "delta": 1e-5},
+        "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 5.0, "delta": 1e-5},
     }
     is_repeatable = processes = False
 

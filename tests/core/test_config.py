@@ -304,7 +304,7 @@ ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 )
 def test_what_has_trained_weights_or_exact_degrees_is_not_released_once(model, says):
     with pytest.raises(ConfigError) as caught:
-        parse_job({"model": {**ONCE, **model}, "privacy": {"schedule": "once", "epsilon_total": 4}})
+        parse_job({"model": {**ONCE, **model}, "privacy": {"unit": "row", "schedule": "once", "epsilon_total": 4}})
     assert says in str(caught.value)
 
 
@@ -325,7 +325,7 @@ def test_what_has_trained_weights_or_exact_degrees_is_not_released_once(model, s
         ({"model": {"rounds": 3}, "paradigm": "horizontal"}, r"model\.rounds is not a setting"),
         ({"horizontal": {"dim": 3}}, "horizontal is not a setting"),
         (
-            {"model": ONCE, "privacy": {"schedule": "once", "epsilon_total": 4, "gradient_clip": 0.5}},
+            {"model": ONCE, "privacy": {"unit": "row", "schedule": "once", "epsilon_total": 4, "gradient_clip": 0.5}},
             "gradient_clip=0.5 is for schedule every-step",
         ),
     ],
@@ -367,7 +367,7 @@ def local(**changes):
             "train.class_weights=balanced needs the true labels' shares",
         ),
         (
-            local(privacy__epsilon_total=4),
+            local(privacy__epsilon_total=4, privacy__unit="row"),
             "privacy.unit='row' in a job of paradigm node-dp, where noise is on the lear",
         ),
         (on_edges(unit="node", degree_bound=3), "choose edge or node-edges (what others' nodes release has its ε in"),
@@ -495,3 +495,11 @@ def test_of_a_long_value_an_error_shows_the_beginning(change):
         parse_job(change)
     assert " characters)" in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon_total": 4}, {"epsilon_total": 4, "unit": None}])
+def test_a_job_with_privacy_names_what_its_epsilon_protects(privacy):
+    """The default was one published row, with which the record of a hub has 29 times the ε."""
+    content = {"model": ONCE, "privacy": {"schedule": "once", **privacy}}
+    with refused(ConfigError, key="privacy.unit"):
+        parse_job(content)

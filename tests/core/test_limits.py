@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests import about
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
@@ -134,7 +135,12 @@ def private(privacy: dict[str, Any], holders: int = 2, **model: Any) -> JobSetti
     base: dict[str, Any] = {"initial": {"method": "individual"}} | ({"local": {"model": "appnp"}} if once else {})
     train = {} if once else {"train": {"select_by": "last", "patience": None}}
     return parse_job(
-        {"data": {"holders": holders}, "model": base | model, "privacy": {"schedule": "every-step"} | privacy, **train}
+        {
+            "data": {"holders": holders},
+            "model": base | model,
+            "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
+            **train,
+        }
     )
 
 
@@ -153,13 +159,13 @@ def private(privacy: dict[str, Any], holders: int = 2, **model: Any) -> JobSetti
     ],
 )
 def test_an_infinite_epsilon_is_over_every_limit(settings: JobSettings, why: str) -> None:
-    assert refusal(LimitSettings(max_epsilon=1e9), settings, "A") == (
+    assert refusal(LimitSettings(max_epsilon=1e9, **about.ROWS), settings, "A") == (
         f"limits.max_epsilon=1e+09 and the job's total ε is infinite, for {why}"
     )
 
 
 def test_epsilon_may_reach_the_limit_and_no_more() -> None:
-    limits = LimitSettings(max_epsilon=8)
+    limits = LimitSettings(max_epsilon=8, **about.ROWS)
     assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.0) is None
     assert refusal(limits, private(EVERY_STEP), "B", epsilon=8.001) == (
         "limits.max_epsilon=8 and the job can cost B a total ε of 8.001: lower it or raise the limit"
@@ -174,7 +180,7 @@ NEVER_NOISED = {
 
 
 def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> None:
-    nothing = LimitSettings(leakage=(), max_rounds=2, max_epsilon=8)
+    nothing = LimitSettings(leakage=(), max_rounds=2, max_epsilon=8, **about.ROWS)
     for settings in (
         private(EVERY_STEP, rounds=2, combine={"masked": False}, server={"layers": 0}, head={"logit_hops": 1}),
         private(ONCE),
@@ -219,7 +225,7 @@ def test_one_release_reveals_nothing_of_the_label_holder(settings: JobSettings, 
     assert set(revelations(settings)) == (expected | {"single-embeddings"} if single else expected)
     nothing = LimitSettings(leakage=())
     assert refusal(nothing, settings, "A") is None
-    assert refusal(LimitSettings(leakage=(), max_epsilon=1e-9), settings, "A", epsilon=0.0) is None
+    assert refusal(LimitSettings(leakage=(), max_epsilon=1e-9, **about.ROWS), settings, "A", epsilon=0.0) is None
     reason = str(refusal(nothing, settings, "B"))
     assert "output-embeddings (privacy.schedule=once), combined-as-output (privacy.schedule=once)" in reason
     if single:
@@ -304,7 +310,7 @@ def test_layers_are_rounds_and_nothing_bounds_a_horizontal_job() -> None:
     assert refusal(accepting, horizontal(layers=3), "B") == (
         "limits.max_rounds=1 and model.layers=3: lower the layers or raise the limit"
     )
-    bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8)
+    bounded = LimitSettings(leakage=tuple(all_revelations()), max_rounds=2, max_epsilon=8, **about.ROWS)
     assert refusal(bounded, horizontal(), "B") == (
         "limits.max_epsilon=8 and the job's total ε is infinite, for paradigm=horizontal has no differential privacy "
         "but label_privacy's: take that, or vertical, or remove the limit"
@@ -330,14 +336,14 @@ def test_who_accepts_what_gradients_tell_accepts_it_with_perturbed_labels() -> N
 
 
 def test_a_bound_on_labels_bounds_nothing_else() -> None:
-    about = LimitSettings(leakage=(), max_epsilon=2, epsilon_unit="label")
-    reason = str(refusal(about, LABELS, "A", epsilon=2.0))
+    limits = LimitSettings(leakage=(), max_epsilon=2, **about.LABELS)
+    reason = str(refusal(limits, LABELS, "A", epsilon=2.0))
     assert {name for name in all_revelations() if f"{name} (" in reason} == {
         "initial-embeddings",
         "embedding-sums",
         "training-nodes",
     }
-    accepting = about.model_copy(update={"leakage": ("initial-embeddings", "embedding-sums", "training-nodes")})
+    accepting = limits.model_copy(update={"leakage": ("initial-embeddings", "embedding-sums", "training-nodes")})
     assert refusal(accepting, LABELS, "A", epsilon=2.0) is None
     assert "total ε of 2.5" in str(refusal(accepting, LABELS, "A", epsilon=2.5))
     for unit in ("row", "edge", "node"):
@@ -379,13 +385,17 @@ def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_t
         epsilon = paradigm.largest_epsilon(settings, party)
         return refusal(LimitSettings(leakage=everything, **limits), settings, party, epsilon=epsilon) or ""
 
-    assert refuses("A", max_epsilon=3, epsilon_unit="edge", epsilon_neighbours="replacement", max_delta=1e-5) == ""
-    assert refuses("B", max_epsilon=3, epsilon_unit="node", max_delta=1e-6) == ""
-    assert "the job's ε is about edge" in refuses("A", max_epsilon=3, epsilon_unit="node")
-    assert "the job's ε is about node" in refuses("B", max_epsilon=3, epsilon_unit="edge")
-    assert "a total ε of 3" in refuses("A", max_epsilon=2.9)
-    assert refuses("A", max_epsilon=3, max_delta=1e-6).startswith("limits.max_delta=1e-06 and privacy.delta=1e-05")
-    assert refuses("B", max_epsilon=3, max_delta=1e-7).startswith("limits.max_delta=1e-07 and release.features.delta")
+    assert refuses("A", max_epsilon=3, **about.EDGES, max_delta=1e-5) == ""
+    assert refuses("B", max_epsilon=3, **about.NODES, max_delta=1e-6) == ""
+    assert "the job's ε is about edge" in refuses("A", max_epsilon=3, **about.NODES)
+    assert "the job's ε is about node" in refuses("B", max_epsilon=3, **about.EDGES)
+    assert "a total ε of 3" in refuses("A", max_epsilon=2.9, **about.EDGES)
+    assert refuses("A", max_epsilon=3, **about.EDGES, max_delta=1e-6).startswith(
+        "limits.max_delta=1e-06 and privacy.delta=1e-05"
+    )
+    assert refuses("B", max_epsilon=3, **about.NODES, max_delta=1e-7).startswith(
+        "limits.max_delta=1e-07 and release.features.delta"
+    )
     assert delta_too_large(settings, 200_000).startswith("privacy.delta=1e-05 with 200000 common nodes")
     assert delta_in_doubt(settings).startswith("privacy.delta=1e-05 is refused from 100,000 common nodes on")
     quiet = parse_job(
@@ -395,7 +405,10 @@ def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_t
             "privacy": {"noise_multiplier": 0, "unit": "edge", "aggregation": {}},
         }
     )
-    said = refusal(LimitSettings(max_epsilon=9), quiet, "A", epsilon=paradigm.largest_epsilon(quiet, "A")) or ""
+    said = (
+        refusal(LimitSettings(max_epsilon=9, **about.ROWS), quiet, "A", epsilon=paradigm.largest_epsilon(quiet, "A"))
+        or ""
+    )
     assert "total ε is infinite, for its noise bounds nothing: raise privacy.noise_multiplier" in said
 
 
@@ -418,7 +431,7 @@ def test_a_local_job_reveals_what_nodes_perturbed_of_who_releases() -> None:
 
 
 def test_a_bound_accepts_what_it_bounds_of_a_local_job() -> None:
-    limits = LimitSettings(leakage=(), max_epsilon=4)
+    limits = LimitSettings(leakage=(), max_epsilon=4, **about.NODES)
     assert refusal(limits, local(private="C"), "C", epsilon=4.0) is None
     assert refusal(limits, local(private="C"), "C", epsilon=4.001) == (
         "limits.max_epsilon=4 and the job can cost C a total ε of 4.001: lower it or raise the limit; "
@@ -462,7 +475,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         "own-columns",
     }
     for names in itertools.chain(itertools.combinations(all_revelations(), 2), [tuple(all_revelations())[::2], ()]):
-        reason = refusal(LimitSettings(leakage=names, max_epsilon=2, min_common_nodes=9), worst, "A", 3)
+        reason = refusal(LimitSettings(leakage=names, max_epsilon=2, **about.ROWS, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
         assert reason.isprintable()
@@ -480,8 +493,11 @@ def test_a_party_that_is_not_in_the_job() -> None:
     [
         {"leakage": ["everything"]},
         {"max_rounds": 0},
-        {"max_epsilon": 0},
-        {"max_epsilon": float("inf")},
+        {**about.ROWS, "max_epsilon": 0},
+        {**about.ROWS, "max_epsilon": float("inf")},
+        {"max_epsilon": 1},
+        {"max_epsilon": 1, "epsilon_unit": "row"},
+        {"max_epsilon": 1, "epsilon_neighbours": "zero-out"},
         {"min_common_nodes": 0},
         {"min_colluding": -1},
         {"max_round": 2},
@@ -493,13 +509,17 @@ def test_wrong_limits(wrong: dict[str, Any]) -> None:
 
 
 def test_limits_are_read_from_text() -> None:
-    read = LimitSettings.model_validate({"leakage": ["training-rows"], "max_rounds": "2", "max_epsilon": "1.5"})
-    assert read == LimitSettings(leakage=("training-rows",), max_rounds=2, max_epsilon=1.5)
+    read = LimitSettings.model_validate(
+        {"leakage": ["training-rows"], "max_rounds": "2", **about.ROWS, "max_epsilon": "1.5"}
+    )
+    assert read == LimitSettings(leakage=("training-rows",), max_rounds=2, max_epsilon=1.5, **about.ROWS)
 
 
 def released(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:
     once = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
-    return parse_job({"model": once, "privacy": {"schedule": "once", "epsilon_total": 1, "delta": delta, **privacy}})
+    return parse_job(
+        {"model": once, "privacy": {"unit": "row", "schedule": "once", "epsilon_total": 1, "delta": delta, **privacy}}
+    )
 
 
 EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
@@ -514,7 +534,7 @@ EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
         ({"max_delta": 1e-6}, released(), "limits.max_delta=1e-06 and privacy.delta=1e-05: "),
         ({"epsilon_unit": "edge"}, released(), "limits.epsilon_unit=edge and the job's ε is about row: "),
         ({"epsilon_unit": "row"}, released(**EDGE), "limits.epsilon_unit=row and the job's ε is about edge: "),
-        ({"epsilon_unit": "edge"}, released(**EDGE), None),
+        (about.EDGES, released(**EDGE), None),
         ({"epsilon_neighbours": "replacement"}, released(), "limits.epsilon_neighbours=replacement and the job's ε"),
         ({"epsilon_neighbours": "zero-out"}, released(), None),
     ],
@@ -523,7 +543,7 @@ def test_an_epsilon_is_nothing_without_its_delta_unit_and_relation(
     limits: dict[str, Any], settings: JobSettings, reason: str | None
 ) -> None:
     """A small ε at a δ near 1 bounds nothing, and stands for no name in ``leakage``."""
-    said = refusal(LimitSettings(leakage=(), max_epsilon=1, **limits), settings, "B", epsilon=1.0)
+    said = refusal(LimitSettings(leakage=(), max_epsilon=1, **{**about.ROWS, **limits}), settings, "B", epsilon=1.0)
     if reason is None:
         assert said is None
     else:
@@ -559,7 +579,7 @@ def test_a_delta_that_is_left_out_fits_the_number_of_nodes() -> None:
         assert settings.privacy.delta_of(nodes) == delta, nodes
         assert delta * nodes <= 0.1 * (1 + 1e-9)
     assert settings.privacy.delta_of(None) == 1e-4
-    limits = LimitSettings(max_epsilon=1, max_delta=1e-5)
+    limits = LimitSettings(max_epsilon=1, **about.ROWS, max_delta=1e-5)
     assert refusal(limits, settings, "B", epsilon=1.0) is None, "not known yet"
     assert refusal(limits, settings, "B", 1001, epsilon=1.0) is None
     said = refusal(limits, settings, "B", 1000, epsilon=1.0)
@@ -573,8 +593,11 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
     epsilon = largest_epsilon(settings, "B", 100)
     assert epsilon == 0
     for limits, reason in (
-        (LimitSettings(max_epsilon=0.01, max_delta=1e-6), "limits.max_delta=1e-06 and privacy.delta=0.009: "),
-        (LimitSettings(max_epsilon=0.01, max_delta=0.01, epsilon_unit="edge"), "limits.epsilon_unit=edge and the job"),
+        (
+            LimitSettings(max_epsilon=0.01, **about.ROWS, max_delta=1e-6),
+            "limits.max_delta=1e-06 and privacy.delta=0.009: ",
+        ),
+        (LimitSettings(max_epsilon=0.01, max_delta=0.01, **about.EDGES), "limits.epsilon_unit=edge and the job"),
     ):
         said = refusal(limits, settings, "B", 100, epsilon=epsilon)
         assert said is not None
@@ -612,7 +635,9 @@ def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
 def test_the_delta_of_a_release_is_held_to_the_limit_too() -> None:
     features = {"mechanism": "gaussian", "epsilon": 1, "delta": 1e-3}
     local = parse_job({"paradigm": "node-dp", "release": {"features": features}})
-    said = refusal(LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1), local, "B", epsilon=1.0)
+    said = refusal(
+        LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1, **about.NODES), local, "B", epsilon=1.0
+    )
     assert said == "limits.max_delta=0.0001 and release.features.delta=0.001: lower it or raise the limit"
 
 
@@ -634,7 +659,7 @@ def joint(colluding: int) -> JobSettings:
         {
             "data": {"holders": 4, "label_holder": "A"},
             "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
-            "privacy": {"epsilon_total": 4, "joint_noise": {"colluding": colluding}},
+            "privacy": {"unit": "row", "epsilon_total": 4, "joint_noise": {"colluding": colluding}},
         }
     )
 
@@ -645,14 +670,14 @@ def joint(colluding: int) -> JobSettings:
 def test_who_relies_on_others_noise_says_how_many_may_collude(
     least: int | None, colluding: int, accepted: bool
 ) -> None:
-    limits, settings = LimitSettings(min_colluding=least, max_epsilon=8), joint(colluding)
+    limits, settings = LimitSettings(min_colluding=least, max_epsilon=8, **about.ROWS), joint(colluding)
     reason = refusal(limits, settings, "B", epsilon=4)
     assert (reason is None) == accepted
     if reason is not None:
         assert reason.startswith(f"limits.min_colluding={'null' if least is None else least} and privacy.joint_noise.")
     for party in ("A", SERVER):  # the label holder publishes nothing
-        assert refusal(LimitSettings(max_epsilon=8), settings, party, epsilon=0) is None
-    assert refusal(LimitSettings(max_epsilon=8, leakage=()), joint(0), "B", epsilon=4) is not None
+        assert refusal(LimitSettings(max_epsilon=8, **about.ROWS), settings, party, epsilon=0) is None
+    assert refusal(LimitSettings(max_epsilon=8, **about.ROWS, leakage=()), joint(0), "B", epsilon=4) is not None
 
 
 def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
@@ -662,9 +687,9 @@ def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
     told = refusal(LimitSettings(leakage=()), private, "B", epsilon=epsilon)
     assert told is not None
     assert told.endswith("limits.max_epsilon: the job costs B a total ε of 4 (unit edge, replacement)")
-    assert refusal(LimitSettings(leakage=(), max_epsilon=4.01), private, "B", epsilon=epsilon) is None
+    assert refusal(LimitSettings(leakage=(), max_epsilon=4.01, **about.EDGES), private, "B", epsilon=epsilon) is None
     for limits, other in (
         (LimitSettings(leakage=()), job()),
-        (LimitSettings(leakage=(), max_epsilon=3), private),
+        (LimitSettings(leakage=(), max_epsilon=3, **about.EDGES), private),
     ):
         assert "in place of" not in str(refusal(limits, other, "B", epsilon=largest_epsilon(other, "B")))

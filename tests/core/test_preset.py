@@ -22,9 +22,9 @@ from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.preset import AUTO, PAPER, Choice, resolved
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
-NOISED = {"schedule": "once", "epsilon_total": 4}
+NOISED = {"unit": "row", "schedule": "once", "epsilon_total": 4}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
-EVERY_STEP = {"schedule": "every-step", "mechanism": "gaussian", "clip": 1.0, "epsilon_step": 16}
+EVERY_STEP = {"unit": "row", "schedule": "every-step", "mechanism": "gaussian", "clip": 1.0, "epsilon_step": 16}
 PERTURBED = {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}
 NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}

@@ -120,7 +120,7 @@ def test_every_holder_is_audited_by_the_others_at_their_sites(consortium: Consor
 PRIVATE: Final = {
     "model": {"dim": 8, "initial": {"method": "individual"}},
     "train": {"epochs": 4, "select_by": "last", "patience": None},
-    "privacy": {"schedule": "every-step", "epsilon_total": 3, "predictions": 1},
+    "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 3, "predictions": 1},
 }
 
 

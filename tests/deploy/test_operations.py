@@ -285,7 +285,11 @@ def test_a_sites_own_process_has_neither_torch_nor_scipy(tmp_path: Path) -> None
     """It would take seconds to import, and 200 MB for as long as the site runs: jobs have processes of their own."""
     party = tmp_path / "party.yaml"
     nodes = "{file: a.csv, id: id, features: [{columns: x, missing: 0}]}"
-    party.write_text(f"party: A\nnodes: {nodes}\nedges: []\nlimits: {{max_epsilon: 1}}\n", encoding="utf-8")
+    party.write_text(
+        f"party: A\nnodes: {nodes}\nedges: []\n"
+        "limits: {max_epsilon: 1, epsilon_unit: row, epsilon_neighbours: zero-out}\n",
+        encoding="utf-8",
+    )
     script = (
         "import sys; import veilgraph.deploy.join; from pathlib import Path; "
         "from veilgraph.protocol.party_settings import read_party_settings as read; read(Path(sys.argv[1])); "

@@ -30,7 +30,7 @@ Walk = tuple[str, ...]
 _NOISED: dict[str, Any] = {
     "data": {"dataset": "synthetic", "holders": 3},
     "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}, "dim": 4},
-    "privacy": {"epsilon_total": 4, "schedule": "every-step"},
+    "privacy": {"unit": "row", "epsilon_total": 4, "schedule": "every-step"},
     "train": {"epochs": 1, "select_by": "last", "patience": None},
 }
 

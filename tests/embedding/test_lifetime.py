@@ -19,6 +19,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 import veilgraph
+from tests import about
 from tests.cli.commands import veilgraph as command
 from tests.embedding.worlds import QUICK
 from tests.errors import refused
@@ -74,7 +75,7 @@ def limited(path: Path, **limits: Any) -> Path:
         "party": "shop",
         "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": "coin"}]},
         "edges": [{"file": "edges.csv", "source": "a", "target": "b"}],
-        "limits": limits,
+        "limits": {**(about.NODES if "max_epsilon" in limits else {}), **limits},
     }
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path
@@ -394,7 +395,9 @@ def test_a_saved_graph_pays_for_life(party: Path, tmp_path: Path, ids: bool) -> 
     path = graph_of(party, tmp_path / "graphs", ids)
     folder = tmp_path / "graphs" / "ledger" / "shop"
     folder.mkdir(parents=True)
-    (folder / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+    (folder / LIMITS_FILE).write_text(
+        "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+    )
     of = graph_job({"graph": str(path)})
     first, second = (veilgraph.embed(of, out=tmp_path / name) for name in ("first", "second"))
     assert torch.equal(first.rows, second.rows)
@@ -416,7 +419,7 @@ def test_a_graph_from_memory_pays_for_life_where_a_ledger_is_named(party: Path, 
     assert "run alone" in alone.report["ledger_note"]
     assert "run alone" in alone.page.read_text(encoding="utf-8")
     folder = tmp_path / "ledger of the shop"
-    told = {"folder": folder, "max_epsilon": 4.0}
+    told = {"folder": folder, **about.NODES, "max_epsilon": 4.0}
     first = veilgraph.embed(graph_job({}), graph, tmp_path / "first", ledger=told)
     again = veilgraph.embed(graph_job({}), graph, tmp_path / "again", ledger=str(folder))
     assert torch.equal(first.rows, again.rows)
@@ -425,7 +428,7 @@ def test_a_graph_from_memory_pays_for_life_where_a_ledger_is_named(party: Path, 
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
         veilgraph.embed(graph_job({}, dim=5), graph, tmp_path / "third", ids=range(NODES), ledger=folder)
     said: Any
-    for said in (3, {}, {"folder": folder, "max_epsilon": 9.0}):
+    for said in (3, {}, {"folder": folder, **about.NODES, "max_epsilon": 9.0}):
         with refused(ConfigError, key="ledger"):
             veilgraph.embed(graph_job({}), graph, tmp_path / "x", ledger=said)
 
@@ -445,7 +448,9 @@ def test_another_ledger_than_a_saved_graph_s_own_is_refused(party: Path, tmp_pat
     own, of = tmp_path / "graphs" / "ledger" / "shop", graph_job({"graph": str(path)})
     if kind == "limits":
         own.mkdir(parents=True)
-        (own / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+        (own / LIMITS_FILE).write_text(
+            "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+        )
     else:
         veilgraph.embed(of, out=tmp_path / "first")
     with refused(ConfigError, code="another-ledger", key="ledger"):
@@ -458,7 +463,9 @@ def test_ten_embeddings_from_the_command_line_pay_from_the_ledger_that_is_named(
     settings = graph_job({"graph": str(graph_of(party, tmp_path / "graphs"))}).model_dump(mode="json")
     path.write_text(json.dumps(settings), encoding="utf-8")
     folder.mkdir()
-    (folder / LIMITS_FILE).write_text("max_epsilon: 4.0\n", encoding="utf-8")
+    (folder / LIMITS_FILE).write_text(
+        "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
+    )
 
     def asked(number: int) -> bool:
         rows = ("--set", f"method.dim={number + 2}", "--out", tmp_path / str(number), "--ledger", folder)

@@ -22,7 +22,7 @@ def cell(kind="federated", seed=0, engine="plaintext", **changes):
 
 def private(multiplier, mechanism, kind="federated", engine="plaintext", gradient_clip=0.01):
     privacy = PrivacySettings(
-        schedule="every-step", noise_multiplier=multiplier, mechanism=mechanism, gradient_clip=gradient_clip
+        unit="row", schedule="every-step", noise_multiplier=multiplier, mechanism=mechanism, gradient_clip=gradient_clip
     )
     return cell(kind, engine=engine, privacy=privacy.model_dump(mode="json"), **LAST)
 

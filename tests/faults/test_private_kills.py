@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests import nightly
+from tests import about, nightly
 from tests.faults.host import Host, Order, Outcome
 from tests.faults.kills import KILLS, Moment, assert_stopped_cleanly, run_and_kill
 from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, ROLES, SMALL, table_job, unfinished
@@ -39,7 +39,7 @@ REFUSAL = r"more releases fit the budget|no training step|and was not made"
 
 
 def private(**privacy: Any) -> Settings:
-    return {"privacy": {"schedule": "every-step", "epsilon_total": BUDGET, "delta": DELTA, **privacy}}
+    return {"privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": BUDGET, "delta": DELTA, **privacy}}
 
 
 def every_step_job(folder: Path) -> JobSettings:
@@ -53,7 +53,7 @@ def once_job(folder: Path) -> JobSettings:
     settings = table_job(folder, privacy, {"model": {**INDIVIDUAL, "local": {"model": "appnp"}}})
     for path in (settings.data.parties or {}).values():
         assert path is not None
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": BUDGET}}
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": BUDGET}}
         path.write_text(yaml.safe_dump(accepted))
     return settings
 

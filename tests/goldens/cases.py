@@ -179,7 +179,7 @@ PRIVATE: Final = (
         "every step, gaussian, masked",
         _job(
             _model("initial: {method: individual}, combine: {masked: true}, head: {logit_hops: 1}"),
-            "privacy: {schedule: every-step, epsilon_step: 8, calibration: classical, gradient_clip: 0.01}",
+            "privacy: {unit: row, schedule: every-step, epsilon_step: 8, calibration: classical, gradient_clip: 0.01}",
             train="select_by: last",
         ),
         (*_TRAIN, "predict run --nodes 0,1", "budget job.yaml --total 4"),
@@ -189,7 +189,7 @@ PRIVATE: Final = (
         "every step, laplace, concat",
         _job(
             _model("initial: {method: collaborative}, combine: {strategy: concat}"),
-            "privacy: {schedule: every-step, mechanism: laplace, noise_multiplier: 2.0}",
+            "privacy: {unit: row, schedule: every-step, mechanism: laplace, noise_multiplier: 2.0}",
             train="select_by: last",
         ),
         fixed=_NOISE,
@@ -198,7 +198,8 @@ PRIVATE: Final = (
         "every step, james-stein, stopped by the budget",
         _job(
             _model("initial: {method: secure-sum}, combine: {masked: false}"),
-            "privacy: {schedule: every-step, mechanism: james-stein, noise_multiplier: 3.0, epsilon_total: 4}",
+            "privacy: {unit: row, schedule: every-step, mechanism: james-stein, noise_multiplier: 3.0, "
+            "epsilon_total: 4}",
             train="select_by: last",
         ),
         fixed=_NOISE,
@@ -207,7 +208,7 @@ PRIVATE: Final = (
         "once, rows, with canaries, audited",
         _job(
             _model("initial: {method: individual}, local: {model: appnp, hops: 3}, server: {layers: 0}"),
-            "privacy: {mechanism: gaussian, epsilon_total: 16, canaries: 60, predictions: 1}",
+            "privacy: {unit: row, mechanism: gaussian, epsilon_total: 16, canaries: 60, predictions: 1}",
         ),
         (*_WATCHED, "predict run --nodes 0,1"),
         fixed=_BLINDED,
@@ -226,7 +227,7 @@ PRIVATE: Final = (
         "once, edges, concat",
         _job(
             _model("initial: {method: individual}, local: {model: appnp, hops: 2}, combine: {strategy: concat}"),
-            "privacy: {mechanism: gaussian, noise_multiplier: 1.0, unit: edge, degree_bound: 4}",
+            "privacy: {unit: row, mechanism: gaussian, noise_multiplier: 1.0, unit: edge, degree_bound: 4}",
         ),
         fixed=_NOISE,
     ),
@@ -337,7 +338,10 @@ TABLES: Final = (
             data="parties: {A: own/A/party.yaml, B: own/B/party.yaml}",
         ),
         ("data export synthetic --holders 2 --overlap 0.9 --out own", *_ALIGNED),
-        edits={"own/B/party.yaml": "limits: {leakage: [perturbed-features], max_epsilon: 4.0}"},
+        edits={
+            "own/B/party.yaml": "limits: {leakage: [perturbed-features], max_epsilon: 4.0, epsilon_unit: node, "
+            "epsilon_neighbours: replacement}"
+        },
         fixed=_NOISE,
         aligns=True,
     ),

@@ -14,6 +14,7 @@ import yaml
 from torch import Tensor
 
 import veilgraph as vg
+from tests import about
 from tests.paradigms.once import once_job
 from tests.paradigms.private import LABEL_HOLDER, OTHER
 from tests.roles.federation import small_parties
@@ -57,7 +58,7 @@ def ledger(folder: Path, party: str = OTHER) -> Lifetime:
 
 def limited(folder: Path, **limits: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / LIMITS_FILE).write_text(yaml.safe_dump(limits))
+    (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.ROWS, **limits}))
 
 
 def given(run: Path) -> Tensor:
@@ -101,4 +102,7 @@ def customers() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 def frames() -> dict[str, vg.Tables]:
     """The same as holders bring them from Python."""
     bank, shop, paid = customers()
-    return {"bank": vg.Tables(bank, paid, label="fraud"), "shop": vg.Tables(shop, paid, limits={"max_epsilon": 1.0})}
+    return {
+        "bank": vg.Tables(bank, paid, label="fraud"),
+        "shop": vg.Tables(shop, paid, limits={**about.ROWS, "max_epsilon": 1.0}),
+    }

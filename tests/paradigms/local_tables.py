@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tests import about
 from tests.roles.federation import Settings
 from tests.roles.local_parties import local_job
 from veilgraph.graph.embedded import synthetic_data
@@ -53,7 +54,7 @@ def write_party(folder: Path, party: str, *, labelled: bool, limits: Mapping[str
 
 def tables(folder: Path, *changes: Settings, labels_at: str = "A", **limits: Any) -> JobSettings:
     """The job on them; B and C accept nothing without a bound."""
-    limits = {"leakage": [], "max_epsilon": 9.0, **limits}
+    limits = {"leakage": [], **about.NODES, "max_epsilon": 9.0, **limits}
     paths = {
         party: str(write_party(folder / party, party, labelled=party == labels_at, limits=limits)) for party in "ABC"
     }

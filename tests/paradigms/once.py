@@ -18,7 +18,9 @@ from veilgraph.protocol.job import JobSettings
 def once_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: Any) -> JobSettings:
     model: Settings = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}}}
     noise = {} if "epsilon_total" in privacy else {"noise_multiplier": NOISE}
-    return saved_job(folder, model, {"privacy": {"schedule": "once", **noise, **privacy}}, *changes, holders=holders)
+    return saved_job(
+        folder, model, {"privacy": {"unit": "row", "schedule": "once", **noise, **privacy}}, *changes, holders=holders
+    )
 
 
 def graph(run: Path, party: str) -> Path:

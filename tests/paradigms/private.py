@@ -50,7 +50,7 @@ def private_job(folder: Path, *changes: Settings, holders: int = 2, **privacy: A
         folder,
         LAST,
         INDIVIDUAL,
-        {"privacy": {"schedule": "every-step", "delta": DELTA} | privacy},
+        {"privacy": {"unit": "row", "schedule": "every-step", "delta": DELTA} | privacy},
         *changes,
         holders=holders,
     )

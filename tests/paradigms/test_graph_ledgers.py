@@ -18,7 +18,7 @@ import torch
 import yaml
 
 import veilgraph as vg
-from tests import nightly
+from tests import about, nightly
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
 from tests.faults.runs import table_job
@@ -258,7 +258,7 @@ def test_a_prediction_of_changed_data_pays_for_life(tmp_path: Path) -> None:
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "label": (
         {"privacy": None, "label_privacy": {"epsilon": 1.0}, "train": {"select_by": "loss"}},
-        {"max_epsilon": 1.0, "epsilon_unit": "label"},
+        {**about.LABELS, "max_epsilon": 1.0},
     ),
     "perturbed": (
         {
@@ -269,7 +269,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "hops": (
         {"privacy": {"unit": "edge", "neighbours": "replacement", "aggregation": {"hops": 1, "dim": 4}}},
-        {"max_epsilon": 1.0},
+        {**about.ROWS, "max_epsilon": 1.0},
     ),
 }
 """Changes of a job, and limits; perturbed features have none, for nothing is noised of edges there."""
@@ -327,7 +327,9 @@ def test_what_comes_from_memory_has_its_run_s_ledger_and_is_told_so(
 
 def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "bank"
-    first = vg.fit(JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, "max_epsilon": 1.0}})
+    first = vg.fit(
+        JOB, graphs(), tmp_path / "first", ledgers={"B": {"folder": folder, **about.ROWS, "max_epsilon": 1.0}}
+    )
     assert not caplog.records
     assert first.metrics["privacy"]["B"]["lasting"] is True
     page = page_html(RunDirectory.open(first.path))
@@ -348,7 +350,7 @@ def test_a_ledger_that_is_named_bounds_what_comes_from_memory(tmp_path: Path, ca
             ledgers={"B": folder},
         )
     with refused(ConfigError, key="ledgers.B"):
-        vg.fit(JOB, graphs(), tmp_path / "x", ledgers={"B": {"folder": folder, "max_epsilon": 2.0}})
+        vg.fit(JOB, graphs(), tmp_path / "x", ledgers={"B": {"folder": folder, **about.ROWS, "max_epsilon": 2.0}})
     with refused(RunError, key=folder / FILE):
         vg.fit(JOB, {"bank": graphs()["A"], "shop": graphs()["B"]}, tmp_path / "x", ledgers={"shop": folder})
 
@@ -407,17 +409,17 @@ def test_data_frames_pay_for_life_where_a_ledger_is_named(tmp_path: Path, caplog
     with refused(BudgetSpent, code="no-room"):
         vg.fit(anew, frames(), tmp_path / "second", ledgers={"shop": folder})
     with refused(ConfigError, key="ledgers.shop"):
-        vg.fit(JOB, frames(), tmp_path / "x", ledgers={"shop": {"folder": folder, "max_epsilon": 3.0}})
+        vg.fit(JOB, frames(), tmp_path / "x", ledgers={"shop": {"folder": folder, **about.ROWS, "max_epsilon": 3.0}})
 
 
 def test_limits_in_a_ledger_s_folder_hold_beside_those_of_a_party_s_tables(tmp_path: Path) -> None:
     limited(tmp_path / "shop", max_epsilon=0.5)
     with refused(BudgetSpent, code="no-room"):
         vg.fit(JOB, frames(), tmp_path / "run", ledgers={"shop": tmp_path / "shop"})
-    limited(tmp_path / "other", max_epsilon=1.0, epsilon_unit="edge")
+    limited(tmp_path / "other", max_epsilon=1.0, **about.EDGES)
     tables = frames()
     tables["shop"] = vg.Tables(
-        pd.DataFrame({"id": IDS, "x": np.arange(NODES) / NODES}), limits={"max_epsilon": 1.0, "epsilon_unit": "row"}
+        pd.DataFrame({"id": IDS, "x": np.arange(NODES) / NODES}), limits={**about.ROWS, "max_epsilon": 1.0}
     )
     with refused(ConfigError, key="limits.epsilon_unit", value="row"):
         vg.fit(JOB, tables, tmp_path / "units", ledgers={"shop": tmp_path / "other"})
@@ -427,7 +429,7 @@ def test_the_stricter_of_two_limits_holds() -> None:
     folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, epsilon_unit="row", epsilon_neighbours="zero-out")
     assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "row", "zero-out")
     mine = Budget(0.5, 1e-7, "edge", "replacement")
-    assert both(mine, LimitSettings(max_epsilon=1.0)) == mine
+    assert both(mine, LimitSettings(max_epsilon=1.0, **about.ROWS)) == mine
     assert both(mine, None) is mine
 
 
@@ -523,7 +525,7 @@ def shop_file(folder: Path, spelled: Callable[[str], str], **settings: Any) -> P
     _, shop, _ = customers()
     shop.assign(id=[spelled(each) for each in IDS]).to_csv(folder / "shop.csv", index=False)
     nodes = {"file": "shop.csv", "id": "id", "features": [{"columns": ["spent", "age"]}]}
-    limits = {"max_epsilon": 4.0, "leakage": list(all_revelations())}
+    limits = {**about.ROWS, "max_epsilon": 4.0, "leakage": list(all_revelations())}
     said = {"party": "shop", "nodes": nodes, "ledger": str(folder.parent / "ledger"), "limits": limits, **settings}
     (folder / "shop.yaml").write_text(yaml.safe_dump(said))
     return folder / "shop.yaml"

@@ -19,6 +19,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 import veilgraph as vg
+from tests import about
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
@@ -216,7 +217,7 @@ def test_who_is_cut_off_goes_on_with_the_same_labels(tmp_path: Path) -> None:
 def test_two_jobs_learn_from_the_same_labels_and_a_limit_for_life_is_of_both(tmp_path: Path) -> None:
     graphs, data = holders(), tmp_path / "data"
     settings = saved(data, graphs, PRIVATE)
-    limited(folder_of(data, "A"), max_epsilon=5, epsilon_unit="label")
+    limited(folder_of(data, "A"), max_epsilon=5, **about.LABELS)
 
     def totals() -> list[float]:
         return [ledger(folder_of(data, party), party).total() for party in "ABC"]
@@ -379,8 +380,8 @@ def test_what_a_limit_about_labels_bounds() -> None:
     base: Settings = {"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}
     bare, private = parse_job(base), parse_job(merge(base, PRIVATE))
     assert [paradigm_of(private).label_epsilon(private, party) for party in "AB"] == [2.0, 2.0]
-    about = LimitSettings(leakage=(), max_epsilon=2, epsilon_unit="label", max_rounds=2)
-    reason = str(refusal(about, private, "B", epsilon=2.0))
+    limits = LimitSettings(leakage=(), max_epsilon=2, **about.LABELS, max_rounds=2)
+    reason = str(refusal(limits, private, "B", epsilon=2.0))
     assert "training-nodes (label_privacy.epsilon=2)" in reason
     assert "training-rows" not in reason, "ε bounds it"
     rest = tuple(set(revelations(private)) - {"training-rows"})

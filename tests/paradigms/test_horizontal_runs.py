@@ -284,7 +284,10 @@ def test_a_holder_without_edges_takes_part(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"privacy": {"noise_multiplier": 1.0}}, "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave"),
+        (
+            {"privacy": {"unit": "row", "noise_multiplier": 1.0}},
+            "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave",
+        ),
         ({"model": {"rounds": 4}}, "model.rounds is not a setting"),
         ({"data": {"dataset": None, "holders": ["A", "B"]}}, "partition divides a data set, and holders are given alr"),
         ({"train": {"class_weights": "balanced"}}, "choose none, and accuracy, f1 or loss"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_run
 from tests.paradigms.graph_ledgers import ledger, limited
@@ -240,7 +241,7 @@ def tables(tmp_path: Path) -> JobSettings:
 def accepts(settings: JobSettings, party: str, **limits: Any) -> None:
     path = (settings.data.parties or {})[party]
     assert path is not None
-    said = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 1.6, **limits}}
+    said = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": 1.6, **limits}}
     path.write_text(yaml.safe_dump(said))
 
 

@@ -281,14 +281,14 @@ def test_gradients_tell_a_label_and_with_epsilon_no_more_than_it_allows(tmp_path
         ({"paradigm": "node-dp", "release": {"features": {"epsilon": 1.0}}}, "label_privacy.epsilon"),
         (
             {
-                "privacy": {"epsilon_total": 4.0},
+                "privacy": {"unit": "row", "epsilon_total": 4.0},
                 "model": {"initial": {"method": "individual"}, "local": {"model": "appnp"}},
             },
             "label_privacy.epsilon",
         ),
         (
             {
-                "privacy": {"schedule": "every-step", "noise_multiplier": 2.0},
+                "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 2.0},
                 "train": {"select_by": "last", "patience": None},
             },
             "label_privacy.epsilon",

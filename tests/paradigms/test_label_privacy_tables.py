@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests import about
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -28,7 +29,7 @@ from veilgraph.run.jobs import predict, train
 from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.samples.shipped import with_overrides
 
-ABOUT_LABELS: dict[str, Any] = {"epsilon_unit": "label", "leakage": ["training-nodes"]}
+ABOUT_LABELS: dict[str, Any] = {**about.LABELS, "leakage": ["training-nodes"]}
 
 
 def job(folder: Path, epsilon: float = 2.0, **limits: Any) -> JobSettings:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 import veilgraph as vg
+from tests import about
 from tests.cli.commands import usage_error
 from tests.cli.commands import veilgraph as command
 from tests.errors import refused
@@ -88,7 +89,7 @@ def test_ten_trials_pay_as_ten_jobs(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_was_released_serves_all_trials_and_the_training_after_them(tmp_path: Path) -> None:
-    ledgers: Any = {OTHER: {"folder": tmp_path / "b", "max_epsilon": 1.0}}
+    ledgers: Any = {OTHER: {"folder": tmp_path / "b", **about.ROWS, "max_epsilon": 1.0}}
     named: Any = {"ids": {OTHER: iter(IDS)}, "ledgers": ledgers}
     found = tuned(tmp_path / "out", graphs(), trials=3, vary={"train.learning_rate": [0.01, 0.02, 0.1]}, **named)
     assert {trial.ending for trial in found.trials} == {"complete"}
@@ -139,7 +140,7 @@ def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
     settings = table_job(tmp_path / "data", changes)
     for path in (settings.data.parties or {}).values():
         said = yaml.safe_load(path.read_text())
-        path.write_text(yaml.safe_dump({**said, "limits": {"max_epsilon": 2.0}}))
+        path.write_text(yaml.safe_dump({**said, "limits": {**about.ROWS, "max_epsilon": 2.0}}))
     found = gather_inputs(settings, None, None, tmp_path / "x")
     assert lasting_of(found, None) == list(settings.data.names)
     assert not found.passing
@@ -152,7 +153,7 @@ def test_who_has_a_party_file_has_a_ledger_for_life(tmp_path: Path) -> None:
 
 
 def test_ten_fits_of_the_estimator_pay_as_ten_jobs(tmp_path: Path) -> None:
-    ledgers: Any = {OTHER: {"folder": tmp_path / "b", "max_epsilon": 1.0}}
+    ledgers: Any = {OTHER: {"folder": tmp_path / "b", **about.ROWS, "max_epsilon": 1.0}}
 
     def ask(number: int) -> None:
         made = vg.FederatedNodeClassifier(

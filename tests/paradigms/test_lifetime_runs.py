@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from veilgraph.core.errors import BudgetSpent, ConfigError
@@ -30,11 +31,16 @@ APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local":
 
 
 def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:
-    made = table_job(folder, APPNP, {"privacy": {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-4} | privacy})
+    made = table_job(
+        folder, APPNP, {"privacy": {"unit": "row", "schedule": "once", "epsilon_total": 1.0, "delta": 1e-4} | privacy}
+    )
+    protects = {"row": about.ROWS, "node-edges": about.WITH_EDGES}.get(
+        str(privacy.get("unit", "row")), {**about.NODES, "epsilon_unit": privacy.get("unit", "row")}
+    )
     path = folder / OTHER / "party.yaml"
     said = yaml.safe_load(path.read_text())
     said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
-    path.write_text(yaml.safe_dump(said | {"limits": {"max_epsilon": limit, "leakage": []}}))
+    path.write_text(yaml.safe_dump(said | {"limits": {"max_epsilon": limit, "leakage": [], **protects}}))
     return made
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
 from research.local import train_local_private
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at, cut_run, epochs_of
 from tests.paradigms.local import LEARNER, OTHER, assert_same, disclosed, kept, saved, sent
@@ -114,7 +116,7 @@ def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path
     assert lifetime.total() == spent(one.path, "B") == 4.0
     train(with_overrides(settings, {"release.features.epsilon": 2.0}), tmp_path / "third")
     assert lifetime.total() == 6.0
-    (lifetime.lines.folder / LIMITS_FILE).write_text("max_epsilon: 6.5\n")
+    (lifetime.lines.folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.NODES, "max_epsilon": 6.5}))
     with refused(BudgetSpent, party="B"):
         train(with_overrides(settings, {"release.features.epsilon": 1.0}), tmp_path / "fourth")
     assert lifetime.total() == 6.0

@@ -10,6 +10,8 @@ import pytest
 import torch
 import yaml
 
+from tests import about
+
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.paradigms.local import disclosed, kept, sent
@@ -84,8 +86,8 @@ def test_a_prediction_for_changed_tables_is_a_new_release_as_long_as_there_is_ro
     assert says.startswith("a new release is needed")
     assert paid(run, "B") == paid(run, "C") == TWO
     assert kinds_sent(run, "B", "prediction_traffic.json") == {"hello", "blinded_ids", "id_tokens"}
-    edit(settings, "B", limits={"max_epsilon": 12.0, "leakage": []})
-    edit(settings, "C", limits={"max_epsilon": 12.0, "leakage": []})
+    edit(settings, "B", limits={**about.NODES, "max_epsilon": 12.0, "leakage": []})
+    edit(settings, "C", limits={**about.NODES, "max_epsilon": 12.0, "leakage": []})
     predict(run)
     assert paid(run, "C") == Counter(features=3)
 
@@ -101,7 +103,11 @@ def test_a_prediction_for_the_same_tables_releases_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("party", "limits", "says"),
     [
-        ("B", {"max_epsilon": 3.9}, r"limits\.max_epsilon=3\.9 and the job can cost B a total ε of 4: lower it"),
+        (
+            "B",
+            {**about.NODES, "max_epsilon": 3.9},
+            r"limits\.max_epsilon=3\.9 and the job can cost B a total ε of 4: lower it",
+        ),
         ("C", {}, r"limits\.leakage=\[.*\]: .*perturbed-features \(release\.features\.epsilon=4\)"),
     ],
 )
@@ -129,12 +135,12 @@ def test_a_mean_of_all_nodes_is_no_nodes_own_value(tmp_path: Path) -> None:
 
 def test_a_value_outside_the_range_and_too_few_common_nodes(tmp_path: Path) -> None:
     settings = tables(tmp_path)
-    edit(settings, "C", limits={"leakage": [], "max_epsilon": 9, "min_common_nodes": COMMON + 1})
+    edit(settings, "C", limits={"leakage": [], **about.NODES, "max_epsilon": 9, "min_common_nodes": COMMON + 1})
     refused_by_all(
         lambda: train(settings, tmp_path / "few"),
         rf"C refuses the job: limits\.min_common_nodes={COMMON + 1} and the holders have {COMMON} in common",
     )
-    edit(settings, "C", limits={"leakage": [], "max_epsilon": 9})
+    edit(settings, "C", limits={"leakage": [], **about.NODES, "max_epsilon": 9})
     lines = (party_file(settings, "B").parent / "nodes.csv").read_text().splitlines()
     row = next(number for number, line in enumerate(lines) if line.startswith("n"))
     lines[row] = lines[row].split(",")[0] + ",10.5,0,0"

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import about
+
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.errors import refused
@@ -46,7 +48,7 @@ def test_the_same_tables_in_another_order_and_job_are_paid_for_once(tmp_path: Pa
     settings = tables(tmp_path, edges(), max_epsilon=90)
     path = party_file(settings, "A")
     content = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**content, "limits": {**content["limits"], "max_epsilon": 3.2}}))
+    path.write_text(yaml.safe_dump({**content, "limits": {**content["limits"], **about.NODES, "max_epsilon": 3.2}}))
     first = train(settings, tmp_path / "first").path
     assert "perturbed_features" not in kinds_sent(first, "A")
     for name in ("nodes.csv", "edges.csv"):
@@ -77,7 +79,7 @@ def test_a_prediction_for_changed_edges_is_paid_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({"max_epsilon": 2.9}, "the job can cost A a total ε of 3"),
+        ({**about.NODES, "max_epsilon": 2.9}, "the job can cost A a total ε of 3"),
         ({"epsilon_unit": "node"}, "limits.epsilon_unit=node and the job's ε is about edge"),
         ({"max_delta": 1e-5}, "limits.max_delta=1e-05 and privacy.delta=0.0001"),
     ],

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges, saved, sent
@@ -158,7 +160,7 @@ def test_own_columns_cost_nothing_where_they_are_not_used(tmp_path: Path) -> Non
 
 def limited(settings: JobSettings, most: float) -> Path:
     folder = lifetime_at(beside((settings.data.graphs or {})[LEARNER])).lines.folder
-    (folder / LIMITS_FILE).write_text(f"max_epsilon: {most}\n")
+    (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.EDGES, "max_epsilon": most}))
     return folder
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, epochs_of
 from tests.paradigms.once import change_features, graph, lose, once_job
@@ -451,7 +452,7 @@ def tables(tmp_path: Path) -> JobSettings:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     parties = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
     for path in parties.values():
-        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], "max_epsilon": 4}}
+        accepted = yaml.safe_load(path.read_text()) | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": 4}}
         path.write_text(yaml.safe_dump(accepted))
     content = once_job(tmp_path / "data", epsilon_total=4, predictions=1).model_dump(mode="json")
     return parse_job({**content, "data": {"parties": {name: str(path) for name, path in parties.items()}}})

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -147,7 +148,7 @@ def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path],
     change(parties["B"], limits={"min_common_nodes": 301})
     with refused(ConfigError, code="refused", key="limits.min_common_nodes", value=301, party="B"):
         train(job(parties), tmp_path / "few")
-    change(parties["B"], limits={"max_epsilon": 8})
+    change(parties["B"], limits={**about.ROWS, "max_epsilon": 8})
     with refused(ConfigError, code="refused", key="limits.max_epsilon", value=8, party="B"):
         train(job(parties), tmp_path / "private")
 
@@ -155,11 +156,16 @@ def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path],
 def private_job(parties: dict[str, Path], noise: float, **privacy) -> JobSettings:
     model = {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}}
     train_ = {} if privacy else {"train": {"epochs": 4, "checkpoint_every": 2, "select_by": "last", "patience": None}}
-    return job(parties, model=model, privacy={"schedule": "every-step", "noise_multiplier": noise, **privacy}, **train_)
+    return job(
+        parties,
+        model=model,
+        privacy={"unit": "row", "schedule": "every-step", "noise_multiplier": noise, **privacy},
+        **train_,
+    )
 
 
 def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["B"], limits={"leakage": [], "max_epsilon": 0.5})
+    change(parties["B"], limits={"leakage": [], **about.ROWS, "max_epsilon": 0.5})
     with refused(ConfigError, code="refused", key="limits.max_epsilon", value=0.5, party="B"):
         train(private_job(parties, 5.0), tmp_path / "loud")
     run = train(private_job(parties, 50.0), tmp_path / "run")
@@ -185,8 +191,8 @@ def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[st
 
 
 def test_with_one_release_the_label_holder_spends_nothing(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["A"], limits={"leakage": [], "max_epsilon": 1e-6})
-    change(parties["B"], limits={"leakage": [], "max_epsilon": 1})
+    change(parties["A"], limits={"leakage": [], **about.ROWS, "max_epsilon": 1e-6})
+    change(parties["B"], limits={"leakage": [], **about.ROWS, "max_epsilon": 1})
     run = train(private_job(parties, 5.0, schedule="once"), tmp_path / "run")
     spent = json.loads((run.path / "parties" / "B" / "ledger.json").read_text())
     assert spent["releases"] == {"embeddings": 1}

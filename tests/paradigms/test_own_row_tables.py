@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -30,7 +31,7 @@ from veilgraph.samples.organisations import export_dataset
 RANGE = {"low": 0, "high": 2}
 NODE = {"schedule": "once", "unit": "node", "degree_bound": 3, "epsilon_total": 8, "delta": 1e-4}
 PERTURBED: Settings = {"model": {"initial": {"method": "perturbed", "release": {"epsilon": 8.0}}}}
-LIMITS = {"leakage": [], "max_epsilon": 8, "epsilon_unit": "node"}
+LIMITS = {"leakage": [], **about.NODES, "max_epsilon": 8}
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_column_filled_with_a_mean_is_refused_with_its_name(
 def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     """The label holder of one release publishes nothing; units row and edge say nothing of a node's features."""
     declare(parties["A"], limits=None, missing="mean")
-    declare(parties["B"], limits={"leakage": [], "max_epsilon": 8}, missing="mean")
+    declare(parties["B"], limits={"leakage": [], **about.NODES, "max_epsilon": 8}, missing="mean")
     ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
     assert ours.refusal(job(parties)) is None
     assert "missing=mean" in (theirs.refusal(job(parties)) or "")
@@ -135,7 +136,7 @@ def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path]
     says = r"B refuses the job: nodes\.features\.0 \(column 'x\*'\): scale declares .*feature_scaling=standard .*leave"
     with pytest.raises(ConfigError, match=says):
         train(job(parties, standard, unit="edge"), tmp_path / "run")
-    declare(parties["B"], limits={"leakage": [], "max_epsilon": 8})
+    declare(parties["B"], limits={"leakage": [], **about.NODES, "max_epsilon": 8})
     assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None
 
 
@@ -145,7 +146,7 @@ def test_a_mean_of_all_edges_is_refused_where_epsilon_is_of_one(
 ) -> None:
     content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
     content["edges"][0]["normalize"] = normalize
-    accepts = {"leakage": ["output-embeddings", "training-rows"], "max_epsilon": 8, "epsilon_unit": "edge"}
+    accepts = {"leakage": ["output-embeddings", "training-rows"], **about.EDGES, "max_epsilon": 8}
     parties["B"].write_text(yaml.safe_dump(content | {"limits": accepts}), encoding="utf-8")
     own = Organisation.read(parties["B"], "B")
     reason = own.refusal(job(parties, unit="edge"))
@@ -186,7 +187,9 @@ def test_jobs_of_one_degree_bound_after_another_find_no_degree(parties: dict[str
     ``limits.most_neighbours`` smaller bounds are refused by the party file alone, and larger ones all alike."""
 
     def refusal(bound: int, declared: int | None) -> str:
-        said = {"leakage": [], "max_epsilon": 99} | ({} if declared is None else {"most_neighbours": declared})
+        said = {"leakage": [], **about.WITH_EDGES, "max_epsilon": 99} | (
+            {} if declared is None else {"most_neighbours": declared}
+        )
         declare(parties["B"], limits=said, scale=RANGE)
         run = tmp_path / f"{bound} {declared}"
         try:

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at, cut_run
 from tests.paradigms.private import (
@@ -56,7 +57,7 @@ def assert_complete(run: Path, epochs: int) -> None:
 @pytest.mark.parametrize("schedule", ["every-step", "once"])
 def test_a_delta_of_one_node_in_n_is_refused_by_all(tmp_path: Path, schedule: str) -> None:
     """Before anything is released: at δ = 0.9999 the noise of ε = 1 is an eighth of the clip."""
-    once: Settings = {"model": {"local": {"model": "appnp"}}, "privacy": {"schedule": "once"}}
+    once: Settings = {"model": {"local": {"model": "appnp"}}, "privacy": {"unit": "row", "schedule": "once"}}
     settings = private_job(tmp_path / "data", once if schedule == "once" else {}, epsilon_total=1, delta=0.9999)
     refused_by_all(
         lambda: train(settings, tmp_path / "run"), r"refuses the job: privacy\.delta=0\.9999 with \d+ common"
@@ -430,10 +431,10 @@ def parties(tmp_path: Path) -> dict[str, Path]:
 def bounded_job(parties: dict[str, Path], most: float, epochs: int) -> JobSettings:
     """B accepts no larger total; the job itself has no budget."""
     content = yaml.safe_load(parties[OTHER].read_text())
-    parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"leakage": [], "max_epsilon": most}}))
+    parties[OTHER].write_text(yaml.safe_dump(content | {"limits": {"leakage": [], **about.ROWS, "max_epsilon": most}}))
     train_ = {"epochs": epochs, "checkpoint_every": 2, "select_by": "last", "patience": None}
     model = {"dim": 4, "initial": {"method": "individual"}}
-    privacy = {"schedule": "every-step", "noise_multiplier": NOISE, "delta": DELTA}
+    privacy = {"unit": "row", "schedule": "every-step", "noise_multiplier": NOISE, "delta": DELTA}
     data = {"parties": {name: str(path) for name, path in parties.items()}}
     return parse_job({"data": data, "model": model, "train": train_, "privacy": privacy})
 

@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from tests import nightly
+from tests import about, nightly
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
@@ -356,11 +356,11 @@ def test_a_release_of_perturbed_features_is_noise_as_well(tmp_path: Path) -> Non
 def test_jobs_with_noise_draw_anew(sites: Sites) -> None:
     """The noise is new; the same values under new noise, again and again, would lose it."""
     private: dict[str, Any] = {
-        "privacy": {"epsilon_total": 8.0, "schedule": "once", "delta": 1e-4},
+        "privacy": {"unit": "row", "epsilon_total": 8.0, "schedule": "once", "delta": 1e-4},
         "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp"}},
     }
     for party in "AB":
-        sites.says(party, limits={"leakage": [], "max_epsilon": 99})
+        sites.says(party, limits={"leakage": [], **about.ROWS, "max_epsilon": 99})
     assert all_new(sites.run(**private), sites.run(**private))
 
 

@@ -111,7 +111,7 @@ def private_job(holders: int, privacy: dict[str, Any], **model: Any) -> JobSetti
             "data": {"holders": holders},
             "model": {"dim": DIM, "initial": {"method": "individual"}, **model},
             "train": {"epochs": 3, "patience": None, "select_by": "accuracy" if once else "last"},
-            "privacy": {"schedule": "every-step"} | privacy,
+            "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
         }
     )
 

@@ -23,7 +23,7 @@ def job(epochs: int = 300, rounds: int = 1, holders: int = 2, **privacy: Any) ->
                 "local": {"model": "appnp", "hops": HOPS},
             },
             "train": {"epochs": epochs} | ({} if once else {"select_by": "last", "patience": None}),
-            "privacy": {"schedule": "every-step"} | privacy,
+            "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
         }
     )
 

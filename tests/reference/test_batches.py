@@ -160,7 +160,7 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
             {
                 "model": {"initial": {"method": "individual"}},
                 "train": {"select_by": "last", "patience": None},
-                "privacy": {"noise_multiplier": 1.0},
+                "privacy": {"unit": "row", "noise_multiplier": 1.0},
             },
             "train.batch_size needs privacy=null: its ledger counts releases of all rows",
         ),

@@ -15,6 +15,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import cut_run, epochs_of
 from tests.paradigms.runs import assert_same_run, joint_model
@@ -305,7 +306,7 @@ def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> 
         assert largest_epsilon(settings, party) == float("inf")
     accepting = LimitSettings(leakage=tuple(revelations(settings)))
     assert refusal(accepting, settings, "A") is None
-    assert refusal(accepting.model_copy(update={"max_epsilon": 100.0}), settings, "A") == (
+    assert refusal(accepting.model_copy(update={"max_epsilon": 100.0, **about.NODES}), settings, "A") == (
         "limits.max_epsilon=100 and the job's total ε is infinite, for model.initial.method=perturbed noises features "
         "and nothing of edges and labels: take individual, or remove the limit"
     )
@@ -335,8 +336,8 @@ def test_budget_says_what_is_noised_and_what_is_not() -> None:
         ({"model": {"initial": {"method": "individual"}}}, "release is for method='perturbed', not 'individual'"),
         ({"model": {"initial": {"release": {"epsilon": 0}}}}, "greater than 0"),
         ({"model": {"initial": {"release": {"low": 2.0}}}}, "low=2.0 must be below high=1.0"),
-        ({"privacy": {"epsilon_total": 4}}, "leave one of them out"),
-        ({"privacy": {"epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
+        ({"privacy": {"unit": "row", "epsilon_total": 4}}, "leave one of them out"),
+        ({"privacy": {"unit": "row", "epsilon_total": 4, "schedule": "once"}}, "leave one of them out"),
         ({"data": {"feature_scaling": "standard"}}, "choose none, row or length"),
         ({"paradigm": "horizontal"}, "model.initial is not a setting"),
     ],

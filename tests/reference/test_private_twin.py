@@ -42,6 +42,7 @@ def test_every_weight_equals_the_twins(mechanism: str, rounds: int) -> None:
                 "initial": {"method": ["collaborative", "individual", "secure-sum"][number % 3]},
             },
             "privacy": {
+                "unit": "row",
                 "schedule": "every-step",
                 "mechanism": mechanism,
                 "noise_multiplier": 0.3,
@@ -58,7 +59,7 @@ def test_with_nodes_that_only_one_holder_knows_and_concat() -> None:
         3,
         {
             "model": {"combine": {"strategy": "concat"}},
-            "privacy": {"schedule": "every-step", "noise_multiplier": 0.2, "gradient_clip": 0.05},
+            "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 0.2, "gradient_clip": 0.05},
         },
     )
     assert_twins(settings, with_own_nodes(small_parties(3), (5, 0, 4)), steps=6)
@@ -75,7 +76,7 @@ def test_with_noise_that_is_made_jointly_every_weight_equals_the_twins(
         dropout_everywhere(),
         {
             "model": {"rounds": rounds, "initial": {"method": "individual"}, "local": {"model": "sage-mean"}},
-            "privacy": {"schedule": "every-step", **noise},
+            "privacy": {"unit": "row", "schedule": "every-step", **noise},
         },
     )
     assert_twins(settings, with_own_nodes(small_parties(holders), (5, 0, 4, 1, 2)[:holders]), steps=6)
@@ -86,7 +87,7 @@ def test_with_next_to_no_noise_sums_give_what_the_job_without_noise_gives(joint:
     """The limiting case: who divides them, and by what, changes nothing."""
     model: Settings = {"model": {"rounds": 2, "initial": {"method": "individual"}, "combine": {"bits": 40}}}
     noise = {"noise_multiplier": 1e-7, "clip": 100, "gradient_clip": 100, **({"joint_noise": joint} if joint else {})}
-    privacy: Settings = {"privacy": {"schedule": "every-step", **noise}}
+    privacy: Settings = {"privacy": {"unit": "row", "schedule": "every-step", **noise}}
     plain, private = (federate(job(3, model, *more), small_parties(3), 0) for more in ((), (privacy,)))
     assert float((plain.label_holder.logits - private.label_holder.logits).abs().max()) < 1e-3
 
@@ -101,7 +102,15 @@ def test_infinite_epsilon_is_no_publisher_bit_for_bit(rounds: int, masked: bool)
         2,
         dropout_everywhere("float32"),
         model,
-        {"privacy": {"schedule": "every-step", "noise_multiplier": 0, "clip": 100, "gradient_clip": 100}},
+        {
+            "privacy": {
+                "unit": "row",
+                "schedule": "every-step",
+                "noise_multiplier": 0,
+                "clip": 100,
+                "gradient_clip": 100,
+            }
+        },
         precision="float32",
     )
     graphs = small_parties(2)
@@ -130,7 +139,17 @@ def test_clipping_alone_changes_the_run() -> None:
     open_door = federate(job(2, model), graphs, 3)
     clipped = federate(
         job(
-            2, model, {"privacy": {"schedule": "every-step", "noise_multiplier": 0, "clip": 0.1, "gradient_clip": 1e-4}}
+            2,
+            model,
+            {
+                "privacy": {
+                    "unit": "row",
+                    "schedule": "every-step",
+                    "noise_multiplier": 0,
+                    "clip": 0.1,
+                    "gradient_clip": 1e-4,
+                }
+            },
         ),
         graphs,
         3,
@@ -143,7 +162,13 @@ def test_all_rows_of_a_gradient_are_noised_and_embeddings_are_within_reach_of_th
     graphs = small_parties(2)
     model: Settings = {"model": {"combine": {"masked": False}, "initial": {"method": "individual"}}}
     privacy: Settings = {
-        "privacy": {"schedule": "every-step", "noise_multiplier": 0.5, "clip": 0.25, "gradient_clip": 0.001}
+        "privacy": {
+            "unit": "row",
+            "schedule": "every-step",
+            "noise_multiplier": 0.5,
+            "clip": 0.25,
+            "gradient_clip": 0.001,
+        }
     }
     plain, private = federate(job(2, model), graphs, 2), federate(job(2, model, privacy), graphs, 2)
     train = graphs[0].train_mask

@@ -22,7 +22,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.run.jobs import train
 
-NOISED = {"schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
+NOISED = {"unit": "row", "schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
 JOBS: dict[str, dict[str, Any]] = {
     "usual": {},
     "judged every second step": {"train": {"evaluate_every": 2}},

@@ -33,7 +33,7 @@ def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = N
             "data": {"holders": holders},
             "model": {"initial": {"method": "individual"}, **(model or {})},
             "train": {"epochs": epochs, "select_by": "last", "patience": None},
-            "privacy": {"schedule": "every-step", **privacy} if privacy else None,
+            "privacy": {"unit": "row", "schedule": "every-step", **privacy} if privacy else None,
         }
     )
 

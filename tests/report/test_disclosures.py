@@ -56,7 +56,7 @@ def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
     path = tmp_path / "disclosures.jsonl"
     settings = parse_job(
         {
-            "privacy": {"schedule": "every-step", "noise_multiplier": 5.0},
+            "privacy": {"unit": "row", "schedule": "every-step", "noise_multiplier": 5.0},
             "train": {"select_by": "last", "patience": None},
             "model": {},
         }

@@ -100,7 +100,8 @@ def test_what_could_go_wrong_is_that_of_the_job() -> None:
     assert "bank and shop learns which" in apart["That somebody is known is news"]
     assert "Nothing is noised, so no ε" in plain["The model remembers"]
     private = said(
-        model={"initial": {"method": "individual"}, "local": {"model": "appnp"}}, privacy={"epsilon_total": 4}
+        model={"initial": {"method": "individual"}, "local": {"model": "appnp"}},
+        privacy={"unit": "row", "epsilon_total": 4},
     )
     assert "ε bounds what was released with noise" in private["The model remembers"]
     together = {name: said(paradigm=name)["Parties work together"] for name in BEFORE}

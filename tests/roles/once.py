@@ -34,7 +34,7 @@ def job(holders: int, *changes: Settings, **privacy: object) -> JobSettings:
         {
             "precision": "float64",
             "model": {"initial": {"method": "individual"}, "local": LOCAL, "combine": {"masked": None}},
-            "privacy": {"schedule": "once", **noise, **privacy},
+            "privacy": {"unit": "row", "schedule": "once", **noise, **privacy},
         },
         *changes,
     )

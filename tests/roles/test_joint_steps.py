@@ -34,7 +34,13 @@ def job(holders: int, colluding: int, *changes: Settings, **privacy: Any) -> Job
     base: Settings = {
         "model": {"initial": {"method": "individual"}, "local": {"model": "sage-mean"}, "rounds": 2},
         "train": {"select_by": "last"},
-        "privacy": {"schedule": "every-step", **noise, "joint_noise": {"colluding": colluding}, **privacy},
+        "privacy": {
+            "unit": "row",
+            "schedule": "every-step",
+            **noise,
+            "joint_noise": {"colluding": colluding},
+            **privacy,
+        },
     }
     return small_job(holders, merge(base, *changes))
 

@@ -31,7 +31,7 @@ PRIVATE = small_job(
     {
         "model": {"initial": {"method": "individual"}},
         "train": {"select_by": "last"},
-        "privacy": {"schedule": "every-step", "epsilon_total": 4, "noise_multiplier": 5.0},
+        "privacy": {"unit": "row", "schedule": "every-step", "epsilon_total": 4, "noise_multiplier": 5.0},
     },
 )
 HORIZONTAL = parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}})

@@ -234,7 +234,14 @@ def test_tables_are_aligned_once_and_no_trial_is_beyond_their_limits(
 
 def test_nobodys_own_data_are_published_in_every_trial(tables: Callable[..., JobSettings], tmp_path: Path) -> None:
     job = tables(
-        privacy={"mechanism": "gaussian", "schedule": "every-step", "epsilon_step": 2.0, "delta": 1e-4, "clip": 1.0},
+        privacy={
+            "unit": "row",
+            "mechanism": "gaussian",
+            "schedule": "every-step",
+            "epsilon_step": 2.0,
+            "delta": 1e-4,
+            "clip": 1.0,
+        },
         train={"select_by": "last", "patience": None},
     )
     with refused(ConfigError, key="tune"):

@@ -205,7 +205,8 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
     if protect is not None:
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
-        limits |= {"max_epsilon": epsilon, "epsilon_unit": protect}
+        relation = "zero-out" if protect == "node-edges" else "replacement"
+        limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 

@@ -169,9 +169,9 @@ class PrivacySettings(Settings):
         description="default: zero-out for rows, as in the paper, and for node-edges; replacement for edges and nodes",
     )
     unit: Literal["row", "edge", "node", "node-edges"] = Field(
-        "row",
-        description="what ε is about: one published row, one edge, one node's features (the latter: once only), one "
-        "node's features and all its edges (with aggregation only)",
+        description="what ε protects, which every job names: one published row, which is neither a person nor an edge; "
+        "one edge; one node's features (the latter: once only); one node's features and all its edges (with "
+        "aggregation only)",
     )
     degree_bound: int | None = Field(
         None,

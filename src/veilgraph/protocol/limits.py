@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
@@ -46,11 +46,13 @@ class LimitSettings(Settings):
     )
     epsilon_unit: Literal["row", "edge", "node", "node-edges", "label"] | None = Field(
         None,
-        description="what max_epsilon has to be about; null: what the first release is about; label: labels alone, of "
-        "which jobs tell others nothing, or what label_privacy bounds",
+        description="what max_epsilon protects, given with it: a job that protects something else is refused; label: "
+        "labels alone, of which jobs tell others nothing, or what label_privacy bounds",
     )
     epsilon_neighbours: Neighbours | None = Field(
-        None, description="the relation between neighbouring data that it has to be about; null: the first release's"
+        None,
+        description="the relation between neighbouring data, given with max_epsilon; of edges, nodes and labels it is "
+        "replacement",
     )
     min_colluding: int | None = Field(
         None,
@@ -90,6 +92,17 @@ class LimitSettings(Settings):
         description="most ids that another holder may bring to an alignment, which tells it of each whether all others "
         "have it; null: any number",
     )
+
+    @model_validator(mode="after")
+    def _check_epsilon(self) -> Self:
+        missing = [key for key in ("epsilon_unit", "epsilon_neighbours") if getattr(self, key) is None]
+        if self.max_epsilon is not None and missing:
+            raise ValueError(
+                f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
+                "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label, or row, which "
+                "is no person) and epsilon_neighbours (replacement, or zero-out with row and node-edges)"
+            )
+        return self
 
 
 def parse_limits(data: object, source: str) -> LimitSettings:

@@ -112,7 +112,7 @@ class Paradigm(ABC, Generic[J]):
 
     def to_be_private(self) -> Mapping[str, Any]:
         """What ``privacy`` says of a job that says nothing but how much."""
-        return {}
+        return {"unit": "row"}
 
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
         """What a job says that protects one of ``protects``, with the defaults for all else.

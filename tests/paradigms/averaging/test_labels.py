@@ -12,6 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import job
 from tests.paradigms.averaging.private_jobs import job as private_job
@@ -122,7 +123,7 @@ def test_what_a_holder_has_by_itself_is_of_true_labels(tmp_path: Path) -> None:
 def test_two_jobs_and_their_predictions_learn_from_the_same_labels_within_a_limit_for_life(tmp_path: Path) -> None:
     graphs, data = holders(), tmp_path / "data"
     settings = saved(data, graphs, PRIVATE)
-    limited(folder_of(data, "A"), max_epsilon=3, epsilon_unit="label")
+    limited(folder_of(data, "A"), max_epsilon=3, **about.LABELS)
 
     def totals() -> list[float]:
         return [ledger(folder_of(data, party), party).total() for party in "ABC"]
@@ -197,7 +198,7 @@ def test_a_split_by_classes_is_refused_and_a_limit_about_labels_bounds_it() -> N
     with refused(ConfigError, key="data.split", party="A"):
         paradigm_of(private).load(private)
     paradigm_of(private).load(parse_job(base))
-    accepting = LimitSettings(leakage=tuple(revelations(private)), max_epsilon=2, epsilon_unit="label")
+    accepting = LimitSettings(leakage=tuple(revelations(private)), max_epsilon=2, **about.LABELS)
     assert refusal_of_limits(accepting, private, "B") is None
     assert "total ε of 2" in str(refusal_of_limits(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
     assert refusal_of_limits(accepting, parse_job(base), "B") is not None

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs
 from tests.paradigms.averaging.private_jobs import job, known_noise, twin_of
@@ -218,7 +219,7 @@ def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tm
     train(over(parties, settings), tmp_path / "run")
     cost, delta = price(plan.event, plan.steps, plan.settings.delta), plan.settings.delta
     content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
-    content["limits"] |= {"max_epsilon": (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2}
+    content["limits"] |= {**about.WITH_EDGES, "max_epsilon": (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2}
     parties["A"].write_text(yaml.safe_dump(content), encoding="utf-8")
     ledgers = {name: file.parent / "ledger" / FILE for name, file in parties.items()}
     before = {name: path.read_bytes() for name, path in ledgers.items()}
@@ -253,7 +254,7 @@ def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
 def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     private, bare = job(), job({"averaging": {"privacy": None}})
     total = paradigm_of(private).largest_epsilon(private, "A")
-    fits = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, max_delta=1e-5)
+    fits = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, **about.WITH_EDGES, max_delta=1e-5)
     assert refusal(fits, private, "A", epsilon=total) is None
     for limits in (
         fits.model_copy(update={"max_epsilon": total - 0.1}),

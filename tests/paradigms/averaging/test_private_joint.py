@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import about
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import NAMES, add_over_links
 from tests.paradigms.averaging.jobs import close, dropping_out, graphs
@@ -174,7 +175,7 @@ def test_an_epsilon_is_that_of_the_noise_together_and_costs_the_same_for_life() 
 def test_a_party_has_to_accept_that_it_relies_on_others() -> None:
     settings = job()
     total = paradigm_of(settings).largest_epsilon(settings, "A")
-    base = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, max_delta=1e-5)
+    base = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, **about.WITH_EDGES, max_delta=1e-5)
     for most, accepted in ((None, False), (2, False), (1, True), (0, True)):
         found = refusal(base.model_copy(update={"min_colluding": most}), settings, "A", epsilon=total)
         assert (found is None) == accepted

@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[Settings, About]] = {
     "fanout": ({"model": {"local": {"fanout": 3}}}, {"key": "local.fanout", "value": 3}),
     "auc": ({"train": {"select_by": "auc"}}, {"key": "train.class_weights"}),
     "class weights": ({"train": {"class_weights": "balanced"}}, {"key": "train.class_weights"}),
-    "privacy": ({"privacy": {"noise_multiplier": 1.0, "delta": 1e-5}}, {"code": "config"}),
+    "privacy": ({"privacy": {"unit": "row", "noise_multiplier": 1.0, "delta": 1e-5}}, {"code": "config"}),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from tests import about
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, checkpoint, cut_at
 from tests.paradigms.sealed.private import voting
@@ -246,7 +247,7 @@ def from_tables(folder: Path, **limits: object) -> SealedJob:
 def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
     """Another training of the same tables has other noise, and is another release; where it has no room none begins."""
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    job = from_tables(tmp_path / "tables", max_epsilon=7.0, epsilon_unit="edge")
+    job = from_tables(tmp_path / "tables", max_epsilon=7.0, **about.EDGES)
     folder, totals = tmp_path / "tables" / "B", list[float]()
     for run in ("one", "two"):
         train(job, tmp_path / run)
@@ -264,4 +265,4 @@ def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
 def test_a_holder_refuses_a_job_beyond_its_limit(tmp_path: Path) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     with refused(ConfigError, party="B"):
-        train(from_tables(tmp_path / "tables", max_epsilon=3.0), tmp_path / "run")
+        train(from_tables(tmp_path / "tables", max_epsilon=3.0, **about.EDGES), tmp_path / "run")

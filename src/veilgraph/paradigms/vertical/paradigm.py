@@ -82,7 +82,7 @@ class Vertical(Paradigm[VerticalJob]):
         method = job.model.initial.method
         if job.privacy is None:
             return [
-                "to have it, add to the job, for example, privacy: {epsilon_total: 4}, which needs "
+                "to have it, add to the job, for example, privacy: {unit: row, epsilon_total: 4}, which needs "
                 "model.initial.method=individual and model.local.model=appnp"
             ]
         if job.has_joint_noise and not job.learns_alone:

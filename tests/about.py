@@ -1,0 +1,11 @@
+"""What a limit on ε protects, as party files and ledgers name it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+ROWS: Final[dict[str, Any]] = {"epsilon_unit": "row", "epsilon_neighbours": "zero-out"}
+EDGES: Final[dict[str, Any]] = {"epsilon_unit": "edge", "epsilon_neighbours": "replacement"}
+NODES: Final[dict[str, Any]] = {"epsilon_unit": "node", "epsilon_neighbours": "replacement"}
+WITH_EDGES: Final[dict[str, Any]] = {"epsilon_unit": "node-edges", "epsilon_neighbours": "zero-out"}
+LABELS: Final[dict[str, Any]] = {"epsilon_unit": "label", "epsilon_neighbours": "replacement"}
