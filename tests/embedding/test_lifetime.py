@@ -330,8 +330,9 @@ def test_jobs_and_embeddings_pay_from_one_total_by_the_ids(party: Path, tmp_path
 
 
 def test_embeddings_about_another_unit_than_earlier_jobs_are_refused(party: Path, tmp_path: Path) -> None:
-    ledger = ledger_of(party)
+    ledger = ledger_of(limited(party, leakage=["output-embeddings"]))
     ledger.charge(GaussianEvent(50.0), "embeddings", 1, ledger.keys(["c3"]), delta=1e-5, run="0" * 64, job="job")
+    limited(party, max_epsilon=4.0)
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
         released(job(party), tmp_path / "run", source=never)
 

@@ -31,7 +31,7 @@ ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}
 QUICK: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "last"}}
 JOB: dict[str, Any] = {
     "model": {"dim": 4, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
-    "privacy": {"schedule": "once", **ONE},
+    "privacy": {"unit": "row", "schedule": "once", **ONE},
     **QUICK,
 }
 """Of what holders bring from Python."""

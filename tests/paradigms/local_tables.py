@@ -52,12 +52,15 @@ def write_party(folder: Path, party: str, *, labelled: bool, limits: Mapping[str
     return path
 
 
-def tables(folder: Path, *changes: Settings, labels_at: str = "A", **limits: Any) -> JobSettings:
+def tables(
+    folder: Path, *changes: Settings, labels_at: str = "A", learner: Mapping[str, Any] = about.EDGES, **limits: Any
+) -> JobSettings:
     """The job on them; B and C accept nothing without a bound."""
-    limits = {"leakage": [], **about.NODES, "max_epsilon": 9.0, **limits}
-    paths = {
-        party: str(write_party(folder / party, party, labelled=party == labels_at, limits=limits)) for party in "ABC"
-    }
+    paths = {}
+    for party in "ABC":
+        protects = learner if party == "A" else about.NODES
+        own = {"leakage": [], **protects, "max_epsilon": 9.0, **limits}
+        paths[party] = str(write_party(folder / party, party, labelled=party == labels_at, limits=own))
     return local_job(3, {"data": {"dataset": None, "parties": paths}}, *changes)
 
 

@@ -269,7 +269,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     ),
     "hops": (
         {"privacy": {"unit": "edge", "neighbours": "replacement", "aggregation": {"hops": 1, "dim": 4}}},
-        {**about.ROWS, "max_epsilon": 1.0},
+        {**about.EDGES, "max_epsilon": 1.0},
     ),
 }
 """Changes of a job, and limits; perturbed features have none, for nothing is noised of edges there."""
@@ -429,7 +429,7 @@ def test_the_stricter_of_two_limits_holds() -> None:
     folder = LimitSettings(max_epsilon=1.0, max_delta=1e-6, epsilon_unit="row", epsilon_neighbours="zero-out")
     assert both(Budget(3.0, 1e-5), folder) == Budget(1.0, 1e-6, "row", "zero-out")
     mine = Budget(0.5, 1e-7, "edge", "replacement")
-    assert both(mine, LimitSettings(max_epsilon=1.0, **about.ROWS)) == mine
+    assert both(mine, LimitSettings(max_epsilon=1.0, **about.EDGES)) == mine
     assert both(mine, None) is mine
 
 

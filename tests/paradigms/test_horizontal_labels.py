@@ -385,7 +385,7 @@ def test_what_a_limit_about_labels_bounds() -> None:
     assert "training-nodes (label_privacy.epsilon=2)" in reason
     assert "training-rows" not in reason, "ε bounds it"
     rest = tuple(set(revelations(private)) - {"training-rows"})
-    accepting = about.model_copy(update={"leakage": rest})
+    accepting = limits.model_copy(update={"leakage": rest})
     assert refusal_of_limits(accepting, private, "B") is None
     assert "total ε of 2" in str(refusal_of_limits(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))
     assert "label_privacy.epsilon" in str(refusal_of_limits(accepting, bare, "B"))

@@ -166,7 +166,6 @@ def test_what_was_kept_and_never_paid_for_is_paid_for_or_refused(
     [
         ({}, {"leakage": []}, "training-nodes"),
         ({}, {"max_epsilon": 1.5}, "can cost A a total ε of 2"),
-        ({}, {"epsilon_unit": None}, "set limits.epsilon_unit to label"),
         ({}, {"epsilon_unit": "node"}, "set limits.epsilon_unit to label"),
         ({"label_privacy": None}, {"leakage": ["training-rows"]}, "label_privacy.epsilon"),
     ],

@@ -34,9 +34,9 @@ def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:
     made = table_job(
         folder, APPNP, {"privacy": {"unit": "row", "schedule": "once", "epsilon_total": 1.0, "delta": 1e-4} | privacy}
     )
-    protects = {"row": about.ROWS, "node-edges": about.WITH_EDGES}.get(
-        str(privacy.get("unit", "row")), {**about.NODES, "epsilon_unit": privacy.get("unit", "row")}
-    )
+    unit = str(privacy.get("unit", "row"))
+    relation = privacy.get("neighbours") or ("zero-out" if unit in ("row", "node-edges") else "replacement")
+    protects = {"epsilon_unit": unit, "epsilon_neighbours": relation}
     path = folder / OTHER / "party.yaml"
     said = yaml.safe_load(path.read_text())
     said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
@@ -207,13 +207,17 @@ def test_a_job_whose_releases_are_about_something_else_is_refused(tmp_path: Path
     settings = job(tmp_path / "data", 9.0)
     train(settings, tmp_path / "first")
     edges = {"privacy.unit": "edge", "privacy.degree_bound": 4, "privacy.neighbours": "replacement"}
-    train(with_overrides(settings, edges), tmp_path / "about edges")  # an ε of an edge's rows is one of each row, too
-    assert ledger(settings).total() < 9
+    with refused(ConfigError, key="limits.epsilon_unit", value="row"):
+        train(with_overrides(settings, edges), tmp_path / "about edges")
     other = job(tmp_path / "other", 9.0, unit="edge", degree_bound=4, neighbours="replacement")
     train(other, tmp_path / "edges")
     rows = {"privacy.unit": "row", "privacy.degree_bound": None, "privacy.neighbours": "zero-out"}
-    with refused(BudgetSpent, code="no-room"):
+    with refused(ConfigError, key="limits.epsilon_unit", value="edge"):
         train(with_overrides(other, rows), tmp_path / "about rows")
+    said = tmp_path / "other" / OTHER / "party.yaml"
+    said.write_text(said.read_text().replace("epsilon_unit: edge", "epsilon_unit: node"))
+    with refused(BudgetSpent, code="no-room"):  # what was released before bounds nothing of a node
+        train(with_overrides(other, {"privacy.unit": "node", "name": "nodes"}), tmp_path / "about nodes")
 
 
 def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
@@ -241,6 +245,9 @@ def test_noise_in_every_hop_bounds_nothing_of_a_row(tmp_path: Path) -> None:
     settings = job(tmp_path / "data", 9.0, neighbours="replacement")
     train(settings, tmp_path / "rows")
     edges = {"privacy.unit": "edge", "privacy.aggregation": {"hops": 2, "dim": 4}}
+    path = tmp_path / "data" / OTHER / "party.yaml"
+    said = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(said | {"limits": {**about.EDGES, "max_epsilon": 9.0, "leakage": []}}))
     with refused(BudgetSpent, code="no-room"):
         train(with_overrides(settings, edges), tmp_path / "edges")
 

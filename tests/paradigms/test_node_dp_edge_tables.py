@@ -48,7 +48,7 @@ def test_the_same_tables_in_another_order_and_job_are_paid_for_once(tmp_path: Pa
     settings = tables(tmp_path, edges(), max_epsilon=90)
     path = party_file(settings, "A")
     content = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump({**content, "limits": {**content["limits"], **about.NODES, "max_epsilon": 3.2}}))
+    path.write_text(yaml.safe_dump({**content, "limits": {**content["limits"], "max_epsilon": 3.2}}))
     first = train(settings, tmp_path / "first").path
     assert "perturbed_features" not in kinds_sent(first, "A")
     for name in ("nodes.csv", "edges.csv"):
@@ -79,7 +79,7 @@ def test_a_prediction_for_changed_edges_is_paid_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({**about.NODES, "max_epsilon": 2.9}, "the job can cost A a total ε of 3"),
+        ({"max_epsilon": 2.9}, "the job can cost A a total ε of 3"),
         ({"epsilon_unit": "node"}, "limits.epsilon_unit=node and the job's ε is about edge"),
         ({"max_delta": 1e-5}, "limits.max_delta=1e-05 and privacy.delta=0.0001"),
     ],
@@ -95,7 +95,8 @@ def test_what_the_learner_does_not_accept(tmp_path: Path, limits: dict[str, Any]
 
 
 def test_too_many_neighbours_among_the_common_nodes_end_the_job_before_anything_is_released(tmp_path: Path) -> None:
-    settings = with_overrides(tables(tmp_path, edges("node-edges")), {"privacy.degree_bound": 3})
+    made = tables(tmp_path, edges("node-edges"), learner=about.WITH_EDGES)
+    settings = with_overrides(made, {"privacy.degree_bound": 3})
     refused_by_all(lambda: train(settings, tmp_path / "run"), "more than privacy.degree_bound=3 neighbours")
     for party in "ABC":
         assert not paid(tmp_path / "run", party)

@@ -24,6 +24,7 @@ from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import align, predict, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
@@ -118,7 +119,7 @@ def test_a_column_filled_with_a_mean_is_refused_with_its_name(
 def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     """The label holder of one release publishes nothing; units row and edge say nothing of a node's features."""
     declare(parties["A"], limits=None, missing="mean")
-    declare(parties["B"], limits={"leakage": [], **about.NODES, "max_epsilon": 8}, missing="mean")
+    declare(parties["B"], limits={"leakage": list(all_revelations())}, missing="mean")
     ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
     assert ours.refusal(job(parties)) is None
     assert "missing=mean" in (theirs.refusal(job(parties)) or "")
@@ -136,8 +137,24 @@ def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path]
     says = r"B refuses the job: nodes\.features\.0 \(column 'x\*'\): scale declares .*feature_scaling=standard .*leave"
     with pytest.raises(ConfigError, match=says):
         train(job(parties, standard, unit="edge"), tmp_path / "run")
-    declare(parties["B"], limits={"leakage": [], **about.NODES, "max_epsilon": 8})
+    declare(parties["B"], limits={"leakage": [], **about.EDGES, "max_epsilon": 8})
     assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None
+
+
+def test_a_column_made_of_edges_is_no_feature_where_edges_are_protected(parties: dict[str, Path]) -> None:
+    """A number of payments shows each of them, whatever ε says; its name is for its owner alone."""
+    content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
+    (column,) = {str(entry["columns"]) for entry in content["nodes"]["features"]}
+    content |= {"limits": {"leakage": list(all_revelations())}}
+    for made, refuses in (([column], True), (["x1"], True), (["y*"], False), ([], False)):
+        content["nodes"]["columns_from_edges"] = made
+        parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
+        own = Organisation.read(parties["B"], "B")
+        told = own.refusal(job(parties, unit="edge")) or ""
+        assert ("nodes.columns_from_edges" in told) == refuses
+        assert column not in told
+        assert (column in (own.refusal(job(parties, unit="edge"), named=True) or "")) == refuses
+        assert "columns_from_edges" not in (own.refusal(job(parties)) or ""), "one node's features are no edge's"
 
 
 @pytest.mark.parametrize(("normalize", "refuses"), [("mean", True), (2.0, False), (None, False)])

@@ -243,3 +243,21 @@ def test_limits_are_the_last_lines_and_the_rest_is_the_draft(messy, tmp_path):
     usual, both = ((tmp_path / name).read_text() for name in ("usual.yaml", "both.yaml"))
     assert both.startswith(usual)
     assert yaml.safe_load(both.removeprefix(usual)) == {"limits": {"leakage": ["predicted-classes"]}}
+
+
+@pytest.mark.parametrize(
+    ("unit", "categories", "relations"),
+    [("node", False, True), ("node-edges", False, False), ("edge", True, False), ("label", True, True)],
+)
+def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_path, unit, categories, relations):
+    """A category or relation of one node or edge alone would tell of it, in every job's number of columns."""
+    write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40, "kind": ["odd", *["usual"] * 39]})
+    pairs = {"source": [f"n{i}" for i in range(30)], "target": [f"n{i + 1}" for i in range(30)]}
+    write(tmp_path / "e.csv", {**pairs, "channel": ["rare", *["common"] * 29]})
+    files = [tmp_path / "n.csv", tmp_path / "e.csv"]
+    _, settings = init(files, tmp_path / "p.yaml", "--no-label", "--protect", unit, "--epsilon", "1")
+    text = (tmp_path / "p.yaml").read_text(encoding="utf-8")
+    assert ("odd" in text) == categories
+    assert ("rare" in text) == relations
+    assert settings.limits.epsilon_unit == unit
+    assert settings.limits.epsilon_neighbours == ("zero-out" if unit == "node-edges" else "replacement")

@@ -1,3 +1,4 @@
+import pytest
 from rich.console import Console
 
 from tests.tables.writing import build, party, write
@@ -135,3 +136,17 @@ def test_tables_of_a_party_without_edges_and_labels_and_with_odd_names(tmp_path)
     assert "and 11 more columns" in text
     assert "[b]3 1" in text
     assert "and 8 more" in text
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_columns_that_rank_nodes_as_their_edges_do_are_pointed_out(tmp_path, named):
+    ids = [f"n{each}" for each in range(12)]
+    pairs = [(one, other) for one in range(12) for other in range(one)]
+    write(tmp_path / "edges.csv", {"a": [ids[one] for one, _ in pairs], "b": [ids[other] for _, other in pairs]})
+    columns = {"id": ids, "paid": [each**2 for each in range(12)], "age": [(7 * each) % 12 for each in range(12)]}
+    write(tmp_path / "nodes.csv", columns)
+    settings = party([{"columns": ["paid", "age"]}], edges=[{"directed": True}])
+    if named:
+        made = {"columns_from_edges": ("pa*",)}
+        settings = settings.model_copy(update={"nodes": settings.nodes.model_copy(update=made)})
+    assert describe_party(settings, tmp_path).from_edges == (() if named else ("paid",))

@@ -235,6 +235,12 @@ def _check_party(file: Path) -> PartyDescription:
             f"far out of range: {', '.join(far)}; a job with data.feature_scaling: none may refuse them: have it scale "
             "(standard, which preset auto chooses), or declare their range here (nodes.features, scale)"
         )
+    if description.from_edges:
+        echo(
+            f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "
+            "them at any ε: name such columns in nodes.columns_from_edges, and jobs that protect edges are refused "
+            "while one is a feature"
+        )
     echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description
 

@@ -307,6 +307,12 @@ class JobSettings(Settings):
         return ()
 
     @property
+    def protects_edges(self) -> tuple[PartyId, ...]:
+        """The holders whose edges an ε of this job protects, alone or with their nodes."""
+        of_edges = self.privacy is not None and self.privacy.unit in ("edge", "node-edges")
+        return self.noising if of_edges or self.training_plan is not None else ()
+
+    @property
     def feature_release(self) -> FeatureReleaseSettings | None:
         """How nodes perturb their features; None in a job where they do not."""
         return None

@@ -95,6 +95,12 @@ class Organisation:
             return reason
         if (reason := _of_edges(job, party, self.settings.edges)) is not None:
             return reason
+        if party in job.protects_edges and (made := self.settings.nodes.features_from_edges):
+            which = f" ({', '.join(made)})" if named else ""
+            return (
+                f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
+                "this job's ε protects edges: leave them out of nodes.features"
+            )
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if reason := scaled_twice(features, scaling, named=named) or self._outside(job):
             return reason

@@ -83,6 +83,11 @@ def budget_notes(job: JobSettings, nodes: int | None = None) -> list[str]:
                 f"privacy.aggregation.own_rows=clear: {job.data.label_party} is given the others' columns as they are, "
                 "so of features ε is infinite"
             )
+    if privacy.unit in ("edge", "node-edges"):
+        notes.append(
+            "a column that is made of edges, as a number of payments, shows them at any ε: a party file names such "
+            "columns (nodes.columns_from_edges), and its holder refuses the job while one is a feature"
+        )
     if privacy.unit == "node-edges":
         notes.append(
             f"a holder whose graph has a node of more than privacy.degree_bound={privacy.degree_bound} neighbours "

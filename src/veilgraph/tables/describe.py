@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +18,15 @@ from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.joining import FileCounts
-from veilgraph.tables.nodes import FeatureColumn, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
 from veilgraph.tables.settings import TableSettings
 
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
+_LIKE_DEGREES: Final = 0.8
+_FEW: Final = 2
+"""A column of fewer different values says too little of degrees."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,7 @@ class PartyDescription:
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
         target: the numbers to predict; None without such a column.
+        from_edges: features that rank nodes nearly as their numbers of edges do, and are not said to be made of these.
         graphs: how many there are; None where nodes are not told apart by them.
         files: every file of nodes, the node table first, then those of edges.
     """
@@ -163,6 +168,7 @@ class PartyDescription:
     beyond_own_row: tuple[str, ...]
     target: NumericDescription | None = None
     graphs: int | None = None
+    from_edges: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
 
 
@@ -207,9 +213,29 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         feature_bytes=12 * nonzeros + 8 * (table.num_nodes + 1) if sparse else 4 * shape[0] * shape[1],
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
+        from_edges=tuple(_made_of_edges(settings, table, (incoming, outgoing))),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
     )
+
+
+def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Counts, Counts]) -> Iterator[str]:
+    """Yield features whose ranks correlate with numbers of edges, in, out or both, by 0.8 or more."""
+    from scipy.stats import rankdata  # noqa: PLC0415 - slow to import, and few commands describe tables
+
+    counts = [rankdata(each) for each in (*degrees, degrees[0] + degrees[1]) if len(np.unique(each)) > 1]
+    for column, values in zip(table.columns, table.values, strict=True):
+        said = any(fnmatchcase(column.name, made) for made in settings.nodes.columns_from_edges)
+        if said or not isinstance(column.feature, NumericFeatures):
+            continue
+        known = ~np.isnan(values)
+        ranks = rankdata(values[known])
+        if len(np.unique(ranks)) > _FEW and any(_correlation(ranks, each[known]) >= _LIKE_DEGREES for each in counts):
+            yield column.title
+
+
+def _correlation(one: Floats, other: Floats) -> float:
+    return 0.0 if np.ptp(other) == 0 else abs(float(np.corrcoef(one, other)[0, 1]))
 
 
 def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:

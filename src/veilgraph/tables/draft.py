@@ -169,6 +169,13 @@ class _Drafting:
                     f"{name}: its numbers have points between thousands, which are not read; write them without, or "
                     f"leave it out (--leave-out {name})"
                 )
+            elif column.kind == "category" and self._choices.of_own_row:
+                known = "category" if missing else "error"
+                self._decide(
+                    f"{column.name}: which categories can it have, from what it means and not from these tables? One "
+                    "that a single node has would tell of it"
+                )
+                yield f"# - {{columns: {name}, categories: [...], missing: {known}, other: zero}}  # decide: categories"
             elif column.kind == "category":
                 values = ", ".join(map(_text, column.distinct))
                 known = "category" if missing else "error"
@@ -268,8 +275,18 @@ class _Drafting:
         if edges.weight is not None:
             lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
         if edges.relation is not None:
-            kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
-            lines.append(f"relation: {{column: {_text(edges.relation.name)}, weights: {{{kinds}}}}}")
+            relation = _text(edges.relation.name)
+            if self._choices.of_own_edge:
+                self._decide(
+                    f"{edges.relation.name}: which relations are there, from what it means and not from these tables? "
+                    "One that a single edge has would tell of it"
+                )
+                lines.append(
+                    f"# relation: {{column: {relation}, weights: {{...: 1}}, other: drop}}  # decide: relations"
+                )
+            else:
+                kinds = ", ".join(f"{_text(value)}: 1" for value in edges.relation.distinct)
+                lines.append(f"relation: {{column: {relation}, weights: {{{kinds}}}}}")
         weighs = edges.weight is not None or edges.relation is not None  # else every row weighs 1 already
         if weighs and not self._choices.of_own_edge:
             lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")

@@ -6,6 +6,7 @@ every key.
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -140,6 +141,11 @@ class NodeSettings(TableFile):
     features: Annotated[
         tuple[Features, ...], Field(min_length=1, description="columns, and how they become numbers (tables.md)")
     ]
+    columns_from_edges: tuple[Text, ...] = Field(
+        (),
+        description="columns that are made of edges, as a number of payments, or patterns of their names: they show "
+        "edges at any ε, and a job whose ε protects edges is refused while one is among features",
+    )
     label: LabelSettings | None = Field(None, description="at the label holder only")
     target: Text | None = Field(
         None,
@@ -175,6 +181,16 @@ class NodeSettings(TableFile):
         return (self.id, *(name for name in (*named, self.split_column) if name is not None))
 
     @property
+    def features_from_edges(self) -> tuple[str, ...]:
+        """Columns or patterns among the features that ``columns_from_edges`` names."""
+        columns = (column for feature in self.features for column in feature.columns)
+        return tuple(
+            column
+            for column in columns
+            if any(fnmatchcase(column, made) or fnmatchcase(made, column) for made in self.columns_from_edges)
+        )
+
+    @property
     def split_column(self) -> str | None:
         """The column that says which split a node is in, by name or by date; None where none does."""
         if isinstance(self.split, SplitColumn):
@@ -208,7 +224,8 @@ class TableSettings(Settings):
     def hashed(self) -> str:
         """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
         said = {"ids"} if self.ids != IdSettings() else set()
-        return self.model_dump_json(include={"nodes", "edges", *said})
+        said_of_features = {"nodes": {"columns_from_edges"}}  # changes nothing that is read
+        return self.model_dump_json(include={"nodes", "edges", *said}, exclude=said_of_features)
 
     @property
     def files(self) -> tuple[Path, ...]:
