@@ -1,7 +1,8 @@
 """The multi-bit mechanism: of m randomly chosen features one biased bit each, of the others nothing.
 
 Source: Sajadmanesh & Gatica-Perez, "Locally private graph neural networks", 2020: Algorithm 1, Theorem 3.1 (ε) and
-Proposition 3.5 (m). Its probabilities are put on the grid of ``chance``, where the theorem holds for the program:
+Proposition 3.5 (m, corrected: docs/errata.md). Its probabilities are put on the grid of ``chance``, where the theorem
+holds for the program:
 
 An output y has the chosen set S as its non-zero entries, and S does not depend on the input. So
 P(y | x) = P(S)·∏_{i ∈ S} T_i/G or (G − T_i)/G, with an integer threshold L ≤ T_i ≤ G − L for every input, and
@@ -19,7 +20,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -41,9 +42,18 @@ times faster than threads that wait for each other at every small step."""
 SAMPLED_PIECE = 1 << 22  # drawing sets takes m steps a block, so fewer blocks are faster
 
 
+_BEST_SHARE: Final = 2.177318984
+"""ε/m with the least variance over real m: sinh(ε/m) = 2·ε/m."""
+
+
 def best_sample_size(epsilon: float, features: int) -> int:
-    """m* = max(1, min(d, ⌊ε/2.18⌋)), the number of features with the least variance (Proposition 3.5)."""
-    return max(1, math.floor(min(features, epsilon / 2.18)))
+    """Return m*, the number of sampled features with the least variance, from 1 to d.
+
+    The variance of a feature grows with coth²(ε/2m)/m, which has one minimum over real m. So m* is one of the two
+    integers beside it; Proposition 3.5 takes the lower one always.
+    """
+    below = max(1, math.floor(min(features, epsilon / _BEST_SHARE)))
+    return min((below, min(features, below + 1)), key=lambda m: 1 / (m * math.tanh(epsilon / (2 * m)) ** 2))
 
 
 @dataclass(frozen=True)
@@ -74,6 +84,10 @@ class MultiBit(FeatureMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        best = best_sample_size(self.epsilon, self.features)
+        if self.sampled is None and best != max(1, math.floor(min(self.features, self.epsilon / 2.18))):
+            # Named, so that a release kept with the paper's m is another one and is not sent again under this m.
+            object.__setattr__(self, "sampled", best)
         if self.sampled is not None:
             check_whole("sampled", self.sampled, 1)
             if self.sampled > self.features:

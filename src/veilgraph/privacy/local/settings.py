@@ -41,7 +41,9 @@ class FeatureReleaseSettings(Settings):
         description="β: the largest; both must be known without looking at the data, whose extremes are private",
     )
     sampled: int | None = Field(
-        None, ge=1, description="m: features sampled by multi-bit; default: the best, max(1, min(d, ⌊ε/2.18⌋))"
+        None,
+        ge=1,
+        description="m: features sampled by multi-bit; default: the number from 1 to d with the least variance",
     )
     delta: float | None = Field(None, gt=0, lt=1, description="δ of one release; for gaussian alone, which needs one")
     canaries: int = Field(
