@@ -18,6 +18,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
+from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.pooling import UPDATES
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
@@ -36,7 +37,7 @@ KINDS = [
 ]
 
 
-def small_data(seed: int, edges: int, *, weighted: bool = False, nodes: int = 24) -> Data:
+def small_data(seed: int, edges: int, *, weighted: bool = False, nodes: int = 24, edge_columns: int = 0) -> Data:
     """Random multigraph with loops; its last four nodes are isolated. Six nodes for each of the three masks."""
     generator = torch.Generator().manual_seed(seed)
     source, target = torch.randint(0, nodes - 4, (2, edges), generator=generator)
@@ -47,6 +48,9 @@ def small_data(seed: int, edges: int, *, weighted: bool = False, nodes: int = 24
     )
     if weighted:
         data.edge_weight = (torch.rand(edges, generator=generator) + 0.1).repeat(2)
+    if edge_columns:
+        data.edge_weight = data.get("edge_weight", torch.ones(2 * edges))
+        data.edge_attr = torch.randn(2 * edges, edge_columns, generator=generator)
     order = torch.randperm(nodes, generator=generator)
     for index, name in enumerate(("train_mask", "val_mask", "test_mask")):
         data[name] = torch.zeros(nodes, dtype=torch.bool)
@@ -91,14 +95,16 @@ def assert_equal_training(one: LayeredNetwork, other: LayeredNetwork, steps: int
     edges=st.integers(0, 60),
     overlap=st.sampled_from([0.0, 0.3, 1.0]),
     knows=st.sampled_from(["own", "all"]),
-    message=st.sampled_from(["linear", "none"]),
+    message=st.sampled_from(["linear", "none", "full"]),
+    edge_columns=st.integers(0, 2),
     seed=st.integers(0, 999),
 )
 def test_the_federation_is_the_combined_graph(
-    aggregate, update, dropout, batch_norm, holders, edges, overlap, knows, message, seed
+    aggregate, update, dropout, batch_norm, holders, edges, overlap, knows, message, edge_columns, seed
 ) -> None:
     pools = aggregate in ("max", "min")
-    data = small_data(seed, edges, weighted=not pools and seed % 2 == 0)
+    edge_columns = edge_columns if message == "full" else 0
+    data = small_data(seed, edges, weighted=seed % 2 == 0, edge_columns=edge_columns)
     overlap = overlap if holders > 1 else 0.0
     parts = split_horizontally(data, names=NAMES[:holders], seed=seed, overlap=overlap, knows=knows, num_classes=3)
     chosen = HorizontalSettings(
@@ -111,6 +117,47 @@ def test_the_federation_is_the_combined_graph(
         server={"batch_norm": batch_norm, "dropout": dropout, "activation": "tanh" if seed % 5 == 0 else "relu"},
     )
     assert_equal_training(network(chosen, parts), network(chosen, [pool_parts(parts)]))
+
+
+@pytest.mark.parametrize("aggregate", ["max", "min", "mean", "sum"])
+def test_a_full_message_is_equation_4_edge_by_edge(aggregate) -> None:
+    chosen = HorizontalSettings(dim=4, layers=1, message="full", aggregate=aggregate, edges="disjoint")
+    data = small_data(3, 20, weighted=True, edge_columns=2)
+    layer = network(chosen, split_horizontally(data, names=["A"], seed=0)).holder.layer(0)
+    adjacency = Adjacency.of_edges(data.edge_index, data.edge_weight, 24, torch.float64, edge_features=data.edge_attr)
+    assert isinstance(layer.target, torch.nn.Linear)
+    assert isinstance(layer.edge, torch.nn.Linear)
+    assert isinstance(layer.message, torch.nn.Linear)
+    h = data.x.double()
+    found, own = layer(h, adjacency), layer.message(h)
+    for node in range(24):
+        said = [
+            weight * (layer.message(h[source]) + layer.target(h[node]) + layer.edge(features.double()))
+            for (source, target), weight, features in zip(
+                data.edge_index.T, data.edge_weight, data.edge_attr, strict=True
+            )
+            if target == node
+        ]
+        together = torch.stack([torch.zeros(4, dtype=torch.float64), *said])
+        pooled = {"max": together.amax(dim=0), "min": together.amin(dim=0)}.get(aggregate, together.sum(dim=0))
+        parts = [own[node] + pooled] if aggregate in ("max", "min") else [own[node], pooled]
+        torch.testing.assert_close(found[node], torch.cat(parts))
+
+
+def test_copies_of_an_edge_with_other_weights_or_features_all_count_in_a_maximum() -> None:
+    """A holder's copy is not the other's: the combined graph has both."""
+    data = small_data(5, 30, weighted=True, edge_columns=1)
+    one, two = split_horizontally(data, names=NAMES[:2], seed=1, overlap=1.0, num_classes=3)
+    assert two.graph.edge_weight is not None
+    assert two.graph.edge_features is not None
+    other = replace(two.graph, edge_weight=3 * two.graph.edge_weight, edge_features=-two.graph.edge_features)
+    parts = [one, replace(two, graph=other)]
+    chosen = HorizontalSettings(dim=4, message="full")
+    assert_equal_training(network(chosen, parts), network(chosen, [pool_parts(parts)]))
+    alike = network(chosen, [one, two]).infer()
+    assert not torch.allclose(alike, network(chosen, parts).infer())
+    torch.testing.assert_close(alike, network(chosen, [pool_parts([one, two])]).infer())
+    assert pool_parts([one, two]).graph.num_edges == one.graph.num_edges
 
 
 @pytest.mark.parametrize("aggregate", ["max", "mean"])

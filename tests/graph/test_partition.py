@@ -58,7 +58,7 @@ def test_any_graph(features, edges, shares, directed, seed):
     generator = torch.Generator().manual_seed(seed)
     edge_index = torch.randint(0, 6, (2, edges), generator=generator)  # loops and copies too
     edge_index = edge_index if directed else torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    weight = torch.arange(edge_index.shape[1], dtype=torch.float32)
+    weight = 1 + torch.arange(edge_index.shape[1], dtype=torch.float32)
     x = torch.randn(6, features, generator=generator)
     parts = split_vertically(
         Data(x=x, edge_index=edge_index, edge_weight=weight),

@@ -8,6 +8,7 @@ from torch_geometric.data import Data
 from tests.errors import refused
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.graph.party import PartyGraph, check_federation, load_party, save_party
+from veilgraph.graph.relations import Relation
 from veilgraph.graph.rows import rows_between
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -149,12 +150,29 @@ def test_degrees():
     assert a_graph().degrees().dtype == torch.float64
 
 
+def test_an_edge_of_weight_0_is_none_wherever_a_graph_comes_from(tmp_path):
+    graph = a_graph(
+        edge_weight=torch.tensor([1.0, 0.0, 2.0]),
+        edge_relation=torch.tensor([0, 1, 1]),
+        relations=(Relation("calls"), Relation("pays")),
+        edge_features=torch.arange(6.0).reshape(3, 2),
+    )
+    graph.validate()
+    save_party(graph, tmp_path / "graph.safetensors")
+    for found in (graph, load_party(tmp_path / "graph.safetensors"), replace(graph)):
+        kept = {name: getattr(found, name).tolist() for name in ("edge_weight", "edge_relation", "edge_features")}
+        assert kept == {"edge_weight": [1, 2], "edge_relation": [0, 1], "edge_features": [[0, 1], [4, 5]]}
+        assert found.num_edges == 2
+    with refused(DataError, key="edge_weight"):
+        a_graph(edge_weight=torch.tensor([0.0, -1.0, 1.0])).validate()
+
+
 @pytest.mark.parametrize("layout", [torch.clone, sparse])
 def test_the_common_part_is_the_induced_subgraph(layout):
     graph = a_graph(
         features=layout(torch.arange(1.0, 11).reshape(5, 2)),
         edge_index=torch.tensor([[0, 3, 1, 2, 4, 2], [1, 0, 2, 3, 4, 0]]),
-        edge_weight=torch.arange(6.0),
+        edge_weight=1 + torch.arange(6.0),
         num_common=3,
     )
     assert (graph.common, graph.num_nodes) == (3, 5)
@@ -163,7 +181,7 @@ def test_the_common_part_is_the_induced_subgraph(layout):
     assert part.features.layout == graph.features.layout
     assert part.features.to_dense().tolist() == [[1, 2], [3, 4], [5, 6]]
     assert part.edge_index.tolist() == [[0, 1, 2], [1, 2, 0]]
-    assert part.edge_weight.tolist() == [0, 2, 5]
+    assert part.edge_weight.tolist() == [1, 3, 6]
     assert part.labels.tolist() == [0, 1, 2]
     assert part.train_mask.tolist() == [True, True, False]
     assert (part.num_nodes, part.common, part.num_classes) == (3, 3, 3)
@@ -239,7 +257,7 @@ class TestFromData:
         [
             ({"x": None}, "data.x"),
             ({"edge_index": None}, "data.edge_index"),
-            ({"edge_attr": torch.ones(3, 4)}, "data.edge_attr"),
+            ({"edge_attr": torch.ones(3, 4, 2)}, "data.edge_attr"),
             ({"y": torch.ones(5, 2)}, "data.y"),
         ],
     )

@@ -5,25 +5,12 @@ import torch
 from veilgraph.nn.propagate import Adjacency
 
 
-class Weighted(Adjacency):
-    """One that keeps its edges' weights in the order given."""
-
-    edge_weight: torch.Tensor | None = None
-
-
 def random_adjacency(nodes=12, edges=30, seed=0, dtype=torch.float64, weighted=False):
     """Random directed edges; the last two nodes stay isolated."""
     generator = torch.Generator().manual_seed(seed)
     edge_index = torch.randint(0, max(nodes - 2, 1), (2, edges), generator=generator)
     weight = torch.rand(edges, generator=generator, dtype=dtype) + 0.1 if weighted else None
-    return weighted_adjacency(edge_index, weight, nodes, dtype)
-
-
-def weighted_adjacency(edge_index, weight, nodes, dtype=torch.float64):
-    """With the weights as given beside it."""
-    adjacency = Weighted.of_edges(edge_index, weight, nodes, dtype)
-    adjacency.edge_weight = weight
-    return adjacency
+    return Adjacency.of_edges(edge_index, weight, nodes, dtype)
 
 
 def dense(adjacency):

@@ -8,7 +8,6 @@ import sys
 import torch
 from torch import nn
 
-from tests.nn.graphs import weighted_adjacency
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
@@ -16,6 +15,7 @@ from veilgraph.nn.partitioned.blocks import balanced
 from veilgraph.nn.partitioned.local import distribute
 from veilgraph.nn.partitioned.rendezvous import open_door
 from veilgraph.nn.partitioned.secret import new_secret
+from veilgraph.nn.propagate import Adjacency
 
 DIM = 6
 
@@ -56,7 +56,7 @@ def graph_of(dtype, weighted=True):
     generator = torch.Generator().manual_seed(3)
     edge_index = torch.cat([torch.randint(0, 28, (2, 90), generator=generator), torch.tensor([[4], [4]])], dim=1)
     weight = torch.rand(91, generator=generator, dtype=torch.float64) + 0.1 if weighted else None
-    return weighted_adjacency(edge_index, weight, 40, dtype)
+    return Adjacency.of_edges(edge_index, weight, 40, dtype)
 
 
 def result_of(local, adjacency, *, same, drops):

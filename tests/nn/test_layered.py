@@ -14,7 +14,7 @@ from torch import nn
 
 from tests.errors import refused
 from tests.nn.graphs import random_adjacency
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact
 from veilgraph.nn.fixed_input import FixedInput
@@ -26,7 +26,7 @@ from veilgraph.paradigms.horizontal.network import (
     learning_layers,
     published_layers,
 )
-from veilgraph.paradigms.horizontal.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.paradigms.horizontal.pooling import UPDATES, maximum, total
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 
 INFINITY = float("inf")
@@ -57,14 +57,7 @@ def test_an_update_is_monotone_exactly_where_it_says_so(name) -> None:
     for column in range(update.output_dim(4)):
         m.requires_grad_()
         slopes.append(torch.autograd.grad(update(h, m)[:, column].sum(), m)[0])
-    assert bool((torch.stack(slopes) >= 0).all()) == update.monotone
-    assert update.monotone == (name not in NOT_MONOTONE)
-
-
-@pytest.mark.parametrize("name", ["difference", "attention"])
-def test_an_update_that_is_not_monotone_is_refused_with_the_proposition(name) -> None:
-    with refused(ConfigError, key="update", value=name):
-        check_monotone(name)
+    assert bool((torch.stack(slopes) >= 0).all()) == (name not in NOT_MONOTONE)
 
 
 @pytest.mark.parametrize("aggregate", ["max", "min"])
@@ -79,12 +72,6 @@ def test_settings_refuse_what_cannot_be_exact_or_has_no_weights() -> None:
         HorizontalSettings(aggregate="mean")
     with refused(ValidationError, key="message", value="none"):
         horizontal(message="none", server={"linear": False})
-
-
-def test_a_layer_refuses_an_update_that_only_its_settings_let_through() -> None:
-    forged = HorizontalSettings().model_copy(update={"update": "difference"})
-    with refused(ConfigError, key="update", value="difference"):
-        LayeredHolder(forged, 3, 2, STREAMS, torch.float64)
 
 
 @settings(max_examples=40)

@@ -1,16 +1,18 @@
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import APPNP, GCNConv, GINConv, SAGEConv
+from torch_geometric.nn import APPNP, GCNConv, GINConv, GraphConv, SAGEConv
 from torch_geometric.nn.aggr import VariancePreservingAggregation
 
 from tests.errors import refused
-from tests.nn.graphs import random_adjacency, weighted_adjacency
+from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS
+from veilgraph.nn.neighbourhood import Sampler
+from veilgraph.nn.propagate import Adjacency
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.testing.local_model import LocalModelConformance
 
@@ -150,7 +152,7 @@ def test_a_unit_variance_sum_keeps_the_variance_of_independent_neighbours_whatev
     for weights in (torch.ones(2), torch.ones(50), torch.full((50,), 1000.0), torch.arange(1.0, 51)):
         sources = torch.arange(1, len(weights) + 1)
         edges = torch.stack([sources, torch.zeros_like(sources)])
-        adjacency = weighted_adjacency(edges, weights, len(weights) + 1)
+        adjacency = Adjacency.of_edges(edges, weights, len(weights) + 1, torch.float64)
         h = torch.randn(len(weights) + 1, 40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         assert adjacency.unit_variance_sum(h)[0].var().item() == pytest.approx(1, abs=0.04)
         assert not adjacency.unit_variance_sum(h)[1:].any()
@@ -164,7 +166,7 @@ def test_a_unit_variance_sum_of_neighbours_that_are_alike_keeps_their_variance_a
     for correlation, neighbours in ((0.02, 3), (0.02, 20_000), (0.3, 50), (1, 50)):
         sources = torch.arange(1, neighbours + 1)
         edges = torch.stack([sources, torch.zeros_like(sources)])
-        adjacency = weighted_adjacency(edges, torch.ones(neighbours), neighbours + 1)
+        adjacency = Adjacency.of_edges(edges, torch.ones(neighbours), neighbours + 1, torch.float64)
         ones = torch.ones(neighbours + 1, 1, dtype=torch.float64)
         variance = (1 - correlation) * neighbours + correlation * neighbours**2
         found = adjacency.unit_variance_sum(ones, correlation)[0].item()
@@ -174,7 +176,7 @@ def test_a_unit_variance_sum_of_neighbours_that_are_alike_keeps_their_variance_a
 
 
 def test_a_node_whose_edges_weigh_nothing_has_a_unit_variance_sum_of_nothing():
-    adjacency = weighted_adjacency(torch.tensor([[1, 2], [0, 0]]), torch.zeros(2), 3)
+    adjacency = Adjacency.of_edges(torch.tensor([[1, 2], [0, 0]]), torch.zeros(2), 3, torch.float64)
     for correlation in (0, 0.5, 1):
         assert not adjacency.unit_variance_sum(torch.ones(3, 2, dtype=torch.float64), correlation).any()
 
@@ -192,7 +194,8 @@ def test_neighbours_are_taken_to_be_as_alike_as_is_said():
 
 def no_loops(adjacency):
     keep = adjacency.edge_index[0] != adjacency.edge_index[1]
-    return weighted_adjacency(adjacency.edge_index[:, keep], adjacency.edge_weight[keep], adjacency.num_nodes)
+    weight = adjacency.edge_weight[keep]
+    return Adjacency.of_edges(adjacency.edge_index[:, keep], weight, adjacency.num_nodes, torch.float64)
 
 
 def test_gcn_is_pyg():
@@ -220,20 +223,43 @@ def test_appnp_has_no_weights_and_one_holder_is_the_plain_recursion():
     torch.testing.assert_close(model(h, h, adjacency, None), conv(h, edges, weight))
 
 
-@pytest.mark.parametrize("kind", ["sage-mean", "gcn", "gin", "appnp"])
-def test_edge_weights_count(kind):
-    h, model = embedding(), build(kind)
-    with_weights, without = random_adjacency(weighted=True), random_adjacency()
-    assert not torch.allclose(model(h, h, with_weights, None), model(h, h, without, None))
+def test_gat_multiplies_attention_by_weights():
+    """A weight of 2 is two edges, and a loop of the graph's own replaces none."""
+    h, model = embedding(), build("gat", hops=1)
+    once = Adjacency.of_edges(torch.tensor([[0, 1, 2], [3, 3, 3]]), torch.tensor([1.0, 2, 1]), 12, torch.float64)
+    twice = Adjacency.of_edges(torch.tensor([[0, 1, 1, 2], [3, 3, 3, 3]]), None, 12, torch.float64)
+    torch.testing.assert_close(model(h, h, once, None), model(h, h, twice, None))
+
+
+def test_sage_pool_and_lstm_multiply_what_neighbours_say():
+    h, weighted = embedding(), random_adjacency(weighted=True)
+    source, target = weighted.edge_index
+    pool, lstm = (build(kind, hops=1, activation="none").hops[0] for kind in ("sage-pool", "sage-lstm"))
+    most, last = torch.zeros_like(h), torch.zeros_like(h)
+    for node in range(12):
+        weight = weighted.edge_weight[target == node, None]
+        if len(weight):
+            most[node] = (weight * pool.pool(h).relu()[source[target == node]]).amax(dim=0)
+            last[node] = lstm.lstm(weight * h[source[target == node]])[0][-1]
+    torch.testing.assert_close(pool.aggregate(h, weighted, None), most)
+    torch.testing.assert_close(lstm.aggregate(h, weighted, None), last)
+
+
+def test_drawn_neighbours_have_their_own_weights_in_a_maximum_and_boosted_ones_in_a_sum():
+    adjacency = Adjacency.of_edges(torch.tensor([[1, 2, 3], [0, 0, 0]]), torch.tensor([2.0, 2, 2]), 4, torch.float64)
+    (drawn,) = Sampler(adjacency, 1, 1).around(torch.tensor([0]), generator()).layers(1)
+    ones = torch.ones(2, 1, dtype=torch.float64)
+    assert [each.item() for each in (drawn.sum(ones), drawn.mean(ones), drawn.maximum(ones))] == [6, 1, 2]
+    assert torch.equal(drawn.edge_weight, torch.tensor([2.0], dtype=torch.float64))
 
 
 class Conv(nn.Module):
     def __init__(self, in_dim, out_dim, p=0.0):
         super().__init__()
-        self.conv, self.drop = SAGEConv(in_dim, out_dim), nn.Dropout(p)
+        self.conv, self.drop = GraphConv(in_dim, out_dim), nn.Dropout(p)
 
-    def forward(self, x, edge_index):
-        return self.drop(self.conv(x, edge_index))
+    def forward(self, x, edge_index, edge_weight=None):
+        return self.drop(self.conv(x, edge_index, edge_weight))
 
 
 class TestCustom:
@@ -253,6 +279,13 @@ class TestCustom:
         model = build("custom", custom=lambda dim: Conv(dim, 5))
         with refused(ConfigError, key="local.model", value="custom"):
             model(h, h, random_adjacency(), None)
+
+    def test_weights_that_the_module_does_not_take_are_refused(self):
+        h = embedding()
+        model = build("custom", custom=lambda dim: SAGEConv(dim, dim))
+        model(h, h, random_adjacency(), None)
+        with refused(ConfigError, key="local.model", value="custom"):
+            model(h, h, random_adjacency(weighted=True), None)
 
     @pytest.mark.parametrize(("kind", "custom"), [("custom", None), ("gcn", lambda dim: Conv(dim, dim))])
     def test_the_setting_and_the_module_go_together(self, kind, custom):

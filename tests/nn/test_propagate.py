@@ -11,7 +11,7 @@ from veilgraph.nn.propagate import Adjacency
 def slow(adjacency, kind, x):
     matrix = dense(adjacency)
     degrees = matrix.sum(1, keepdim=True)
-    if kind == "sum":
+    if kind in ("sum", "edge sum"):
         return matrix @ x
     if kind == "mean":
         return torch.where(degrees > 0, matrix @ x / degrees.clamp(min=1e-300), 0.0)
@@ -21,17 +21,21 @@ def slow(adjacency, kind, x):
         with_loops = matrix + torch.eye(len(matrix), dtype=matrix.dtype)
         root = with_loops.sum(1).rsqrt()
         return root[:, None] * (with_loops @ (root[:, None] * x))
-    rows = [x[adjacency.edge_index[0, adjacency.edge_index[1] == v]] for v in range(adjacency.num_nodes)]
+    source, target = adjacency.edge_index
+    messages = x[source] if adjacency.edge_weight is None else adjacency.edge_weight[:, None] * x[source]
+    rows = [messages[target == v] for v in range(adjacency.num_nodes)]
     return torch.stack([row.max(0).values if len(row) else torch.zeros_like(x[0]) for row in rows])
 
 
 def fast(adjacency, kind, x):
+    if kind.startswith("edge"):
+        return getattr(adjacency.by_edge, kind.removeprefix("edge "))(x.index_select(0, adjacency.edge_index[0]))
     if kind == "self_loop_mean":
         return adjacency.self_loop_mean(x, 0.25)
     return getattr(adjacency, kind)(x)
 
 
-KINDS = ["sum", "mean", "self_loop_mean", "gcn", "maximum"]
+KINDS = ["sum", "mean", "self_loop_mean", "gcn", "maximum", "edge sum", "edge maximum"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

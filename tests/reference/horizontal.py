@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
@@ -37,7 +40,16 @@ def job(holders: int, **horizontal: Any) -> JobSettings:
 
 def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
     data = synthetic_data(80, 7, 3, settings.seed)
-    return split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
+    parts = split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
+    return [described(part) for part in parts] if settings.takes_edge_features else parts
+
+
+def described(part: HorizontalPart) -> HorizontalPart:
+    """With weights and features of edges, others for a copy at another holder."""
+    graph, generator = part.graph, torch.Generator().manual_seed(ord(part.graph.party[0]))
+    weight = torch.rand(graph.num_edges, generator=generator)
+    features = torch.randn(graph.num_edges, 2, generator=generator)
+    return replace(part, graph=replace(graph, edge_weight=weight, edge_features=features))
 
 
 def federate(

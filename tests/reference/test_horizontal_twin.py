@@ -22,8 +22,8 @@ from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.link.message import Message
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
 from veilgraph.paradigms.horizontal.server import HorizontalServer
-from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.paradigms.horizontal.settings import horizontal as horizontal_of
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
@@ -37,7 +37,9 @@ Settings = Mapping[str, Any]
 
 
 def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> LayeredNetwork:
-    network = LayeredNetwork(horizontal(settings).model, settings.train, parts, seed=settings.seed, dtype=torch.float64)
+    network = LayeredNetwork(
+        horizontal_of(settings).model, settings.train, parts, seed=settings.seed, dtype=torch.float64
+    )
     for epoch in range(1, steps + 1):
         network.train_step(epoch)
     return network
@@ -75,8 +77,9 @@ CASES = [
     (3, {"message": "none", "aggregate": "mean", "edges": "deduplicate", "layers": 3}),
     pytest.param(3, {"message": "none", "combine": "secure-max", "update": "concat"}, marks=nightly),
     pytest.param(2, {"message": "none", "layers": 1}, marks=nightly),
-    (2, {"aggregate": "min", "server": {"batch_norm": True}}),
-    pytest.param(3, {"aggregate": "mean", "edges": "deduplicate"}, marks=nightly),
+    (2, {"aggregate": "min", "server": {"batch_norm": True}, "message": "full"}),
+    (3, {"message": "full", "combine": "secure-max"}),
+    pytest.param(3, {"aggregate": "mean", "edges": "deduplicate", "message": "full"}, marks=nightly),
     (4, {"aggregate": "sum", "edges": "deduplicate", "update": "difference"}),
     pytest.param(2, {"combine": "secure-max"}, marks=nightly),
     (3, {"combine": "secure-max", "update": "concat"}),
@@ -90,7 +93,7 @@ def test_weights_and_embeddings_equal_the_pooled_models(holders: int, horizontal
     parts = parts_of(settings)
     roles, _ = federate(settings, parts, STEPS)
     assert_equal(roles, twin_of(settings, parts, STEPS), parts)
-    whole = [pool_parts(parts)]
+    whole = [pool_parts(counted_parts(horizontal_of(settings).model, parts))]
     pooled = twin_of(settings, whole, STEPS)
     logits = pooled.infer()
     for part in parts:

@@ -93,7 +93,7 @@ def build_graph(
         DataError: a rule that the tables break.
     """
     tables = [read_edges(edges, base, table.ids, settings.ids) for edges in settings.edges]
-    edge_index, edge_weight = _join_edges(tables)
+    edge_index, edge_weight, edge_features = _join_edges(tables)
     relations = tuple(Relation(name, hops) for name, hops in check_reaches(settings.edges).items())
     told_apart = are_told_apart(relations)
     label = settings.nodes.label
@@ -102,6 +102,7 @@ def build_graph(
         features=encode(table, encoding, per_node=per_node),
         edge_index=edge_index,
         edge_weight=edge_weight,
+        edge_features=edge_features,
         labels=None if table.labels is None else torch.from_numpy(table.labels.astype(np.int64)),
         num_classes=None if label is None else len(label.classes),
         num_common=num_common,
@@ -128,16 +129,21 @@ def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling:
         )
 
 
-def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None]:
+def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """All tables' edges: of each its rows, then the other direction of those that have one.
 
     Returns:
-        Tensor[2, E] int64, and Tensor[E] float32 if any table has weights.
+        Tensor[2, E] int64; Tensor[E] float32 if any table has weights; Tensor[E, F_e] float32 if any has features.
     """
     backward = [_has_back(table) for table in tables]
     total = sum(len(table.source) + int(back.sum()) for table, back in zip(tables, backward, strict=True))
     edge_index = torch.empty(2, total, dtype=torch.int64)
     edge_weight = torch.ones(total) if any(table.weight is not None for table in tables) else None
+    found = [
+        torch.from_numpy(each)
+        for table, back in zip(tables, backward, strict=True)
+        for each in (table.features, table.features[back])
+    ]
     filled = 0
     for table, back in zip(tables, backward, strict=True):
         for source, target, weight in (
@@ -150,7 +156,8 @@ def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None]:
             if edge_weight is not None and weight is not None:
                 edge_weight[here] = torch.from_numpy(weight)
             filled += len(source)
-    return edge_index, edge_weight
+    features = torch.cat(found) if found else torch.empty(0, 0)
+    return edge_index, edge_weight, features if features.shape[1] else None
 
 
 def _has_back(table: EdgeTable) -> Bools:

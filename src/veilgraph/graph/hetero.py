@@ -9,7 +9,7 @@ from torch import Tensor
 
 from veilgraph.core.given import kind_of
 from veilgraph.core.types import PartyId
-from veilgraph.graph.pyg import edge_weight_of
+from veilgraph.graph.pyg import edge_columns_of
 from veilgraph.graph.relations import DTYPE, Relation, are_told_apart
 from veilgraph.graph.rules import refuse
 
@@ -111,4 +111,7 @@ def _weight(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor | None:
         if value is not None and (not isinstance(value, Tensor) or value.numel() != count or len(value) != count):
             found = list(value.shape) if isinstance(value, Tensor) else kind_of(value)
             refuse(party, f"data.{name}", f"{found} of {edge} must be one number per edge [{count}]", "mend or drop it")
-    return edge_weight_of(party, store)
+    weight, features = edge_columns_of(party, store)
+    if features is not None:
+        refuse(party, "data.edge_attr", f"{edge} has edge_weight as well, and one of them is the weight", "drop one")
+    return weight

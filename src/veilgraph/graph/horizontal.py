@@ -214,16 +214,17 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
 
     The whole is checked; that a part has nodes, and some to train and to validate on, depends on the dealing.
     """
-    ids = known.nonzero().reshape(-1)
+    ids, own = known.nonzero().reshape(-1), whole.with_edges(edges)
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
     mine, labels, targets = labelled[ids], whole.labels, whole.targets
     graph = PartyGraph(
         party=name,
         features=choose_rows(whole.features, ids),
-        edge_index=place[whole.edge_index[:, edges]],
-        edge_weight=None if whole.edge_weight is None else whole.edge_weight[edges],
-        edge_relation=None if whole.edge_relation is None else whole.edge_relation[edges],
+        edge_index=place[own.edge_index],
+        edge_weight=own.edge_weight,
+        edge_relation=own.edge_relation,
+        edge_features=own.edge_features,
         relations=whole.relations,
         labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
         num_classes=whole.num_classes,

@@ -63,15 +63,16 @@ def split_vertically(
     features = compact(whole.features)
     parts = []
     for index, name in enumerate(names):
-        mine = owner == index
+        mine = whole.with_edges(owner == index)
         has_labels = name == label_holder
         parts.append(
             PartyGraph(
                 party=name,
                 features=compact(choose_columns(features, columns[index])),
-                edge_index=whole.edge_index[:, mine],
-                edge_weight=None if whole.edge_weight is None else whole.edge_weight[mine],
-                edge_relation=None if whole.edge_relation is None else whole.edge_relation[mine],
+                edge_index=mine.edge_index,
+                edge_weight=mine.edge_weight,
+                edge_relation=mine.edge_relation,
+                edge_features=mine.edge_features,
                 relations=whole.relations,
                 labels=whole.labels if has_labels else None,
                 train_mask=whole.train_mask if has_labels else None,
@@ -118,6 +119,7 @@ def split_for_learner(
                 features=compact(features),
                 edge_index=whole.edge_index if learns else whole.edge_index[:, :0],
                 edge_weight=whole.edge_weight if learns else None,
+                edge_features=whole.edge_features if learns else None,
                 labels=whole.labels if has_labels else None,
                 train_mask=whole.train_mask if has_labels else None,
                 val_mask=whole.val_mask if has_labels else None,

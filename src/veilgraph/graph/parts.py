@@ -31,19 +31,29 @@ class HorizontalPart:
     ids: Tensor
 
 
-def without_duplicates(parts: Sequence[HorizontalPart]) -> list[HorizontalPart]:
-    """The parts with every directed edge kept at the first holder alone that has it.
+def without_duplicates(parts: Sequence[HorizontalPart], *, alike: bool = False) -> list[HorizontalPart]:
+    """Return the parts with every directed edge at the first holder alone that has it.
 
     Copies of an edge within one holder stay.
+
+    Args:
+        parts: of all holders.
+        alike: whether edges are the same only if their weights and features are the same too.
     """
     size = 1 + max((int(part.ids[-1]) for part in parts), default=0)
+    ends = [part.ids[part.graph.edge_index] for part in parts]
+    keys = torch.cat([torch.empty(0, dtype=torch.int64), *(source * size + target for source, target in ends)])
+    graphs = [part.graph for part in parts]
+    weights, features = _weights(graphs), _edge_features(graphs)
+    if alike and (weights is not None or features is not None):
+        found = [keys, weights, *(() if features is None else features.t())]
+        rows = torch.stack([values.double() for values in found if values is not None], dim=1)
+        _, keys = torch.unique(rows, dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
     seen = torch.empty(0, dtype=torch.int64)
     kept = []
-    for part in parts:
-        source, target = part.ids[part.graph.edge_index]
-        keys = source * size + target
-        new = ~torch.isin(keys, seen)
-        seen = torch.cat([seen, keys[new].unique()])
+    for part, own in zip(parts, torch.split(keys, [graph.num_edges for graph in graphs]), strict=True):
+        new = ~torch.isin(own, seen)
+        seen = torch.cat([seen, own[new].unique()])
         kept.append(replace(part, graph=part.graph.with_edges(new)))
     return kept
 
@@ -52,14 +62,16 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     """The combined graph, as no holder may have it: what the federation's result must equal.
 
     Every node once, with its features from the first holder that knows it and its label from the first that has
-    one; edges as ``without_duplicates`` leaves them.
+    one. Of edges that are alike in ends, weight and features one holder's stay.
 
     Raises:
-        DataError: columns or classes differ between the holders.
+        DataError: columns, columns of edges or classes differ between the holders.
     """
     graphs = [part.graph for part in parts]
     classes = {graph.num_classes for graph in graphs if graph.labels is not None}
-    for what, values in (("columns", {graph.num_features for graph in graphs}), ("classes", classes)):
+    edges = {graph.num_edge_features for graph in graphs}
+    columns = {graph.num_features for graph in graphs}
+    for what, values in (("columns", columns), ("columns of edges", edges), ("classes", classes)):
         if len(values) > 1:
             raise DataError(f"holders: {what} differ ({sorted(map(str, values))}), and they must be the same; mend one")
     ids, rows = positions(parts)
@@ -71,7 +83,7 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     def mask(name: str) -> Tensor | None:
         return torch.cat([_values(graph, name, False) for graph in graphs])[labelled] & has_label if classes else None
 
-    unique = [part.graph for part in without_duplicates(parts)]
+    unique = [part.graph for part in without_duplicates(parts, alike=True)]
     everywhere = torch.ones(len(place), dtype=torch.bool)
     pooled = PartyGraph(
         party=POOLED,
@@ -80,6 +92,7 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
         ),
         edge_index=torch.cat([at[graph.edge_index] for graph, at in zip(unique, rows, strict=True)], dim=1),
         edge_weight=_weights(unique),
+        edge_features=_edge_features(unique),
         labels=torch.where(has_label, labels[labelled], UNKNOWN) if classes else None,
         train_mask=mask("train_mask"),
         val_mask=mask("val_mask"),
@@ -115,3 +128,8 @@ def _weights(graphs: Sequence[PartyGraph]) -> Tensor | None:
     return torch.cat(
         [torch.ones(graph.num_edges) if graph.edge_weight is None else graph.edge_weight for graph in graphs]
     )
+
+
+def _edge_features(graphs: Sequence[PartyGraph]) -> Tensor | None:
+    found = [graph.edge_features for graph in graphs if graph.edge_features is not None]
+    return torch.cat(found) if found else None

@@ -25,7 +25,7 @@ from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import (
     check_is_data,
     classes_of,
-    edge_weight_of,
+    edge_columns_of,
     features_of,
     labels_of,
     membership_of,
@@ -36,6 +36,7 @@ from veilgraph.graph.relations import Relation, check_relations, packed, unpacke
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
     check_common,
+    check_edge_features,
     check_edges,
     check_features,
     check_labels,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:  # seconds to import
 
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
-_OF_EDGES = ("edge_weight", "edge_relation")
+_OF_EDGES = ("edge_weight", "edge_relation", "edge_features")
 _TENSORS = ("edge_index", *_OF_EDGES, "labels", *MASKS, "targets", "membership")
 _RELATIONS = "relations"
 _NUMBERS = ("num_classes", "num_common")
@@ -64,7 +65,8 @@ class PartyGraph:
         party: the holder's name.
         features: Tensor[N, F], strided or ``torch.sparse_csr``, float32 or float64.
         edge_index: Tensor[2, E] int64; row 0 is the source of a message, row 1 its target.
-        edge_weight: Tensor[E], floating point and at least 0, or None for weight 1 everywhere.
+        edge_weight: Tensor[E], floating point and at least 0, or None for weight 1 everywhere. Edges of weight 0 are
+            dropped when a graph is made.
         labels: Tensor[N] int64, −1 where unknown; None at holders without labels.
         train_mask: Tensor[N] bool, with labels only.
         val_mask: Tensor[N] bool, with labels only.
@@ -76,6 +78,7 @@ class PartyGraph:
             Labels and masks are then of graphs, the same at all nodes of one.
         edge_relation: Tensor[E] of whole numbers: the place in ``relations`` of each edge's; None: all edges alike.
         relations: those that are told apart, in the holder's order; none where all edges are alike.
+        edge_features: Tensor[E, F_e], floating point: columns of the edges beside their weight; None without any.
     """
 
     party: PartyId
@@ -92,6 +95,17 @@ class PartyGraph:
     membership: Tensor | None = None
     edge_relation: Tensor | None = None
     relations: tuple[Relation, ...] = ()
+    edge_features: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Drop edges of weight 0, so that no count, degree, bound or message has them."""
+        weight, edges = self.edge_weight, self.edge_index
+        if not isinstance(weight, Tensor) or not isinstance(edges, Tensor) or weight.shape != edges.shape[1:]:
+            return  # ``validate`` refuses it
+        present = weight > 0
+        if bool((present | (weight == 0)).all()) and not bool(present.all()):
+            for name, values in self._edges_at(present).items():
+                object.__setattr__(self, name, values)
 
     @property
     def num_nodes(self) -> int:
@@ -107,6 +121,11 @@ class PartyGraph:
     def num_features(self) -> int:
         """F, this holder's columns only."""
         return int(self.features.shape[1])
+
+    @property
+    def num_edge_features(self) -> int:
+        """F_e, columns of the edges beside their weight."""
+        return 0 if self.edge_features is None else int(self.edge_features.shape[1])
 
     @property
     def num_edges(self) -> int:
@@ -133,17 +152,16 @@ class PartyGraph:
         )
 
     def with_edges(self, kept: Tensor) -> PartyGraph:
-        """The same nodes with some of the edges, which keep their weights and relations.
+        """Return the same nodes with some of the edges, their weights, relations and features.
 
         Args:
             kept: Tensor[E] bool, or places of edges.
         """
-        return replace(
-            self,
-            edge_index=self.edge_index[:, kept],
-            edge_weight=None if self.edge_weight is None else self.edge_weight[kept],
-            edge_relation=None if self.edge_relation is None else self.edge_relation[kept],
-        )
+        return replace(self, **self._edges_at(kept))
+
+    def _edges_at(self, kept: Tensor) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in _OF_EDGES if getattr(self, name) is not None}
+        return {"edge_index": self.edge_index[:, kept], **{name: values[kept] for name, values in named.items()}}
 
     def merged(self) -> PartyGraph:
         """The same graph with all edges alike, whatever their relations."""
@@ -163,6 +181,7 @@ class PartyGraph:
         check_features(self.party, self.features)
         check_common(self.party, self.common, self.num_nodes)
         check_edges(self.party, self.edge_index, self.edge_weight, self.num_nodes)
+        check_edge_features(self.party, self.edge_features, self.num_edges)
         check_relations(self.party, self.relations, self.edge_relation, self.num_edges)
         self.check_split()
 
@@ -215,10 +234,11 @@ class PartyGraph:
 
         Args:
             party: the holder's name.
-            data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight`` or ``edge_attr`` of one number
-                per edge; optional ``y`` (whole numbers: classes; floating point: targets) and masks; with ``batch``,
-                the graph that each node is of, ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the
-                common nodes, and types of edges are relations (``hetero.of_one_kind``).
+            data: ``x`` dense or sparse; ``edge_index``; optional ``edge_weight``, and ``edge_attr``: the weights if
+                there are no others and it is one number per edge, else the edges' features; optional ``y`` (whole
+                numbers: classes; floating point: targets) and masks; with ``batch``, the graph that each node is of,
+                ``y`` and masks may be of graphs. Of ``HeteroData`` all this is at the common nodes, and types of edges
+                are relations (``hetero.of_one_kind``).
             num_classes: default: ``data.num_classes``, or the largest label plus one.
             num_common: C; default: all nodes.
 
@@ -236,11 +256,13 @@ class PartyGraph:
         labels = None if targets is not None else labels_of(party, data)
         num_classes = classes_of(party, data, labels) if num_classes is None else num_classes
         masks = {name: data.get(name) for name in MASKS}
+        edge_weight, edge_features = edge_columns_of(party, data)
         graph = cls(
             party=party,
             features=features,
             edge_index=data.edge_index,
-            edge_weight=edge_weight_of(party, data),
+            edge_weight=edge_weight,
+            edge_features=edge_features,
             labels=labels,
             num_classes=None if labels is None else num_classes,
             num_common=num_common,

@@ -158,25 +158,29 @@ def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
     return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
 
 
-def edge_weight_of(party: PartyId, data: Data | EdgeStorage) -> Tensor | None:
-    """``edge_weight``, or ``edge_attr`` of one number per edge; None where there is neither.
+def edge_columns_of(party: PartyId, data: Data | EdgeStorage) -> tuple[Tensor | None, Tensor | None]:
+    """Return the edges' weights [E] and features [E, F_e].
+
+    ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``; any other is features.
 
     Raises:
-        DataError: there is more than one number per edge.
+        DataError: ``edge_weight`` is not one number per edge, or ``edge_attr`` no row of them.
     """
-    weight: Tensor | None = data.get("edge_weight")
-    if weight is None:
-        weight = data.get("edge_attr")
-    if weight is None:
+    weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
+    for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
+        if values is not None and (values.dim() not in (1, 2) or (most and values.numel() != len(values))):
+            wanted = "one number per edge" if most else "one row of numbers per edge"
+            refuse(party, f"data.{name}", f"shape {list(values.shape)} must be {wanted}", "reduce or remove it")
+    if weight is None and features is not None and features.numel() == len(features):
+        weight, features = features, None
+    return (
+        None if weight is None else weight.reshape(-1),
+        None if features is None else features.reshape(len(features), -1),
+    )
+
+
+def _numbers(values: Tensor | None) -> Tensor | None:
+    if values is None:
         return None
-    if weight.dim() == 2 and weight.shape[1] == 1:
-        weight = weight.reshape(-1)
-    if weight.dim() != 1:
-        refuse(
-            party,
-            "data.edge_attr",
-            f"shape {list(weight.shape)} must be one number per edge",
-            "reduce it to one weight per edge or remove it",
-        )
-    weight = weight.detach()
-    return weight if weight.is_floating_point() else weight.to(torch.float32)
+    values = values.detach()
+    return values if values.is_floating_point() else values.to(torch.float32)

@@ -129,6 +129,23 @@ def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_
         )
 
 
+def check_edge_features(party: str, edge_features: Tensor | None, num_edges: int) -> None:
+    """Check the columns of edges: finite floating point numbers, one row per edge."""
+    if edge_features is None:
+        return
+    shape = list(edge_features.shape)
+    if not edge_features.is_floating_point() or len(shape) != 2 or shape[0] != num_edges or not shape[1]:
+        refuse(
+            party,
+            "edge_features",
+            f"{edge_features.dtype} {shape} must be floating point [{num_edges}, columns]",
+            "give one row per edge, or none at all",
+        )
+    if not bool(torch.isfinite(edge_features).all()):
+        edge = int((~torch.isfinite(edge_features)).any(dim=1).nonzero()[0])
+        refuse(party, "edge_features", f"edge {edge} has a value that is not finite", "mend it or drop the edge")
+
+
 def check_labels(
     party: str,
     labels: Tensor | None,

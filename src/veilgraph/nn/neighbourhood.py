@@ -2,7 +2,7 @@
 
 Around the targets lie rings of nodes: those with an edge into the targets, those with an edge into these, and so on, K
 rings for K hops. The first hop computes all but the outermost ring, the last the targets alone. Where a node has more
-than ``fanout`` neighbours, so many are drawn without replacement (Hamilton et al. 2017) and their edges weighted up, so
+than ``fanout`` neighbours, so many are drawn without replacement (Hamilton et al. 2017). Sums weigh their edges up, so
 that a neighbourhood's sums, means and convolutions are unbiased estimates of the graph's.
 
 Which nodes and edges are drawn stays with the holder: nothing of it is ever sent.
@@ -34,6 +34,10 @@ class Edges(Protocol):
     def edge_index(self) -> Tensor:
         """Tensor[2, E] int64, source and target."""
 
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Tensor[E], the edges' weights; None where all are 1."""
+
     def layers(self, hops: int) -> Sequence[Adjacency]:
         """What each hop propagates over, the first first."""
 
@@ -45,7 +49,8 @@ class Neighbourhood:
     Attributes:
         nodes: Tensor[n] int64, rows of the holder's graph: the targets, then ring after ring.
         rings: how many nodes lie in the first ring (the targets), the first two, ..., all K + 1.
-        incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target.
+        incoming: [n_K−1, n] CSR, the drawn edges of all rings but the outermost, by their target, with their weights.
+        boost: float64 [n_K−1], a node's number of edges over how many were drawn.
         degrees: Tensor[n] float64, in the whole graph.
         lengths: Tensor[n] float64, of the nodes' rows in the whole graph's matrix.
         dtype: of every product.
@@ -55,6 +60,7 @@ class Neighbourhood:
     nodes: Tensor
     rings: tuple[int, ...]
     incoming: sp.csr_array
+    boost: np.ndarray
     degrees: Tensor
     lengths: Tensor
     dtype: torch.dtype
@@ -70,6 +76,11 @@ class Neighbourhood:
         """Tensor[2, E] int64, source and target as places in ``nodes``."""
         return Adjacency(self.incoming, self.dtype, self.degrees).edge_index
 
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Tensor[E], the edges' weights; None where all are 1."""
+        return Adjacency(self.incoming, self.dtype, self.degrees).edge_weight
+
     def layers(self, hops: int) -> Sequence[Adjacency]:
         """One adjacency for each of the K hops, smaller and smaller."""
         return [
@@ -83,7 +94,7 @@ class Neighbourhood:
             shape=(targets, nodes),
         )
         kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
-        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds, self.lengths[:targets])
+        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds, self.lengths[:targets], self.boost[:targets])
 
 
 class Sampler:
@@ -117,14 +128,14 @@ class Sampler:
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))
         nodes, rings = [ring], [len(ring)]
-        counts, sources, weights, drawn = [], [], [], []
+        counts, sources, boosts, drawn = list[np.ndarray](), [], [], []
         for _ in range(self._hops):
             picked, taken, boost = self._edges_into(ring, generator)
             found = edges.indices[picked].astype(np.int64)
             counts.append(taken)
             drawn.append(picked)
             sources.append(found)
-            weights.append(edges.data[picked] * np.repeat(boost, taken))
+            boosts.append(boost)
             ring = _distinct(found[place[found] < 0])
             place[ring] = np.arange(rings[-1], rings[-1] + len(ring))
             nodes.append(ring)
@@ -133,21 +144,19 @@ class Sampler:
         columns = place[np.concatenate(sources)] if sources else np.zeros(0, dtype=np.int64)
         place[rows] = -1
         pointers = np.concatenate([[0], *counts]).cumsum()
-        incoming = sp.csr_array(
-            (np.concatenate(weights) if weights else np.zeros(0), columns, pointers),
-            shape=(len(pointers) - 1, len(rows)),
-        )
-        kinds = self._kinds(drawn, rows)
+        chosen = np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
+        incoming = sp.csr_array((edges.data[chosen], columns, pointers), shape=(len(pointers) - 1, len(rows)))
+        boost = np.concatenate([np.zeros(0), *boosts])
+        kinds = self._kinds(chosen, rows)
         degrees, lengths, dtype = self._degrees[rows], self.adjacency.lengths[rows], self.adjacency.dtype
-        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, degrees, lengths, dtype, kinds)
+        return Neighbourhood(torch.from_numpy(rows), tuple(rings), incoming, boost, degrees, lengths, dtype, kinds)
 
-    def _kinds(self, drawn: list[np.ndarray], rows: np.ndarray) -> Kinds | None:
+    def _kinds(self, places: np.ndarray, rows: np.ndarray) -> Kinds | None:
         """The relations of the edges in some places, with their degrees at some nodes."""
         kinds = self.adjacency.kinds
         if kinds is None:
             return None
         whole = [self.adjacency.of_relation(relation.name).exact_degrees for relation in kinds.relations]
-        places = np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.int64)
         return kinds.picked(places, [degrees[rows] for degrees in whole])
 
     def blocks(self, rows: int = 1 << 14) -> Iterator[tuple[slice, Neighbourhood]]:

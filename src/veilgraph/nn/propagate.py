@@ -8,6 +8,7 @@ fixed order, so results are bit-identical whatever the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final, Self, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from veilgraph.nn.kinds import Kinds
 
 CPU: Final = torch.device("cpu")
 
-_Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+Scale = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 """(weight, source, target) of every edge to the entries of a matrix, float64."""
 
 
@@ -88,10 +89,15 @@ class Adjacency:
         degrees: Tensor[N] float64, in a neighbourhood those of the whole graph; default: row sums of A, for T = N.
         kinds: the relations of the edges, where they are told apart.
         lengths: Tensor[T] float64, in a neighbourhood those of the whole graph; default: of the rows of A.
+        boost: float64 [T], in a neighbourhood of drawn edges a node's degree over how many of its edges were drawn.
+            Products that add up multiply by it; a maximum, attention or a sequence does not.
+        edge_features: Tensor[E, F_e] ``dtype``, in the order of ``edge_index``; None without any.
 
     Attributes:
         incoming: as given.
         kinds: as given.
+        boost: as given.
+        edge_features: as given.
         degrees: Tensor[N] ``dtype``.
         exact_degrees: Tensor[N] float64.
     """
@@ -103,14 +109,16 @@ class Adjacency:
         degrees: Tensor | None = None,
         kinds: Kinds | None = None,
         lengths: Tensor | None = None,
+        boost: np.ndarray | None = None,
+        edge_features: Tensor | None = None,
     ) -> None:
         self.incoming, self.kinds, self._lengths = incoming, kinds, lengths
+        self.boost, self.edge_features = boost, edge_features
         self.dtype = dtype
         self.num_targets, self.num_nodes = map(int, incoming.shape)
         self.exact_degrees = torch.from_numpy(_row_sums(incoming)) if degrees is None else degrees
         self.degrees = self.exact_degrees.to(dtype)
         self._matrices: dict[tuple[str, torch.device], SparseMatrix] = {}
-        self._edge_index: Tensor | None = None
         self._related: dict[str, Adjacency] = {}
 
     @classmethod
@@ -123,6 +131,7 @@ class Adjacency:
         *,
         relations: tuple[Relation, ...] = (),
         edge_relation: Tensor | None = None,
+        edge_features: Tensor | None = None,
     ) -> Self:
         """The adjacency of a whole graph.
 
@@ -133,21 +142,32 @@ class Adjacency:
             dtype: of every product.
             relations: that are told apart; none: all edges are alike.
             edge_relation: Tensor[E], the place in ``relations`` of each edge's.
+            edge_features: Tensor[E, F_e], or None without any.
         """
         weights = None if edge_weight is None else edge_weight.double()
         degrees = torch.bincount(edge_index[1], weights=weights, minlength=num_nodes).double()
         kinds = None
         if edge_relation is not None:
             kinds = Kinds(relations, by_target(edge_index, edge_relation, num_nodes).data)
-        adjacency = cls(by_target(edge_index, edge_weight, num_nodes), dtype, degrees, kinds)
-        adjacency._edge_index = edge_index
+        features = None if edge_features is None else edge_features.to(dtype)
+        incoming = by_target(edge_index, edge_weight, num_nodes)
+        adjacency = cls(incoming, dtype, degrees, kinds, edge_features=features)
+        adjacency.edge_index = edge_index
+        adjacency.edge_weight = None if edge_weight is None or bool((edge_weight == 1).all()) else edge_weight.to(dtype)
         return adjacency
 
     @classmethod
     def from_graph(cls, graph: PartyGraph, dtype: torch.dtype, *, relational: bool = False) -> Self:
         """The adjacency of a party's graph; ``relational`` where a model tells its relations apart."""
-        told = {"relations": graph.relations, "edge_relation": graph.edge_relation} if relational else {}
-        return cls.of_edges(graph.edge_index, graph.edge_weight, graph.num_nodes, dtype, **told)  # type: ignore[arg-type]
+        return cls.of_edges(
+            graph.edge_index,
+            graph.edge_weight,
+            graph.num_nodes,
+            dtype,
+            relations=graph.relations if relational else (),
+            edge_relation=graph.edge_relation if relational else None,
+            edge_features=graph.edge_features,
+        )
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -163,16 +183,30 @@ class Adjacency:
             return self
         if name not in self._related:
             matrix, degrees = self.kinds.matrix(name, self.incoming)
-            self._related[name] = Adjacency(matrix, self.dtype, degrees)
+            self._related[name] = Adjacency(matrix, self.dtype, degrees, boost=self.boost)
         return self._related[name]
 
-    @property
+    @cached_property
     def edge_index(self) -> Tensor:
         """Tensor[2, E] int64, source and target of every edge, in the order given."""
-        if self._edge_index is None:
-            target = np.repeat(np.arange(self.num_targets), np.diff(self.incoming.indptr))
-            self._edge_index = torch.from_numpy(np.stack([self.incoming.indices.astype(np.int64), target]))
-        return self._edge_index
+        target = np.repeat(np.arange(self.num_targets), np.diff(self.incoming.indptr))
+        return torch.from_numpy(np.stack([self.incoming.indices.astype(np.int64), target]))
+
+    @cached_property
+    def edge_weight(self) -> Tensor | None:
+        """Tensor[E] ``dtype``, the weights in the order of ``edge_index``; None where all are 1."""
+        weights = self.incoming.data
+        return None if bool((weights == 1).all()) else torch.from_numpy(weights).to(self.dtype)
+
+    @cached_property
+    def by_edge(self) -> Adjacency:
+        """The same sums and maxima over messages of edges, Tensor[E, d] in the order of ``edge_index``."""
+        edges = self.edge_index.shape[1]
+        order = by_target(self.edge_index, torch.arange(edges), self.num_nodes)
+        matrix = sp.csr_array(
+            (self.incoming.data, order.data, order.indptr[: self.num_targets + 1]), (self.num_targets, edges)
+        )
+        return Adjacency(matrix, self.dtype, self.exact_degrees)
 
     @property
     def lengths(self) -> Tensor:
@@ -233,18 +267,23 @@ class Adjacency:
         return neighbours + inverse[: self.num_targets].to(x).unsqueeze(1) * first_rows(x, self.num_targets)
 
     def maximum(self, x: Tensor) -> Tensor:
-        """Element-wise maximum over neighbours, weights unused; zero where a node has none.
+        """Element-wise maximum over neighbours of weight·x; zero where a node has none.
 
         Tensor[N, d] to Tensor[T, d].
         """
-        ones = self._matrix("maximum", CPU, lambda weight, source, target: np.ones(len(weight)))
+        weights = self._matrix("maximum", CPU, lambda weight, source, target: weight)
         # PyTorch has this product for the CPU alone.
-        return cast(Tensor, torch.sparse.mm(ones.forward, x.cpu().contiguous(), "amax")).to(x.device)
+        return cast(Tensor, torch.sparse.mm(weights.forward, x.cpu().contiguous(), "amax")).to(x.device)
 
-    def _product(self, key: str, x: Tensor, scale: _Scale) -> Tensor:
+    def _product(self, key: str, x: Tensor, scale: Scale) -> Tensor:
+        boost = self.boost
+        if boost is not None:
+            return self._matrix(
+                key, x.device, lambda w, source, target: scale(w * boost[target], source, target)
+            ).times(x)
         return self._matrix(key, x.device, scale).times(x)
 
-    def _matrix(self, key: str, device: torch.device, scale: _Scale) -> SparseMatrix:
+    def _matrix(self, key: str, device: torch.device, scale: Scale) -> SparseMatrix:
         """The matrix of ``key``, made at first use from float64 entries rounded once to ``dtype``."""
         if (key, device) not in self._matrices:
             pattern = self.incoming

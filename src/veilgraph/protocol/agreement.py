@@ -33,7 +33,7 @@ PROTOCOL_VERSION: Final = 9
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
-_LEFT_OUT: Final = ("asked", "mark", "work", "resume", "software")
+_LEFT_OUT: Final = ("asked", "edge_columns", "mark", "work", "resume", "software")
 """Fields that a hello does not contain while they are empty."""
 
 TELL_EVERY_S: Final = 5.0
@@ -80,6 +80,8 @@ class Hello(BaseModel):
     nodes: _Count = 0
     """Rows of the tables: the nodes common to all holders."""
     features: _Count = 0
+    edge_columns: _Count = 0
+    """Features of an edge; left out where there are none."""
     edges: _Count = 0
     """Of the sender's graph, rounded up."""
     training: _Count = 0

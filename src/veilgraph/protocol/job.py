@@ -248,6 +248,11 @@ class JobSettings(Settings):
         return True
 
     @property
+    def takes_edge_features(self) -> bool:
+        """Whether edges may have features beside a weight."""
+        return False
+
+    @property
     def publishing(self) -> tuple[PartyId, ...]:
         """The holders that publish embeddings."""
         return self.data.names

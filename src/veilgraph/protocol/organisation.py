@@ -20,7 +20,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, joined, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
-from veilgraph.tables.edge_settings import EdgeSettings, beyond_own_edge, says_hops, says_weights
+from veilgraph.tables.edge_settings import NO_EDGE_FEATURES, EdgeSettings, beyond_own_edge, says_hops, says_weights
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
@@ -136,6 +136,8 @@ def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -
     if not job.takes_weights and (place := says_weights(edges)) is not None:
         way_out = "leave it out" if job.privacy else "set model.edge_weights: true, or leave it out"
         return f"{place} gives edges weights, and model.edge_weights=false says that all count alike; {way_out}"
+    if not job.takes_edge_features and any(each.features for each in edges):
+        return f"edges.features: {NO_EDGE_FEATURES}"
     if party in job.per_edge and (reasons := beyond_own_edge(edges)):
         why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
         return joined([why + "; ".join(reasons)])

@@ -33,7 +33,19 @@ J = TypeVar("J", bound=JobSettings)
 
 Range = tuple[int, int]
 NO_NUMBERS: Final[Mapping[str, Range]] = dict.fromkeys(
-    ("nodes", "features", "edges", "training", "validation", "classes", "feature_bits", "release", "steps", "asked"),
+    (
+        "nodes",
+        "features",
+        "edges",
+        "training",
+        "validation",
+        "classes",
+        "feature_bits",
+        "release",
+        "steps",
+        "asked",
+        "edge_columns",
+    ),
     (0, 0),
 )
 """Field of a hello → the smallest and largest number that a party may state: none, as the server."""

@@ -30,6 +30,7 @@ from veilgraph.run import ledger_places
 from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
 from veilgraph.run.ledger_places import GivenLedgers
 from veilgraph.run.run_directory import TABLES, RunDirectory
+from veilgraph.tables.edge_settings import NO_EDGE_FEATURES
 from veilgraph.tables.frames import Tables
 
 __all__ = [
@@ -131,7 +132,7 @@ def gather_inputs(
     paradigm = paradigm_of(settings)
     if parties is None:
         loaded = paradigm.load(settings)
-        _check_reaches(settings, loaded.graphs)
+        _check_edges(settings, loaded.graphs)
         paradigm.check_graphs(settings, loaded.graphs)
         return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
@@ -142,7 +143,7 @@ def gather_inputs(
     for graph in given.graphs:
         if graph.party in given.unchecked:
             graph.validate()
-    _check_reaches(settings, given.graphs)
+    _check_edges(settings, given.graphs)
     names = _names(given, ids, all_of_them=not settings.is_aligned)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     rows = {} if settings.is_aligned else names
@@ -203,9 +204,16 @@ def _paying(
     return replace(inputs, ledgers=found, passing=ledger_places.without(settings, list(found)))
 
 
-def _check_reaches(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
-    """Refuses relations with hops of their own where no local model knows them."""
+def _check_edges(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
+    """Refuse relations with hops of their own, and features of edges, where the job's network uses none."""
     for graph in graphs:
+        if graph.edge_features is not None and not settings.takes_edge_features:
+            raise ConfigError(
+                f"parties: {graph.party!r} brings edge_features: {NO_EDGE_FEATURES}",
+                key="edge_features",
+                value=graph.num_edge_features,
+                party=graph.party,
+            )
         for relation in () if settings.is_relational else graph.relations:
             if relation.hops is not None:
                 raise ConfigError(

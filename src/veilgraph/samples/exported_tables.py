@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import torch
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import RunError
@@ -80,7 +81,9 @@ def export_party(export: Export, file: Path, suffix: TableFormat, limits: Mappin
 
     ends, directed = _edge_columns(export)
     write_table(ends, folder / f"edges.{suffix}")
-    edges = {"file": f"edges.{suffix}", **{name: name for name in ends}, "directed": directed}
+    own = [name for name in ends if name.startswith("e")]
+    said = {name: name for name in ends if name not in own} | ({"features": own} if own else {})
+    edges = {"file": f"edges.{suffix}", **said, "directed": directed}
     write_yaml({"party": graph.party, "nodes": nodes, "edges": [edges], **limits}, file)
 
 
@@ -105,12 +108,16 @@ def _edge_columns(export: Export) -> tuple[dict[str, Any], bool]:
     source, target = graph.edge_index.numpy()
     keep = known[source] & known[target]
     weight = None if graph.edge_weight is None else graph.edge_weight.numpy()
-    directed = not _is_symmetric(source, target, weight)
+    directed = graph.edge_features is not None or not _is_symmetric(source, target, weight)
     if not directed:
         keep &= source <= target
     ids = pa.array(export.ids)
     columns = {"source": ids.take(pa.array(source[keep])), "target": ids.take(pa.array(target[keep]))}
-    return columns if weight is None else {**columns, "weight": weight[keep]}, directed
+    if weight is not None:
+        columns["weight"] = weight[keep]
+    features = torch.empty(len(keep), 0) if graph.edge_features is None else graph.edge_features
+    columns.update({f"e{place + 1}": column.numpy()[keep] for place, column in enumerate(features.T)})
+    return columns, directed
 
 
 def _is_symmetric(source: Rows, target: Rows, weight: NDArray[np.floating[Any]] | None) -> bool:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.tables.edge_settings import EdgeSettings, WeightSettings
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.nodes import FeatureColumn
 from veilgraph.tables.settings import NodeSettings
@@ -23,6 +25,26 @@ _NONE: Final = bytes(HASH_BYTES)
 _FIRST_COLUMN: Final = 2
 
 
+@dataclass(frozen=True)
+class EdgeColumn:
+    """A column of numbers of edges, as holders compare it."""
+
+    feature: WeightSettings
+
+    @property
+    def title(self) -> str:
+        """The column's name, told apart from those of nodes."""
+        return f"{self.feature.column} of edges"
+
+
+Compared = FeatureColumn | EdgeColumn
+
+
+def edge_columns(edges: Sequence[EdgeSettings]) -> list[EdgeColumn]:
+    """Return the columns of a party's edges, the same in all of its tables."""
+    return [EdgeColumn(each) for each in (edges[0].features if edges else ())]
+
+
 def predicted(nodes: NodeSettings) -> object:
     """What a table says is predicted, as ``column_hashes`` takes it: classes, a column of numbers, or None."""
     if nodes.target is not None:
@@ -30,11 +52,11 @@ def predicted(nodes: NodeSettings) -> object:
     return None if nodes.label is None else list(nodes.label.classes)
 
 
-def column_hashes(columns: Sequence[FeatureColumn], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
+def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
     Args:
-        columns: the feature columns in order.
+        columns: the feature columns in order, of nodes and then of edges.
         classes: as ``predicted`` says; None where there are no labels, for which the hash is zeros.
         fitted: the encoding of an earlier table, zeros likewise.
     """
@@ -47,7 +69,7 @@ def column_hashes(columns: Sequence[FeatureColumn], classes: object, fitted: Fea
 
 
 def check_same_columns(
-    party: PartyId, columns: Sequence[FeatureColumn], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
+    party: PartyId, columns: Sequence[Compared], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
 ) -> None:
     """Refuses columns that are not another holder's as well.
 
@@ -64,14 +86,15 @@ def check_same_columns(
     if len(mine) != len(theirs):
         raise DataError(
             f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; in paradigm "
-            "horizontal all holders have the same, in the same order: mend nodes.features at one of them"
+            "horizontal all holders have the same, in the same order: mend "
+            "nodes.features, or edges.features, at one of them"
         )
     for place, column in enumerate(columns):
         if mine[_FIRST_COLUMN + place] != theirs[_FIRST_COLUMN + place]:
             raise DataError(
                 f"{other}'s feature column {place + 1} is not {party}'s {column.title!r} with the same settings "
                 "(missing, scale, categories, other); in paradigm horizontal all holders have the same columns, in the "
-                "same order: mend nodes.features at one of them"
+                "same order: mend nodes.features, or edges.features, at one of them"
             )
     if _NONE not in (mine[0], theirs[0]) and mine[0] != theirs[0]:
         raise DataError(

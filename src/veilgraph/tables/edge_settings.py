@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
@@ -14,10 +14,10 @@ from veilgraph.tables.time_settings import Moment, TimeFormat
 
 
 class WeightSettings(Settings):
-    """A column of weights, and what becomes of it."""
+    """A column of numbers of edges, and what becomes of it."""
 
-    column: Text = Field(description="of finite numbers of at least 0")
-    scale: Literal["none", "log"] = Field("none", description="log: log(1 + weight); none: as it is")
+    column: Text = Field(description="of finite numbers; a weight, and what scale: log takes, is at least 0")
+    scale: Literal["none", "log"] = Field("none", description="log: log(1 + number); none: as it is")
 
 
 def _as_weight(value: object) -> object:
@@ -56,6 +56,9 @@ class DecaySettings(Settings):
     format: TimeFormat | None = Field(None, description="of text, as in %d.%m.%Y; null: ISO")
 
 
+NO_EDGE_FEATURES: Final = (
+    "features of edges are for paradigm horizontal with model.message: full; choose that, or leave them out"
+)
 Hops = Annotated[int, Field(ge=0, le=32)]
 """As many as a local model has at most."""
 
@@ -88,6 +91,9 @@ class EdgeSettings(TableFile):
         BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
         PlainSerializer(_as_written),
     ] = Field(None, description="column of finite numbers of at least 0, or {column, scale}; null: every edge weighs 1")
+    features: tuple[
+        Annotated[WeightSettings, BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text)], ...
+    ] = Field((), description="columns of numbers, or {column, scale}, for horizontal jobs with message: full")
     relation: RelationSettings | None = Field(None, description="null: all edges alike")
     directed: bool = Field(False, description="false: a row is an edge in both directions, a self-loop once")
     unknown: Literal["error", "drop"] = Field("error", description="an id that is not in the node table")

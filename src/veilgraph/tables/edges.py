@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import AS_WRITTEN, Codes, Floats, look_up, to_codes, to_ids, to_numbers
-from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter
+from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
 from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.formats import Format
 from veilgraph.tables.source import Bools, Column, file_format, stream
@@ -36,6 +36,7 @@ class EdgeTable:
         source: int32 [E], row of the node in the node table.
         target: int32 [E], as ``source``.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
+        features: float32 [E, F_e], finite; F_e is 0 where no columns are named.
         relation: int32 [E], place in ``relations``; None where they are not told apart.
         relations: the relations that are kept, or (None,).
         rows: [relations] rows read of each.
@@ -49,6 +50,7 @@ class EdgeTable:
     source: Codes
     target: Codes
     weight: Floats | None
+    features: Floats
     relation: Codes | None
     relations: tuple[str | None, ...]
     rows: Counts
@@ -64,6 +66,7 @@ class _Part:
     source: Codes
     target: Codes
     weight: Floats
+    features: Floats
     relation: Codes
     rows: Counts
     dropped: Counts
@@ -96,6 +99,9 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
         source=_join([part.source for part in parts], np.int32),
         target=_join([part.target for part in parts], np.int32),
         weight=_weights(settings, path, own, relation),
+        features=np.concatenate(
+            [np.empty((0, len(settings.features)), np.float32), *(part.features for part in parts)]
+        ),
         relation=None if settings.relation is None else relation,
         relations=relations,
         rows=sum((part.rows for part in parts), none),
@@ -111,6 +117,7 @@ def _wanted(settings: EdgeSettings) -> dict[str, str]:
     for key in ("weight", "relation", "filter", "decay"):
         if (part := getattr(settings, key)) is not None:
             wanted[key] = part.column
+    wanted.update({f"feature {place}": each.column for place, each in enumerate(settings.features)})
     return wanted
 
 
@@ -140,8 +147,11 @@ def _parts(
         if _has_own(settings):
             own = {key: column.filter(known) for key, column in raw.items() if key in {"weight", "decay"}}
             weight = _own_weight(settings, own, len(source))
+        features = np.empty((len(source), len(settings.features)), np.float32)
+        for place, each in enumerate(settings.features):
+            features[:, place] = _scaled(raw[f"feature {place}"].filter(known), each)
         dropped = rows - np.bincount(relation, minlength=kinds)
-        yield _Part(source, target, weight, relation, rows, dropped, other, outside)
+        yield _Part(source, target, weight, features, relation, rows, dropped, other, outside)
 
 
 def _within(window: TimeFilter, column: Column) -> Bools:
@@ -160,9 +170,9 @@ def _within(window: TimeFilter, column: Column) -> Bools:
 
 def _own_weight(settings: EdgeSettings, raw: dict[str, Column], count: int) -> Floats:
     """What the columns make of each edge's weight: float32 [n]."""
-    weight = _checked_weight(raw["weight"]) if "weight" in raw else np.ones(count, np.float32)
-    if settings.weight is not None and settings.weight.scale == "log":
-        weight = np.log1p(weight.astype(np.float64)).astype(np.float32)
+    weight = np.ones(count, np.float32)
+    if settings.weight is not None:
+        weight = _scaled(raw["weight"], settings.weight, is_weight=True)
     if settings.decay is not None:
         weight = (weight * _left(settings.decay, raw["decay"])).astype(np.float32)
     return weight
@@ -233,11 +243,14 @@ def _ends(
     return ends
 
 
-def _checked_weight(column: Column) -> Floats:
-    weight = to_numbers(column)
-    column.refuse_any(np.isnan(weight), "where a weight must be", "give every edge its weight or remove the row")
-    column.refuse_any(weight < 0, "is negative, and a weight is at least 0", "mend it or remove the row")
-    return weight
+def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:
+    """Read a column of numbers; neither a weight nor a logarithm takes negative ones."""
+    numbers = to_numbers(column)
+    column.refuse_any(np.isnan(numbers), "where a number must be", "give every edge its number or remove the row")
+    if is_weight or settings.scale == "log":
+        rule = "a weight is at least 0" if is_weight else "scale=log takes numbers of at least 0"
+        column.refuse_any(numbers < 0, f"is negative, and {rule}", "mend it or remove the row")
+    return np.log1p(numbers.astype(np.float64)).astype(np.float32) if settings.scale == "log" else numbers
 
 
 def _join(parts: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:

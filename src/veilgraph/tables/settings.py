@@ -219,6 +219,12 @@ class TableSettings(Settings):
     @classmethod
     def _check_edges(cls, edges: tuple[EdgeSettings, ...]) -> tuple[EdgeSettings, ...]:
         check_reaches(edges)
+        for each in edges[1:]:
+            if each.features != edges[0].features:
+                raise ValueError(
+                    "features of edges differ between tables, and every edge of a graph has the same; say the same "
+                    "columns, in the same order, of every table"
+                )
         return edges
 
     def hashed(self) -> str:

@@ -173,6 +173,25 @@ class LocalModelConformance:
         outside = everywhere.index_fill(0, around.nodes, 0.0)
         assert torch.equal(outside, torch.zeros_like(outside)), f"it looks farther than {hops} hops"
 
+    def test_weights_count_and_weights_of_1_are_none(self) -> None:
+        h, graph, model = random_rows(DIM), self.graph(), self.build(last_round=True)
+        expected, count = model(h, h, graph, None), graph.edge_index.shape[1]
+        kinds = torch.arange(count) % max(len(self.relations), 1)  # as ``of_relations`` has it
+        _, group = torch.unique(torch.stack([graph.edge_index[1], kinds]), dim=1, return_inverse=True)
+        source, target = graph.edge_index
+        edge = int(torch.where(source != target, group.bincount()[group], 0).argmax())  # one of several, and no loop
+
+        def of_weight(weight: float) -> Tensor:
+            weights = torch.ones(count, dtype=torch.float64)
+            weights[edge] = weight
+            other = of_relations(graph.edge_index, weights, NODES, torch.float64, self.relations)
+            result: Tensor = model(h, h, other, None)
+            return result
+
+        assert torch.equal(of_weight(1), expected)
+        assert not torch.allclose(of_weight(100), expected)
+        assert not torch.allclose(of_weight(10), of_weight(100))
+
     def test_in_blocks_is_the_evaluation_of_the_whole_graph(self) -> None:
         h, graph, model = random_rows(DIM), self.graph(), self.build(last_round=True)
         assert_close(model.in_blocks(h, _FewRows(graph, 1, None)), model(h, h, graph, None))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from inspect import signature
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +16,13 @@ from veilgraph.nn.local.model import LocalModel, LocalSettings, normalize_rows
 from veilgraph.nn.neighbourhood import Edges
 from veilgraph.nn.propagate import first_rows
 
+_WEIGHT: Final = "edge_weight"
+
 CustomModel = Callable[[int], nn.Module]
-"""Makes a user's own local model for a width: any module with PyTorch Geometric's ``forward(x, edge_index)``."""
+"""Makes a user's own local model for a width: a module with PyTorch Geometric's ``forward(x, edge_index)``.
+
+Where edges have weights, it has ``forward(x, edge_index, edge_weight)``.
+"""
 
 
 class CustomLocal(LocalModel[LocalSettings]):
@@ -41,16 +47,24 @@ class CustomLocal(LocalModel[LocalSettings]):
         """As ``LocalModel.forward``.
 
         Raises:
-            ConfigError: the module's output has another shape than ``h``.
+            ConfigError: the module's output has another shape than ``h``, or it takes no weights and edges have some.
         """
+        given = [h, edges.edge_index.to(h.device)]
+        if (weight := edges.edge_weight) is not None:
+            given.append(weight.to(h))
+            if _WEIGHT not in signature(self.module.forward).parameters:
+                raise ConfigError(
+                    f"local.model='custom': the holder's edges have weights, and {type(self.module).__name__}.forward "
+                    f"takes none; give it an argument {_WEIGHT!r} after x and edge_index, or leave the weights out"
+                )
         if generator is None:
             self.module.eval()
-            result = self.module(h, edges.edge_index.to(h.device))
+            result = self.module(*given)
         else:
             self.module.train()
             seed = int(torch.randint(2**63 - 1, (), generator=generator))
             with seeded_global(seed):
-                result = self.module(h, edges.edge_index.to(h.device))
+                result = self.module(*given)
         if not isinstance(result, Tensor) or result.shape != h.shape:
             got = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise ConfigError(

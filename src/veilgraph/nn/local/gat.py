@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from pydantic import Field
@@ -12,6 +13,9 @@ from typing_extensions import override
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
 
+if TYPE_CHECKING:
+    from torch_geometric.nn import GATConv
+
 
 class GatSettings(LocalSettings):
     """How many heads attend."""
@@ -19,21 +23,47 @@ class GatSettings(LocalSettings):
     heads: int = Field(4, ge=1, description="gat's attention heads; must divide dim")
 
 
-class GatHop(nn.Module):
-    """Graph attention with concatenated heads (Veličković et al. 2018); edge weights are not used.
+@cache
+def _attention() -> type[GATConv]:
+    """PyTorch Geometric's attention with shares that are multiplied by weights."""
+    from torch_geometric.nn import GATConv  # noqa: PLC0415  (seconds to import, and only this hop needs it)
 
-    Attention is per edge and costs O(E·d) memory.
+    class WeightedAttention(GATConv):  # type: ignore[misc]
+        def edge_update(
+            self,
+            alpha_j: Tensor,
+            alpha_i: Tensor | None,
+            edge_attr: Tensor | None,
+            index: Tensor,
+            ptr: Tensor | None,
+            dim_size: int | None,
+        ) -> Tensor:
+            share: Tensor = super().edge_update(alpha_j, alpha_i, None, index, ptr, dim_size)
+            if edge_attr is None:
+                return share
+            share = share * edge_attr
+            total = share.new_zeros(dim_size or 0, share.shape[1]).index_add(0, index, share)
+            return share / total.index_select(0, index)
+
+    return WeightedAttention
+
+
+class GatHop(nn.Module):
+    """Graph attention with concatenated heads (Veličković et al. 2018), times the edges' weights.
+
+    An edge's share is w·exp(a)/Σ w·exp(a), with its attention logit a; a node's own edge weighs 1. Attention is per
+    edge and costs O(E·d) memory.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        from torch_geometric.nn import GATConv  # noqa: PLC0415  (seconds to import, and only this hop needs it)
-
-        self.attention = GATConv(dim, dim // heads, heads=heads)
+        self.attention = _attention()(dim, dim // heads, heads=heads, fill_value=1.0)
 
     def forward(self, h: Tensor, initial: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
         """One attention layer over neighbours and the node itself."""
-        result: Tensor = self.attention(h, adjacency.edge_index.to(h.device))
+        weight = adjacency.edge_weight
+        column = None if weight is None else weight.unsqueeze(1).to(h)
+        result: Tensor = self.attention(h, adjacency.edge_index.to(h.device), column)
         return first_rows(result, adjacency.num_targets)
 
 

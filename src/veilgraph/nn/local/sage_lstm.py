@@ -15,7 +15,7 @@ from veilgraph.nn.propagate import Adjacency
 
 
 class SageLstmHop(SageHop):
-    """AGG is the last state of an LSTM over the neighbours; edge weights are not used.
+    """AGG is the last state of an LSTM over the neighbours, each times its edge's weight.
 
     The neighbours come in random order in training (Hamilton et al. 2017, section 3.3) and in the order of
     ``edge_index`` in evaluation. Sequences are packed, not padded: a node's result does not depend on how many
@@ -44,7 +44,10 @@ class SageLstmHop(SageHop):
         rank[nodes] = torch.arange(len(nodes))
         steps = torch.argsort(place * len(nodes) + rank[target])
         batch_sizes = torch.bincount(place)
-        inputs = PackedSequence(h.index_select(0, source[steps].to(h.device)), batch_sizes)
+        rows, weight = h.index_select(0, source[steps].to(h.device)), adjacency.edge_weight
+        if weight is not None:
+            rows = rows * weight[order][steps].unsqueeze(1).to(h)
+        inputs = PackedSequence(rows, batch_sizes)
         _, (last, _) = self.lstm(inputs)
         return nothing.index_copy(0, nodes.to(h.device), last[0])
 

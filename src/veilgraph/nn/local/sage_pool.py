@@ -15,7 +15,7 @@ from veilgraph.nn.propagate import Adjacency
 
 
 class SagePoolHop(SageHop):
-    """AGG is the element-wise maximum of ReLU(W_pool·h_u + b); edge weights are not used."""
+    """AGG is the element-wise maximum of w·ReLU(W_pool·h_u + b), with an edge's weight w."""
 
     def __init__(self, dim: int) -> None:
         super().__init__(dim)

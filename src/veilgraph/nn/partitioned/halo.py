@@ -9,7 +9,7 @@ from torch import Tensor
 
 from veilgraph.nn.partitioned.blocks import Block
 from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.propagate import Adjacency, Scale
 
 
 class HaloAdjacency(Adjacency):
@@ -28,29 +28,12 @@ class HaloAdjacency(Adjacency):
         super().__init__(block.incoming, dtype, block.degrees)
         self._block, self._group = block, group
 
-    def sum(self, x: Tensor) -> Tensor:
-        """A·x: Tensor[n, d] to Tensor[n, d]."""
-        return super().sum(self._with_halo(x))
-
-    def mean(self, x: Tensor) -> Tensor:
-        """(A·x)/degree: Tensor[n, d] to Tensor[n, d]."""
-        return super().mean(self._with_halo(x))
-
-    def unit_variance_sum(self, x: Tensor, correlation: float = 0.0) -> Tensor:
-        """A·x by its standard deviation: Tensor[n, d] to Tensor[n, d]."""
-        return super().unit_variance_sum(self._with_halo(x), correlation)
-
-    def self_loop_mean(self, x: Tensor, self_weight: float) -> Tensor:
-        """(A·x + s·x)/(degree + s): Tensor[n, d] to Tensor[n, d]."""
-        return super().self_loop_mean(self._with_halo(x), self_weight)
-
-    def gcn(self, x: Tensor) -> Tensor:
-        """D^-1/2·(A + I)·D^-1/2·x: Tensor[n, d] to Tensor[n, d]."""
-        return super().gcn(self._with_halo(x))
-
     def maximum(self, x: Tensor) -> Tensor:
         """Element-wise maximum over neighbours: Tensor[n, d] to Tensor[n, d]."""
         return super().maximum(self._with_halo(x))
+
+    def _product(self, key: str, x: Tensor, scale: Scale) -> Tensor:
+        return super()._product(key, self._with_halo(x), scale)
 
     def _with_halo(self, x: Tensor) -> Tensor:
         return cast(Tensor, _Halo.apply(x, self._block, self._group))  # type: ignore[no-untyped-call]

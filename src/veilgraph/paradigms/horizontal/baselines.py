@@ -12,7 +12,7 @@ from veilgraph.graph.features import choose_rows
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
 
@@ -24,7 +24,7 @@ def alone(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> Plain
 
 def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progress) -> PlainResult:
     """Trains the job's network on the combined graph, which the federation's result equals."""
-    return _fit(job, pool_parts(parts), progress)
+    return _fit(job, pool_parts(counted_parts(job.model, parts)), progress)
 
 
 def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:

@@ -20,9 +20,9 @@ from veilgraph.link.collectives import exchange
 from veilgraph.mpc.mask import PairwiseMasks, sum_integers_among
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
-from veilgraph.tables.columns import HASH_BYTES, check_same_columns, column_hashes, predicted
+from veilgraph.tables.columns import HASH_BYTES, Compared, check_same_columns, column_hashes, edge_columns, predicted
 from veilgraph.tables.encode import FeatureEncoding, fit_encoding
-from veilgraph.tables.nodes import FeatureColumn, feature_columns
+from veilgraph.tables.nodes import feature_columns
 
 _NONCES: Final = 3
 """Round of the messages from which an identity is made."""
@@ -45,7 +45,7 @@ def collect(own: Preparation) -> Prepared:
         return Prepared(identity, {})
     party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
     columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
-    check_columns(link, others, columns, predicted(party.nodes), encoding)
+    check_columns(link, others, [*columns, *edge_columns(party.edges)], predicted(party.nodes), encoding)
     table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
     if encoding is None:
         encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
@@ -70,7 +70,7 @@ def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:
 def check_columns(
     link: Link,
     others: Sequence[PartyId],
-    columns: Sequence[FeatureColumn],
+    columns: Sequence[Compared],
     classes: object,
     fitted: FeatureEncoding | None,
 ) -> None:
@@ -92,7 +92,10 @@ def check_columns_here(settings: JobSettings) -> None:
     found = []
     for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
-        columns = feature_columns(own.settings, own.folder)
+        columns: list[Compared] = [
+            *feature_columns(own.settings, own.folder),
+            *edge_columns(own.settings.edges),
+        ]
         found.append((party, columns, column_hashes(columns, predicted(own.settings.nodes), None)))
     for place, (party, columns, mine) in enumerate(found):
         for other, _, theirs in found[place + 1 :]:

@@ -80,6 +80,7 @@ class HorizontalHolder(Judge):
         mine = Hello(
             job=session.settings.hash(),
             features=graph.num_features,
+            edge_columns=graph.num_edge_features,
             classes=classes,
             checkpoints=list(held),
             restarts=session.restarts,
@@ -92,7 +93,9 @@ class HorizontalHolder(Judge):
         if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
             self.graph, self._transition = learned_graph(session, graph)
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
-        self._network = LayeredHolder(self._settings, graph.num_features, self._classes, streams, session.dtype)
+        self._network = LayeredHolder(
+            self._settings, graph.num_features, self._classes, streams, session.dtype, graph.num_edge_features
+        )
         self._widths = layer_widths(self._settings, graph.num_features)
         self._masks = PairwiseMasks.agree(
             session.link, session.holders, session.secrets, rounding_key=session.rounding_key
@@ -110,11 +113,10 @@ class HorizontalHolder(Judge):
         session, graph, settings = self.session, self.graph, self._settings
         nodes = node_hashes(key, self._ids)
         send_nodes(session.link, nodes)
-        edges, weight = graph.edge_index, graph.edge_weight
+        counted = graph
         if settings.edges == "deduplicate":
-            counts = send_edges(session.link, edge_hashes(key, nodes, edges))
-            edges, weight = edges[:, counts], None if weight is None else weight[counts]
-        self._adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
+            counted = graph.with_edges(send_edges(session.link, edge_hashes(key, nodes, graph.edge_index)))
+        self._adjacency = Adjacency.from_graph(counted, session.dtype)
         self._features = FixedInput(graph.features, session.dtype)
         if settings.aggregate == "mean":
             session.link.send(SERVER, Tag(Kind.EMBEDDING, 0, 0), self._adjacency.degrees.unsqueeze(1).contiguous())
@@ -237,7 +239,8 @@ def common_classes(hellos: dict[PartyId, Hello]) -> int:
     """
     features = {holder: hello.features for holder, hello in hellos.items()}
     classes = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
-    for what, values in (("columns", features), ("classes", classes)):
+    edges = {holder: hello.edge_columns for holder, hello in hellos.items()}
+    for what, values in (("columns", features), ("columns of edges", edges), ("classes", classes)):
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
             raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")

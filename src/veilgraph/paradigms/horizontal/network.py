@@ -19,7 +19,7 @@ from veilgraph.nn.dropout import dropout
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.horizontal.pooling import UPDATES, check_monotone, maximum, total
+from veilgraph.paradigms.horizontal.pooling import UPDATES, maximum, total
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
 
 
@@ -29,7 +29,7 @@ class LayerWidths:
 
     Attributes:
         input: h^(l) at the holders.
-        message: m_vu, and h after the linear message's W.
+        message: m_vu, and h after the message's W.
         sent: t, what a holder sends: φ, or with mean and sum its two parts.
         combined: the server's aggregate of φ.
         output: h^(l+1).
@@ -46,7 +46,7 @@ def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidth
     """Of every layer, for features of so many columns."""
     update, widths, input_ = UPDATES[settings.update], list[LayerWidths](), features
     for layer in range(1, settings.layers + 1):
-        message = settings.dim if settings.message == "linear" else input_
+        message = input_ if settings.message == "none" else settings.dim
         combined = update.output_dim(message)
         sent = combined if settings.pools else update.own_dim(message) + message
         output = settings.dim if settings.server.linear and layer < settings.layers else combined
@@ -82,15 +82,27 @@ def _mapped(layer: nn.Linear | None, h: Tensor | FixedInput) -> Tensor:
 
 
 class HolderLayer(nn.Module):
-    """A holder's part of a layer: message, aggregation over its own neighbours, update (eqs. 4-6)."""
+    """A holder's part of a layer: message, aggregation over its own neighbours, update (eqs. 4-6).
 
-    def __init__(self, settings: HorizontalSettings, widths: LayerWidths) -> None:
+    Args:
+        settings: of the network.
+        widths: of the layer.
+        edge_columns: F_e, features of an edge; of use where ``message`` is full.
+    """
+
+    def __init__(self, settings: HorizontalSettings, widths: LayerWidths, edge_columns: int = 0) -> None:
         super().__init__()
         self._aggregate = settings.aggregate
         self._pools = settings.pools
-        self.message = linear(widths.input, widths.message, bias=False) if settings.message == "linear" else None
-        update = check_monotone(settings.update) if settings.pools else UPDATES[settings.update]
-        self.update = update(widths.message, settings.dim)
+        is_full = settings.message == "full"
+
+        def message_part(columns: int) -> nn.Linear:
+            return linear(columns, widths.message, bias=False)
+
+        self.message = None if settings.message == "none" else message_part(widths.input)
+        self.target = message_part(widths.input) if is_full else None
+        self.edge = message_part(edge_columns) if is_full and edge_columns else None
+        self.update = UPDATES[settings.update](widths.message, settings.dim)
 
     def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
         """The local embedding t of every node that the holder knows.
@@ -102,13 +114,25 @@ class HolderLayer(nn.Module):
         Returns:
             Tensor[N_p, sent].
         """
-        h = _mapped(self.message, h)
+        own = messages = _mapped(self.message, h)
+        over = adjacency
+        if self.target is not None:
+            messages, over = self._of_edges(own, _mapped(self.target, h), adjacency), adjacency.by_edge
         if not self._pools:
-            return torch.cat(self.update.parts(h, adjacency.sum(h)), dim=1)
+            return torch.cat(self.update.parts(own, over.sum(messages)), dim=1)
         # The maximum of no messages is zero there; relu makes it the least that a node can get.
-        pooled = torch.relu(adjacency.maximum(h)) if self._aggregate == "max" else -torch.relu(adjacency.maximum(-h))
-        embedding: Tensor = self.update(h, pooled)
+        sign = 1 if self._aggregate == "max" else -1
+        embedding: Tensor = self.update(own, sign * torch.relu(over.maximum(sign * messages)))
         return embedding
+
+    def _of_edges(self, source: Tensor, target: Tensor, adjacency: Adjacency) -> Tensor:
+        """ρ(h_v, h_u, h_e) of every edge (eq. 4): [N_p, d] each to [E_p, d], with O(E·d) memory."""
+        at, to = adjacency.edge_index
+        messages = source.index_select(0, at) + target.index_select(0, to)
+        if self.edge is None:
+            return messages
+        of_edges: Tensor = self.edge(adjacency.edge_features)
+        return messages + of_edges
 
 
 class ServerLayer(nn.Module):
@@ -198,15 +222,22 @@ class LayeredHolder(nn.Module):
         classes: of the labels.
         streams: shared by the holders; initial weights come from the stream "local".
         dtype: of the weights.
+        edge_columns: F_e, features of an edge.
     """
 
     def __init__(
-        self, settings: HorizontalSettings, features: int, classes: int, streams: LearningStreams, dtype: torch.dtype
+        self,
+        settings: HorizontalSettings,
+        features: int,
+        classes: int,
+        streams: LearningStreams,
+        dtype: torch.dtype,
+        edge_columns: int = 0,
     ) -> None:
         super().__init__()
         widths = layer_widths(settings, features)
         with streams.global_generator("local"):
-            self.layers = nn.ModuleList(HolderLayer(settings, layer) for layer in widths)
+            self.layers = nn.ModuleList(HolderLayer(settings, layer, edge_columns) for layer in widths)
             self.predict = linear(widths[-1].output, classes, bias=True)
         self.to(dtype)
 

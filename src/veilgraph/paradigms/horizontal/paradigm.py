@@ -52,6 +52,7 @@ class Horizontal(Paradigm[HorizontalJob]):
         fields = dict(NO_NUMBERS)
         if party != SERVER:
             fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
+            fields["edge_columns"] = (0, MAX_FEATURES if job.takes_edge_features else 0)
         return fields
 
     def load(self, job: HorizontalJob) -> Inputs:

@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.nn.linear import linear
-from veilgraph.paradigms.horizontal.settings import PROPOSITION
 
 
 class Update(nn.Module, ABC):
@@ -33,12 +31,7 @@ class Update(nn.Module, ABC):
     Args:
         width: of h and m.
         hidden: width of hidden layers, where there are any.
-
-    Attributes:
-        monotone: whether no element of φ falls where an element of m rises, for every h.
     """
-
-    monotone: ClassVar[bool]
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
@@ -70,8 +63,6 @@ class Update(nn.Module, ABC):
 class SumUpdate(Update):
     """H + m."""
 
-    monotone = True
-
     @override
     def parts(self, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         return h, m
@@ -84,8 +75,6 @@ class SumUpdate(Update):
 
 class DifferenceUpdate(SumUpdate):
     """H − m, which falls with m."""
-
-    monotone = False
 
     @override
     @staticmethod
@@ -109,8 +98,6 @@ class ConcatUpdate(SumUpdate):
 
 class GatedUpdate(Update):
     """ReLU(MLP(h)) · m, element-wise; the MLP has one hidden layer with ReLU."""
-
-    monotone = True
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(width, hidden)
@@ -140,20 +127,6 @@ UPDATES: dict[str, type[Update]] = {
     "difference": DifferenceUpdate,
 }
 """Local updates by the name the settings use."""
-
-
-def check_monotone(update: str) -> type[Update]:
-    """The local update of that name, for max or min pooling.
-
-    Raises:
-        ConfigError: it is unknown or not monotone; the message cites the paper's proposition.
-    """
-    found = UPDATES.get(update)
-    if found is None or not found.monotone:
-        allowed = ", ".join(name for name, kind in UPDATES.items() if kind.monotone)
-        problem = "is unknown" if found is None else "is not monotone"
-        raise ConfigError(f"update={update!r} {problem}: {PROPOSITION}; choose from {allowed}")
-    return found
 
 
 class _Maximum(torch.autograd.Function):

@@ -38,7 +38,7 @@ class GlobalUpdateSettings(Settings):
 class HorizontalSettings(Settings):
     """The split network of SAPGNN.
 
-    A layer is h ← W·h at the holder where ``message`` is linear, pooling over the holder's neighbours, the local
+    A layer is h ← W·h at the holder unless ``message`` is none, pooling over the holder's neighbours, the local
     update φ(h, m), pooling over the holders, and the global update at the server. The last layer has no global update:
     the predict layer ψ (eq. 14), a linear map at every holder, follows, so that the server sees no class scores.
 
@@ -47,15 +47,16 @@ class HorizontalSettings(Settings):
 
     layers: int = Field(2, ge=1, le=16, description="L; the server sees as many embeddings of each holder in a pass")
     dim: int = Field(64, ge=1, le=4096, description="d, the width of linear messages, gates and global embeddings")
-    message: Literal["linear", "none"] = Field(
+    message: Literal["linear", "full", "none"] = Field(
         "linear",
-        description="what a neighbour u says (eq. 4): linear: W·h_u, and h_v becomes W·h_v, with W known to the "
-        "holders alone; none: h_u itself, so that in the first layer the server is sent pooled raw features",
+        description="ρ (eq. 4), times the edge's weight. linear: W·h_u, and h_v becomes W·h_v, with W known to the "
+        "holders alone; full: W·h_u + U·h_v + V·h_e, with the edge's features h_e; none: h_u itself, so that in the "
+        "first layer the server is sent pooled raw features",
     )
     aggregate: Literal["max", "min", "mean", "sum"] = Field(
         "max",
         description="over neighbours, then over holders; max and min are of the messages and zero, which is what a "
-        "node without neighbours gets; mean and sum use edge weights and need edges that are counted once",
+        "node without neighbours gets; mean and sum need edges that are counted once",
     )
     update: Literal["sum", "concat", "gated", "difference"] = Field(
         "sum", description="φ (eq. 6): h + m; h beside m; ReLU(MLP(h))·m; h − m, which is for mean and sum only"
@@ -123,6 +124,10 @@ class HorizontalJob(JobSettings):
 
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)
+
+    @property
+    def takes_edge_features(self) -> bool:
+        return self.model.message == "full"
 
     @property
     def is_aligned(self) -> bool:

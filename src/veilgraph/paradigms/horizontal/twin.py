@@ -32,6 +32,11 @@ SHARED: Final = "holders"
 """Name of the learning streams that all holders share: their weights start equal."""
 
 
+def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart]) -> Sequence[HorizontalPart]:
+    """Return the parts with the edges that the network counts."""
+    return without_duplicates(parts) if settings.edges == "deduplicate" else parts
+
+
 class LayeredNetwork:
     """All parties of a horizontal job together.
 
@@ -70,11 +75,10 @@ class LayeredNetwork:
             )
         self.train_settings = train
         self._settings = settings
+        parts = counted_parts(settings, parts)
         pooled = pool_parts(parts).graph
         if pooled.labels is None or pooled.num_classes is None:
             raise DataError("holders: none has labels, and training needs some; give labels to one")
-        if settings.edges == "deduplicate":
-            parts = without_duplicates(parts)
         self._num_nodes = pooled.num_nodes
         _, self._rows = positions(parts)
         self._features = [FixedInput(part.graph.features, dtype) for part in parts]
@@ -82,8 +86,8 @@ class LayeredNetwork:
         degrees = [adjacency.degrees.unsqueeze(1) for adjacency in self._adjacencies]
         self._degrees = total(degrees, self._rows, self._num_nodes)
         self._streams = LearningStreams(seed, SERVER)
-        columns = pooled.num_features
-        self.holder = LayeredHolder(settings, columns, pooled.num_classes, LearningStreams(seed, SHARED), dtype)
+        columns, shared = pooled.num_features, LearningStreams(seed, SHARED)
+        self.holder = LayeredHolder(settings, columns, pooled.num_classes, shared, dtype, pooled.num_edge_features)
         self.server = LayeredServer(settings, columns, self._streams, dtype)
         self._objectives = [
             (at, Objective(part.graph, train, dtype, transition), _training_nodes(part))
