@@ -35,6 +35,7 @@ Kind = Literal[
     "pooled",
     "separate",
     "ppgnn",
+    "ppgnn-two-stages",
     "raw",
     "random",
     "degrees",
@@ -43,8 +44,9 @@ Kind = Literal[
 ]
 """All holders together; their plaintext twin; one of them alone; all data in one place.
 
-Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN. Local jobs only: GCN+RAW, GCN+RND, GCN+OHD;
-the twin judged by true labels, and the same with released labels taken for the true ones.
+Horizontal jobs only: the mean over the holders, each alone (SP); PPGNN end to end, and as published.
+Local jobs only: GCN+RAW, GCN+RND, GCN+OHD; the twin judged by true labels, and the same with released labels taken for
+the true ones.
 """
 
 Engine = Literal["federated", "plaintext"]

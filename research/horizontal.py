@@ -8,12 +8,12 @@ from typing import Final
 
 import torch
 
-from research.ppgnn import ppgnn
+from research.ppgnn import ppgnn, two_stages
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
@@ -48,7 +48,7 @@ def _together(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progr
 
 
 def _pooled(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
-    return _together(job, [pool_parts(parts)], progress)
+    return _together(job, [pool_parts(counted_parts(horizontal(job).model, parts))], progress)
 
 
 def separate(
@@ -82,10 +82,15 @@ def _ppgnn(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress
     return ppgnn(job, parts, progress).summary
 
 
+def _two_stages(job: JobSettings, parts: Sequence[HorizontalPart], progress: Progress) -> Record:
+    return two_stages(job, parts, progress).summary
+
+
 TRAININGS: Final[Mapping[str, Training]] = {
     "federated": _together,
     "pooled": _pooled,
     "separate": _separate,
     "ppgnn": _ppgnn,
+    "ppgnn-two-stages": _two_stages,
 }
 """The trainings by the kind that the tables use."""

@@ -14,6 +14,8 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.public.files import data_root
+from veilgraph.graph.public.musae import musae_data
 from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local.affine import AffineFeatures
@@ -79,6 +81,14 @@ _RELEASED: Final = ("released", "believed")
 """The job's plaintext twin; and the same where released labels are taken for the true ones."""
 
 
+def _learners_graph(job: JobSettings, kind: str) -> PartyGraph:
+    """Read the data set; of LastFM, whose features are hard to come by, what ``kind`` needs."""
+    if job.data.dataset != "lastfm" or kind == "raw":
+        return load_whole(job.data, job.data.label_party, job.seed)
+    data = musae_data("lastfm", data_root(job.data), job.seed, with_features=False)
+    return PartyGraph.from_data(job.data.label_party, data)
+
+
 def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     """Summary of one plaintext training with the job's network and its seed's split; test nodes have true labels.
 
@@ -104,7 +114,7 @@ def train_local(job: JobSettings, kind: str, progress: Progress) -> Record:
     if kind in FEATURES:
         if private is not None:
             raise ConfigError(f"release.labels with kind {kind!r}, which learns from labels as they are; leave it out")
-        graph = load_whole(job.data, job.data.label_party, job.seed)
+        graph = _learners_graph(job, kind)
         features = FEATURES[kind](graph, job.seed)
     else:
         graph, features = _released_features(job)

@@ -81,8 +81,9 @@ def reproduce_command(
         str,
         typer.Argument(
             metavar="TABLE",
-            help="table2 … table5, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, lpgnn-labels, "
-            "lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals, private-units.",
+            help="table2 … table5, table2-network, q3 (VFGNN), sapgnn-table4, sapgnn-figure4, lpgnn-table, "
+            "lpgnn-lastfm, lpgnn-labels, lpgnn-mae, attack-strength, audit-views; rounds, acm, private-totals, "
+            "private-units.",
         ),
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Trainings per figure, each with a seed of its own.")] = 3,

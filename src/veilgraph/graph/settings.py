@@ -34,12 +34,13 @@ DATASETS: Final[Registry[DataSet]] = Registry(
         "amazon": "veilgraph.graph.public.amazon:AMAZON",
         "facebook": "veilgraph.graph.public.musae:FACEBOOK",
         "github": "veilgraph.graph.public.musae:GITHUB",
+        "lastfm": "veilgraph.graph.public.musae:LASTFM",
         "ogbn-arxiv": "veilgraph.graph.public.arxiv:ARXIV",
     },
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""
-OF_WORDS: Final = frozenset({"cora", "citeseer", "pubmed", "acm", "facebook", "github"})
+OF_WORDS: Final = frozenset({"cora", "citeseer", "pubmed", "acm", "facebook", "github", "lastfm"})
 """Data sets whose columns are words: many, of one unit, and few of them at a node."""
 DESCRIBED: Final = {"block-model": "block_model", "payments": "payments", "trajectories": "trajectories"}
 """Data sets that are made, and the key of ``data`` that says how."""

@@ -1,4 +1,4 @@
-"""MUSAE (Rozemberczki et al. 2021): Facebook's pages and GitHub's developers."""
+"""Facebook's pages, GitHub's developers (Rozemberczki et al. 2021) and LastFM's users in Asia (2020)."""
 
 from __future__ import annotations
 
@@ -20,41 +20,55 @@ from veilgraph.graph.random_split import masks_by_fractions
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.settings import SplitFractions
 
-_SETS = {"facebook": ("musae_facebook", 4714), "github": ("musae_git", 4005)}
+_SETS = {
+    "facebook": ("musae_facebook", 4714, "target.csv"),
+    "github": ("musae_git", 4005, "target.csv"),
+    "lastfm": ("lastfm_asia", 7842, "lastfm_asia_target.csv"),
+}
+_SOURCES = {
+    "lastfm": "fetch lasftm_asia.zip from snap.stanford.edu, or the files from new_node_level_dataset of "
+    "github.com/benedekrozemberczki/FEATHER",
+}
+_MUSAE = (
+    "fetch the edges and features from github.com/benedekrozemberczki/MUSAE or snap.stanford.edu, the targets (columns "
+    "id, target) from dataset/node_level of github.com/benedekrozemberczki/karateclub"
+)
 _SPLIT = {"train": 0.5, "val": 0.25, "test": 0.25}
 
 
-def musae_data(dataset: str, root: Path, seed: int) -> Data:
-    """Reads a MUSAE graph (Rozemberczki et al. 2021) from ``root/facebook`` or ``root/github``.
+def musae_data(dataset: str, root: Path, seed: int, *, with_features: bool = True) -> Data:
+    """Read a graph of Rozemberczki et al. from the folder of its name in ``root``.
 
     Facebook: 22,470 pages with 4,714 features and 4 classes; GitHub: 37,700 developers with 4,005 features and 2
-    classes. Features are 0 or 1 and sparse; edges undirected, without loops. There is no split of its own: of each
-    class half of the nodes are for training, a quarter for validation and a quarter for testing, drawn by ``seed``.
+    classes; LastFM: 7,624 users with 7,842 liked artists and 18 countries. Features are 0 or 1 and sparse; edges
+    undirected, without loops. There is no split of its own: of each class half of the nodes are for training, a
+    quarter for validation and a quarter for testing, drawn by ``seed``.
 
     Args:
-        dataset: ``facebook`` or ``github``.
+        dataset: ``facebook``, ``github`` or ``lastfm``.
         root: folder of data sets.
         seed: of the split.
+        with_features: False leaves the features' file unread, and all features 0.
 
     Raises:
         DataError: a file is missing or damaged.
     """
-    stem, columns = _SETS[dataset]
-    paths = [root / dataset / file for file in (f"{stem}_edges.csv", f"{stem}_features.json", "target.csv")]
-    missing = [path.name for path in paths if not path.is_file()]
+    stem, columns, targets_file = _SETS[dataset]
+    paths = [root / dataset / file for file in (f"{stem}_edges.csv", f"{stem}_features.json", targets_file)]
+    needed = paths if with_features else [paths[0], paths[2]]
+    missing = [path.name for path in needed if not path.is_file()]
     if missing:
         raise DataError(
-            f"data.dataset={dataset!r}: {root / dataset} lacks {', '.join(missing)}; fetch the edges and features from "
-            "github.com/benedekrozemberczki/MUSAE or snap.stanford.edu, the targets (columns id, target) from "
-            "dataset/node_level of github.com/benedekrozemberczki/karateclub, or set data.root or "
-            f"{ROOT_VARIABLE} to the folder above it"
+            f"data.dataset={dataset!r}: {root / dataset} lacks {', '.join(missing)}; "
+            f"{_SOURCES.get(dataset, _MUSAE)}, or set data.root or {ROOT_VARIABLE} to the folder above it"
         )
     try:
         edges, targets = (np.loadtxt(path, dtype=np.int64, delimiter=",", skiprows=1) for path in (paths[0], paths[2]))
         nodes = len(targets)
         labels = np.full(nodes, -1)
         labels[targets[:, 0]] = targets[:, 1]
-        of_nodes = {int(node): found for node, found in json.loads(paths[1].read_text()).items()}
+        listed = json.loads(paths[1].read_text()) if with_features else {"0": []}
+        of_nodes = {int(node): found for node, found in listed.items()}
         rows = np.repeat(list(of_nodes), [len(found) for found in of_nodes.values()])
         chosen = np.concatenate([np.asarray(found, dtype=np.int64) for found in of_nodes.values()])
         features = sp.csr_matrix((np.ones(len(rows), np.float32), (rows, chosen)), shape=(nodes, columns))
@@ -79,4 +93,4 @@ class Musae(DataSet):
         return musae_data(self.name, data_root(settings), seed)
 
 
-FACEBOOK, GITHUB = map(Musae, _SETS)
+FACEBOOK, GITHUB, LASTFM = map(Musae, _SETS)
