@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from research.ppgnn import as_vertical, ppgnn
+from research.horizontal import separate
+from research.ppgnn import as_vertical, ppgnn, two_stages
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.parts import HorizontalPart
+from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.plain_fitting import fit
 
 EQ_23 = {"layers": 2, "dim": 8, "message": "none", "update": "sum", "server": {"dropout": 0.0}}
 
@@ -80,6 +83,37 @@ def test_every_holders_edges_count() -> None:
     parts = load_parts(settings.data, 0)
     bare = replace(parts[1], graph=replace(parts[1].graph, edge_index=torch.empty(2, 0, dtype=torch.int64)))
     assert ppgnn(settings, parts).metrics[0]["loss"] != ppgnn(settings, [parts[0], bare]).metrics[0]["loss"]
+
+
+def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embeddings(monkeypatch) -> None:
+    settings, made = job(train={"epochs": 8}), []
+
+    def catch(network, progress):
+        made.append(network)
+        return fit(network, progress)
+
+    monkeypatch.setattr("research.ppgnn.fit", catch)
+    parts = load_parts(settings.data, 0)
+    result = two_stages(settings, parts)
+    *alone, joint = made
+    trained = separate(horizontal(settings).model, settings.train, parts, seed=settings.seed)
+    for network, expected in zip(alone, trained, strict=True):
+        assert network.score(network.infer()).val_accuracy == expected.metrics[-1]["val_accuracy"]
+    widths = [network.infer().shape[1] for network in alone]
+    assert joint.infer().shape == (len(parts[0].ids), 3)
+    assert [weight.shape for weight in joint._predict.parameters()] == [(3, sum(widths)), (3,)]
+    assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
+    assert result.summary["test_f1"] is not None
+
+
+def test_the_second_stage_trains_no_holder() -> None:
+    """Its embeddings are fixed, so another holder's edges change the first stage of that holder alone."""
+    settings = job()
+    parts = load_parts(settings.data, 0)
+    bare = replace(parts[1], graph=parts[1].graph.with_edges(torch.empty(0, dtype=torch.int64)))
+    assert two_stages(settings, parts).metrics[0]["loss"] != two_stages(settings, [parts[0], bare]).metrics[0]["loss"]
+    with refused(DataError, key="data.partition"):
+        two_stages(settings, [parts[0], replace(parts[1], ids=parts[1].ids + 1)])
 
 
 def test_labels_divide_too() -> None:

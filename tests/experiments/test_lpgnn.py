@@ -77,6 +77,7 @@ def test_the_table_has_the_slides_figures_beside_ours(tmp_path, monkeypatch):
         ("facebook", "GCN+RAW", 0.949),
         ("facebook", "LPGNN ε = 0.1", 0.924),
         ("facebook", "GCN+RND", 0.318),
+        ("lastfm", "LPGNN ε = 2.0", 0.848),
     ],
 )
 def test_figures_of_the_slides_stand_in_their_places(dataset, column, paper):
@@ -85,7 +86,8 @@ def test_figures_of_the_slides_stand_in_their_places(dataset, column, paper):
 
 
 def test_every_place_is_a_job_of_its_data_set_divided_at_random():
-    assert len(ENTRIES) == 5 * 7
+    assert len(ENTRIES) == 6 * 7
+    assert LPGNN_TABLES["lpgnn-table"].on_request == {"lastfm"}
     for entry in ENTRIES:
         job = entry.settings
         assert (job.paradigm, job.data.dataset, job.data.split) == ("node-dp", entry.dataset, (0.5, 0.25, 0.25))
@@ -101,6 +103,15 @@ def test_every_place_is_a_job_of_its_data_set_divided_at_random():
     for dataset in DATASETS:
         private = [entry.settings for entry in ENTRIES if entry.dataset == dataset and entry.kind == "federated"]
         assert len({(node_dp(job).model, job.train) for job in private}) == 1  # the same settings for every ε
+
+
+def test_lastfm_without_its_features_has_the_two_columns_that_need_none():
+    entries = LPGNN_TABLES["lpgnn-lastfm"].entries
+    assert [(each.column, each.kind, each.paper) for each in entries] == [
+        ("GCN+RND", "random", 0.218),
+        ("GCN+OHD", "degrees", 0.453),
+    ]
+    assert all(each in ENTRIES for each in entries)
 
 
 def test_the_ledger_says_the_columns_epsilon(tmp_path):

@@ -12,7 +12,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.server.dropout": 0.5, "train.epochs": 4}
-KINDS = ("separate", "ppgnn", "federated", "pooled")
+KINDS = ("separate", "ppgnn", "ppgnn-two-stages", "federated", "pooled")
 
 
 def quiet(what, done, total):
@@ -54,10 +54,11 @@ def test_accuracy_and_f1_stand_beside_the_papers_and_do_not_depend_on_the_holder
         assert row(half, "cora, SP")[2] == ours[2]
         assert row(half, "cora, PPGNN")[2:4] == ["–", "–"]
     assert row(accuracy, "cora, SP")[3::2] == ["0.785", "0.752", "0.727", "0.706"]
-    assert row(f1, "cora, PPGNN")[5::2] == ["0.765", "0.759", "0.751"]
+    for model in ("PPGNN", "PPGNN end to end"):
+        assert row(f1, f"cora, {model}")[5::2] == ["0.765", "0.759", "0.751"]
     assert accuracy != f1
     assert "- Test accuracy and macro F1 at the epoch" in text
-    assert "- 10 trainings, " in text
+    assert "- 13 trainings, " in text
 
 
 def test_the_figure_has_a_table_and_a_picture(tmp_path, monkeypatch):
@@ -99,8 +100,8 @@ def test_trainings_of_the_other_paradigm_are_refused():
 
 def test_every_place_divides_as_the_paper_says():
     table, figure = (SAPGNN_TABLES[name].entries for name in ("sapgnn-table4", "sapgnn-figure4"))
-    assert len(table) == 3 * (4 + 3 + 4)
-    assert len(figure) == 3 * 2 * 3 * 3
+    assert len(table) == 3 * (4 + 3 + 3 + 4)
+    assert len(figure) == 3 * 3 * 3 * 3
     for entry in table:
         parts = entry.settings.data.partition
         assert (parts.by, parts.knows) == ("edges", "all")
@@ -111,7 +112,7 @@ def test_every_place_divides_as_the_paper_says():
         assert data.partition.by == "labels"
         assert f"q = {100 * data.partition.mixed:.0f} %" in entry.row
         assert entry.column == f"P = {data.holders}"
-        assert data.partition.knows == {"ppgnn": "all", "federated": "own"}[entry.kind]
+        assert data.partition.knows == {"ppgnn": "all", "ppgnn-two-stages": "all", "federated": "own"}[entry.kind]
 
 
 def test_a_picture_that_cannot_be_written_is_an_error(tmp_path):

@@ -207,6 +207,25 @@ def test_musae_without_files(tmp_path):
         load_parties(DataSettings(dataset="facebook", root=tmp_path), 0)
 
 
+def test_lastfm_as_published(tmp_path):
+    folder = write_musae(tmp_path).rename(tmp_path / "lastfm")
+    for name in ("edges.csv", "features.json"):
+        (folder / f"musae_facebook_{name}").rename(folder / f"lastfm_asia_{name}")
+    settings = DataSettings(dataset="lastfm", root=tmp_path)
+    with refused(DataError, key="data.dataset", value="lastfm"):
+        load_parties(settings, 0)
+    (folder / "target.csv").rename(folder / "lastfm_asia_target.csv")
+    listed = json.dumps({str(node): [node, 7841] for node in range(12)})
+    (folder / "lastfm_asia_features.json").write_text(listed)
+    pooled = pool(load_parties(settings, 0), "A")
+    assert (pooled.num_nodes, pooled.num_features, pooled.num_edges) == (12, 7842, 2 * 13)
+    (folder / "lastfm_asia_features.json").unlink()
+    with pytest.raises(DataError, match=r"lacks lastfm_asia_features\.json; fetch"):
+        load_parties(settings, 0)
+    without = musae_data("lastfm", tmp_path, 0, with_features=False)
+    assert (tuple(without.x.shape), without.x.values().numel(), without.num_edges) == ((12, 7842), 0, 2 * 13)
+
+
 class Arxiv(list[Data]):
     """What ogb's data set looks like."""
 

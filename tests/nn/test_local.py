@@ -250,7 +250,7 @@ def test_drawn_neighbours_have_their_own_weights_in_a_maximum_and_boosted_ones_i
     (drawn,) = Sampler(adjacency, 1, 1).around(torch.tensor([0]), generator()).layers(1)
     ones = torch.ones(2, 1, dtype=torch.float64)
     assert [each.item() for each in (drawn.sum(ones), drawn.mean(ones), drawn.maximum(ones))] == [6, 1, 2]
-    assert torch.equal(drawn.edge_weight, torch.tensor([2.0], dtype=torch.float64))
+    torch.testing.assert_close(drawn.edge_weight, torch.tensor([2.0], dtype=torch.float64))
 
 
 class Conv(nn.Module):

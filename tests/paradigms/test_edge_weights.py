@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GraphConv
 
 from tests.errors import refused
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.partition import pool
 from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.graph.party import PartyGraph
@@ -30,8 +31,10 @@ from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.inputs import gather_inputs
 
 NODES, EDGES = 30, 60
+TRAINED = torch.arange(NODES) % 2 == 0
 TRAIN = {"epochs": 2, "patience": None}
 
 
@@ -52,8 +55,8 @@ def graphs(weights: Tensor | None, kept: Tensor | None = None) -> list[PartyGrap
                 torch.cat([own, own.flip(0)], dim=1),
                 None if weights is None else weights[number::2].repeat(2),
                 labels,
-                labels.new_tensor([node % 2 == 0 for node in range(NODES)]).bool(),
-                labels.new_tensor([node % 2 == 1 for node in range(NODES)]).bool(),
+                TRAINED,
+                ~TRAINED,
                 None,
                 3,
             )
@@ -183,3 +186,24 @@ def test_a_weight_counts_and_an_edge_of_weight_0_is_none(case: str) -> None:
 def test_weights_that_a_sealed_job_does_not_take_are_refused() -> None:
     with refused(DataError, key="model.edge_weights", value=False):
         sealed(graphs(torch.full((EDGES,), 2.0)), edge_weights=False)
+
+
+@pytest.mark.parametrize("paradigm", ["vertical", "sealed", "node-dp", "horizontal", "averaging"])
+@pytest.mark.parametrize(
+    ("key", "brought"),
+    [
+        ("edge_features", {"edge_features": torch.ones(EDGES, 2)}),
+        ("targets", {"targets": torch.ones(NODES), "train_mask": TRAINED, "val_mask": ~TRAINED}),
+        ("membership", {"membership": torch.zeros(NODES, dtype=torch.int64)}),
+    ],
+)
+def test_what_a_network_does_not_use_is_refused(
+    paradigm: str, key: str, brought: dict[str, Tensor], tmp_path: Path
+) -> None:
+    first, second = graphs(None)
+    release = {"release": {"features": {"epsilon": 1.0}}} if paradigm == "node-dp" else {}
+    job = parse_job({"paradigm": paradigm, "data": {"holders": ["A", "B"]}, **release})
+    given = {"A": first, "B": replace(nobody(second), **brought)}  # type: ignore[arg-type]
+    ids = {name: list(range(NODES)) for name in given} if paradigm in ("horizontal", "averaging") else None
+    with refused(ConfigError, key=key, party="B"):
+        gather_inputs(job, given, ids, tmp_path / "run")

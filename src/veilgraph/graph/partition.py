@@ -74,11 +74,7 @@ def split_vertically(
                 edge_relation=mine.edge_relation,
                 edge_features=mine.edge_features,
                 relations=whole.relations,
-                labels=whole.labels if has_labels else None,
-                train_mask=whole.train_mask if has_labels else None,
-                val_mask=whole.val_mask if has_labels else None,
-                test_mask=whole.test_mask if has_labels else None,
-                num_classes=whole.num_classes if has_labels else None,
+                **(whole.label_fields if has_labels else {}),
             )
         )
     for name in names:
@@ -120,11 +116,7 @@ def split_for_learner(
                 edge_index=whole.edge_index if learns else whole.edge_index[:, :0],
                 edge_weight=whole.edge_weight if learns else None,
                 edge_features=whole.edge_features if learns else None,
-                labels=whole.labels if has_labels else None,
-                train_mask=whole.train_mask if has_labels else None,
-                val_mask=whole.val_mask if has_labels else None,
-                test_mask=whole.test_mask if has_labels else None,
-                num_classes=whole.num_classes if has_labels else None,
+                **(whole.label_fields if has_labels else {}),
             )
         )
     return parts
@@ -233,14 +225,7 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
     check_aligned({graph.party: graph.common for graph in graphs})
     graphs = [graph.common_part() for graph in graphs]
     labelled = find_label_holder(graphs, label_holder)
-    return replace(
-        _side_by_side(graphs) if relational else _united(graphs),
-        labels=labelled.labels,
-        train_mask=labelled.train_mask,
-        val_mask=labelled.val_mask,
-        test_mask=labelled.test_mask,
-        num_classes=labelled.num_classes,
-    )
+    return replace(_side_by_side(graphs) if relational else _united(graphs), **labelled.label_fields)
 
 
 def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:

@@ -48,12 +48,12 @@ def without_duplicates(parts: Sequence[HorizontalPart], *, alike: bool = False) 
     if alike and (weights is not None or features is not None):
         found = [keys, weights, *(() if features is None else features.t())]
         rows = torch.stack([values.double() for values in found if values is not None], dim=1)
-        _, keys = torch.unique(rows, dim=0, return_inverse=True)  # type: ignore[no-untyped-call]
+        _, keys = torch.unique(rows, dim=0, return_inverse=True)
     seen = torch.empty(0, dtype=torch.int64)
     kept = []
     for part, own in zip(parts, torch.split(keys, [graph.num_edges for graph in graphs]), strict=True):
         new = ~torch.isin(own, seen)
-        seen = torch.cat([seen, own[new].unique()])
+        seen = torch.cat([seen, torch.unique(own[new])])
         kept.append(replace(part, graph=part.graph.with_edges(new)))
     return kept
 

@@ -123,6 +123,11 @@ class PartyGraph:
         return int(self.features.shape[1])
 
     @property
+    def label_fields(self) -> dict[str, Any]:
+        """Labels, masks and the number of classes, by name."""
+        return {name: getattr(self, name) for name in ("labels", *MASKS, "num_classes")}
+
+    @property
     def num_edge_features(self) -> int:
         """F_e, columns of the edges beside their weight."""
         return 0 if self.edge_features is None else int(self.edge_features.shape[1])

@@ -248,6 +248,11 @@ class JobSettings(Settings):
         return True
 
     @property
+    def predicts_node_classes(self) -> bool:
+        """Whether classes of nodes are predicted, which need neither targets nor many graphs."""
+        return True
+
+    @property
     def takes_edge_features(self) -> bool:
         """Whether edges may have features beside a weight."""
         return False

@@ -24,6 +24,8 @@ from veilgraph.tables.edge_settings import NO_EDGE_FEATURES, EdgeSettings, beyon
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
+OF_OTHER_TASKS: Final = "is for paradigm averaging with task values or graphs; choose that, or leave it out"
+
 if TYPE_CHECKING:
     from veilgraph.protocol.feature_release import Releases
 
@@ -101,6 +103,9 @@ class Organisation:
                 f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
                 "this job's ε protects edges: leave them out of nodes.features"
             )
+        for key in ("target", "graph") if job.predicts_node_classes else ():
+            if getattr(self.settings.nodes, key) is not None:
+                return f"nodes.{key} {OF_OTHER_TASKS}"
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if reason := scaled_twice(features, scaling, named=named) or self._outside(job):
             return reason

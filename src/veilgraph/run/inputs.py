@@ -24,7 +24,7 @@ from veilgraph.privacy.single import parts
 from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.organisation import OF_OTHER_TASKS, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run import ledger_places
 from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
@@ -132,7 +132,7 @@ def gather_inputs(
     paradigm = paradigm_of(settings)
     if parties is None:
         loaded = paradigm.load(settings)
-        _check_edges(settings, loaded.graphs)
+        _check_used(settings, loaded.graphs)
         paradigm.check_graphs(settings, loaded.graphs)
         return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
@@ -143,7 +143,7 @@ def gather_inputs(
     for graph in given.graphs:
         if graph.party in given.unchecked:
             graph.validate()
-    _check_edges(settings, given.graphs)
+    _check_used(settings, given.graphs)
     names = _names(given, ids, all_of_them=not settings.is_aligned)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     rows = {} if settings.is_aligned else names
@@ -204,9 +204,13 @@ def _paying(
     return replace(inputs, ledgers=found, passing=ledger_places.without(settings, list(found)))
 
 
-def _check_edges(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
-    """Refuse relations with hops of their own, and features of edges, where the job's network uses none."""
+def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
+    """Refuse what the job's network does not use: features of edges, targets, many graphs, and relations' hops."""
     for graph in graphs:
+        for name in ("targets", "membership") if settings.predicts_node_classes else ():
+            if getattr(graph, name) is not None:
+                text = f"parties: {graph.party!r} brings {name}, which {OF_OTHER_TASKS}"
+                raise ConfigError(text, key=name, party=graph.party)
         if graph.edge_features is not None and not settings.takes_edge_features:
             raise ConfigError(
                 f"parties: {graph.party!r} brings edge_features: {NO_EDGE_FEATURES}",

@@ -166,6 +166,10 @@ class AveragingJob(JobSettings):
         return self.averaging.task.kind.measures.led_by(self.train.select_by)
 
     @property
+    def predicts_node_classes(self) -> bool:
+        return self.averaging.task.name == "classes"
+
+    @property
     def threshold(self) -> int:
         """t, of holders."""
         stated = self.averaging.threshold
