@@ -15,7 +15,11 @@ from research.markdown import Figure, Measure
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 
-_MODELS: Final = {"ppgnn": ("PPGNN", "--", "s"), "federated": ("SAPGNN", "-", "o")}
+_MODELS: Final = {
+    "ppgnn-two-stages": ("PPGNN", ":", "^"),
+    "ppgnn": ("PPGNN end to end", "--", "s"),
+    "federated": ("SAPGNN", "-", "o"),
+}
 _COLOURS: Final = {0.0: "#d55e00", 0.25: "#009e73", 0.5: "#0072b2"}
 _MEASURES: Final[tuple[Measure, ...]] = ("accuracy", "F1")
 

@@ -269,3 +269,12 @@ def test_too_few_columns_for_those_that_release():
     with refused(DataError, key="features"):
         learned(names=[*NAMES, "D"], data=synthetic_data(100, 2))
     assert len(learned(data=synthetic_data(100, 2))[1]) == 3, "the learner needs none of them"
+
+
+def test_features_of_edges_go_with_their_edges():
+    generator = torch.Generator().manual_seed(1)
+    edge_index = torch.randint(0, 6, (2, 20), generator=generator)
+    numbers = torch.arange(20.0).unsqueeze(1).repeat(1, 2)
+    data = Data(x=torch.ones(6, 2), edge_index=edge_index, edge_attr=numbers)
+    for part in split_vertically(data, names=["A", "B"], label_holder="A", seed=0):
+        assert torch.equal(edge_index[:, part.edge_features[:, 0].long()], part.edge_index)

@@ -245,6 +245,21 @@ class TestFromData:
         assert graph.labels is None
         assert graph.num_classes is None
 
+    def test_edge_attr_is_the_weight_or_the_features(self):
+        def found(**columns):
+            data = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0, 1], [1, 0]]), **columns)
+            graph = PartyGraph.from_data("bank", data)
+            return graph.edge_weight, graph.edge_features
+
+        two, weight = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.5, 2.0])
+        assert torch.equal(found(edge_attr=weight)[0], weight)
+        assert found(edge_attr=weight)[1] is None
+        assert torch.equal(found(edge_attr=two.long())[1], two)
+        assert found(edge_attr=two)[0] is None
+        both = found(edge_weight=weight, edge_attr=weight)
+        assert torch.equal(both[0], weight)
+        assert torch.equal(both[1], weight.unsqueeze(1))
+
     @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
     def test_sparse_features(self, layout):
         x = torch.eye(4)

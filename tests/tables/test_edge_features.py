@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from tests.errors import refused
 from tests.paradigms.exported import export, over
 from tests.paradigms.horizontal import job
 from tests.tables.reading import read
-from tests.tables.test_weights import ENDS
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.run.jobs import train
+from veilgraph.samples.exported_tables import Export, export_party
 
+ENDS = {"a": ["u", "v", "u"], "b": ["v", "007", "007"]}
 FULL: dict[str, Any] = {"model": {"message": "full"}, "train": {"epochs": 2}}
 COLUMNS = ENDS | {"fee": ["1", "-2", "0.5"], "amount": ["0", "9", "99"]}
 FEATURES = ["fee", {"column": "amount", "scale": "log"}]
@@ -86,3 +92,28 @@ def test_a_job_computes_with_them_or_is_refused(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump(content))
     with pytest.raises(DataError, match=r"feature column \d+ is not .*'fee of edges'"):
         train(over(parties, job(2, FULL)), tmp_path / "other columns")
+
+
+def test_written_tables_have_them(tmp_path: Path) -> None:
+    features = torch.tensor([[1.0, -2.0], [0.5, 3.0]])
+    graph = PartyGraph(
+        "bank", torch.ones(3, 1), torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 4.0]), edge_features=features
+    )
+    export_party(Export(graph, ["u", "v", "w"], np.arange(3)), tmp_path / "party.yaml", "csv", {})
+    settings = read_party_settings(tmp_path / "party.yaml")
+    found = build(settings, tmp_path).graph
+    assert found.edge_features is not None
+    assert torch.equal(found.edge_features, features)
+    assert torch.equal(found.edge_index, graph.edge_index)
+
+
+def test_holders_of_graphs_have_as_many_columns_of_edges(tmp_path: Path) -> None:
+    parts = [part.graph for part in load_parts(job().data, 5)]
+    given = {
+        graph.party: replace(graph, edge_features=torch.ones(graph.num_edges, columns))
+        for columns, graph in enumerate(parts, start=1)
+    }
+    ids = {name: list(range(graph.num_nodes)) for name, graph in given.items()}
+    content = job(2, FULL).model_dump(mode="json") | {"data": {"holders": ["A", "B"]}}
+    with pytest.raises(DataError, match="columns of edges differ"):
+        train(parse_job(content), tmp_path / "run", parties=given, ids=ids)
