@@ -95,17 +95,8 @@ class Organisation:
         party = self.settings.party
         if self.settings.machines is not None and (reason := paradigm_of(job).unspreadable(job)) is not None:
             return reason
-        if (reason := _of_edges(job, party, self.settings.edges)) is not None:
+        if reason := _of_edges(job, party, self.settings.edges) or self._of_nodes(job, named=named):
             return reason
-        if party in job.protects_edges and (made := self.settings.nodes.features_from_edges):
-            which = f" ({', '.join(made)})" if named else ""
-            return (
-                f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
-                "this job's ε protects edges: leave them out of nodes.features"
-            )
-        for key in ("target", "graph") if job.predicts_node_classes else ():
-            if getattr(self.settings.nodes, key) is not None:
-                return f"nodes.{key} {OF_OTHER_TASKS}"
         features, scaling = self.settings.nodes.features, job.data.feature_scaling
         if reason := scaled_twice(features, scaling, named=named) or self._outside(job):
             return reason
@@ -114,6 +105,20 @@ class Organisation:
             return joined([why + "; ".join(reasons)])
         besides = paradigm_of(job).told_by_tables(job, features)
         return refusal_of_limits(self.settings.limits, job, party, nodes, besides)
+
+    def _of_nodes(self, job: JobSettings, *, named: bool) -> str | None:
+        """Return why a job does not suit the columns of the party's nodes, or None."""
+        nodes = self.settings.nodes
+        if self.settings.party in job.protects_edges and (made := nodes.features_from_edges):
+            which = f" ({', '.join(made)})" if named else ""
+            return (
+                f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
+                "this job's ε protects edges: leave them out of nodes.features"
+            )
+        for key in ("target", "graph") if job.predicts_node_classes else ():
+            if getattr(nodes, key) is not None:
+                return f"nodes.{key} {OF_OTHER_TASKS}"
+        return None
 
     def _outside(self, job: JobSettings) -> str:
         """Why its nodes do not perturb values of the job's range, where its party file says which they can have; or "".
