@@ -36,7 +36,7 @@ from veilgraph.run.jobs import resume, train
 
 CLOSE: Final = 1e-2
 """Of probabilities. Nearly all are within a tenth of it; a training at the edge of stability amplifies rounding."""
-SOME, ALL = 6, 200
+SOME, ALL = 4, 200
 
 
 def whole(program: SealedProgram, job: SealedJob) -> tuple[list[float], Tensor | None]:
