@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,10 +95,10 @@ def test_an_error_that_quotes_a_table_is_printable(tmp_path: Path) -> None:
     check(result.output)
 
 
-def predictions(ids: list[str], names: tuple[str, ...] = ("no", "yes")) -> Predictions:
+def predictions(ids: Sequence[str], names: tuple[str, ...] = ("no", "yes")) -> Predictions:
     probabilities = torch.tensor([[0.25, 0.75]] * len(ids))
     made = "2026-01-01T00:00:00+00:00"
-    return Predictions(torch.arange(len(ids)), probabilities.argmax(1), probabilities, ids, names, "v", made)
+    return Predictions(torch.arange(len(ids)), probabilities.argmax(1), probabilities, tuple(ids), names, "v", made)
 
 
 def test_predictions_run_nothing_in_a_spreadsheet_and_ids_are_read_back(tmp_path: Path) -> None:
@@ -120,9 +121,10 @@ def test_what_every_command_prints_is_printable(
     table.add_row(f"[red]{ESCAPE}[/]")
     table.add_row(Text(ESCAPE))
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", io.StringIO())
+        terminal = io.StringIO()
+        patch.setattr(sys, "stdout", terminal)
         output.results().print(table)
-        shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
+        shown = terminal.getvalue()
     assert "[red]" in shown
     assert "\x1b[1m" in shown, "colours of our own stay"
     assert not {"\x07", "\x9b", "\u202e"} & set(shown)

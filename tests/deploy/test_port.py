@@ -83,5 +83,5 @@ def test_one_certificate_takes_no_more_than_its_share_of_streams() -> None:
     assert list(held.pop(0)) == [2]  # one of the bank's ends
     assert next(open_(SimpleNamespace(), iter(()), Context("bank"))) == 1
     for each in held:
-        each.close()
+        each.close()  # type: ignore[attr-defined]
     assert len(limit._open) <= 2, "what has ended takes no room"

@@ -24,7 +24,7 @@ class BoundedLoop(asyncio.SelectorEventLoop):
         self.arriving: dict[object, asyncio.Transport] = {}
 
     @override
-    async def create_server(self, *args: Any, **how: Any) -> asyncio.Server:  # type: ignore[override]
+    async def create_server(self, *args: Any, **how: Any) -> asyncio.Server:
         if how.get("ssl") is not None:
             how.setdefault("ssl_handshake_timeout", WITHIN_S)
         return await super().create_server(*args, **how)
@@ -44,7 +44,7 @@ class BoundedProtocol(H11Protocol):
     since: float
 
     @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         if isinstance(self.loop, BoundedLoop):
             self.loop.arriving.pop(self, None)

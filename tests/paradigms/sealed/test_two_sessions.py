@@ -24,7 +24,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.twin import PlainMachine
-from veilgraph.paradigms.sealed.program import SealedProgram
+from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.run.jobs import predict
@@ -119,7 +119,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
 def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
     """What the shares of all holders add up to."""
     bits = {"roots": 24, "rows": 16, "weight.votes": 16}
-    weight = {name: program.weight_bits for name in program.shares() if name.startswith("weight.")}
+    weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith("weight.")}
     return {
         name: (share * 2.0 ** {"velocity": 24}.get(name.split(".")[0], (weight | bits).get(name, 0))).round().long()
         for name, share in program.shares().items()
