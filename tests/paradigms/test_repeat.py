@@ -86,7 +86,9 @@ def of_horizontal(folder: Path, changes: Settings | None = None) -> JobSettings:
 
 
 def of_averaging(folder: Path) -> JobSettings:
-    settings = averaging_job({"averaging": {"personal": ["input"]}})
+    settings = averaging_job(
+        {"averaging": {"personal": ["input"], "threshold": 4}}
+    )  # where somebody may be missing: none
     return over(export(folder, settings), settings, label_holder="A")
 
 

@@ -312,6 +312,11 @@ class JobSettings(Settings):
         return any(settings is not None for settings in noise)
 
     @property
+    def tolerates_dropouts(self) -> bool:
+        """Whether a sum over the holders may be opened without some of them."""
+        return False
+
+    @property
     def per_edge(self) -> tuple[PartyId, ...]:
         """The holders whose ε is of one edge: its weight must be made of that edge's own row alone."""
         return ()

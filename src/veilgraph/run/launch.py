@@ -174,10 +174,10 @@ def _explains(error: BaseException) -> bool:
 
 
 def _rank(error: BaseException) -> int:
-    """Causes before consequences: a party's own error, then one that died, then what followed from a failed peer."""
+    """Causes before consequences: a party's own error, too few left, one that died, what followed from a failure."""
     if not isinstance(error, PeerFailed):
-        return 0
-    return 1 if error.code == PROCESS_DIED else 2
+        return 1 if getattr(error, "code", "") == "too-few" else 0
+    return 2 if error.code == PROCESS_DIED else 3
 
 
 def share_cores(parties: int) -> None:

@@ -72,7 +72,7 @@ class Part:
     @cached_property
     def may_restart(self) -> bool:
         """Whether it would begin again from nothing, as things were when it was first asked."""
-        return self.restarts or self.work == "predict" or not self.store.checkpoints.has_trained()
+        return self.restarts or self.work == "predict" or not self.store.has_trained()
 
     @cached_property
     def lifetime(self) -> Lifetime | None:

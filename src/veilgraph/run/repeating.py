@@ -54,6 +54,7 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
     """What a party states of a job and its tables: 64 hexadecimal digits; none where its draws are to be new.
 
     Jobs that add noise are never repeated: the noise is new, and the same values under it twice would say more of them.
+    Nor are jobs whose sums may lack holders: over other survivors the same values would show a single holder's.
 
     Args:
         secret: the party's.
@@ -63,7 +64,7 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
     Raises:
         DataError: a table cannot be read.
     """
-    if job.adds_noise or (organisation is not None and organisation.settings.seed == "fresh"):
+    if job.adds_noise or job.tolerates_dropouts or (organisation is not None and organisation.settings.seed == "fresh"):
         return ""
     tables = "" if organisation is None else organisation.digest()
     return derive_key(secret, f"mark/{_hash(job)}/{tables}").hex()

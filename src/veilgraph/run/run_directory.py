@@ -18,6 +18,7 @@ parties/<name>/                private to that party
                                released, sent again for as long as its data have not changed
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
     canaries.safetensors       where a job has any: what their places, or all but, and their coins follow from
+    survivors.safetensors      averaging: the survivors of every sum that it helped to open
     disclosures.jsonl          what it sent to whom, and why that may leave it
     checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
                                until there is something newer at every party; begun.json: which session began
@@ -54,6 +55,7 @@ from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.core.wording import argument, resuming
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.mpc.aggregation.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job
@@ -357,6 +359,10 @@ class PartyStore:
             return Canaries(int(facts["count"]), int(facts["nodes"]), bytes(tensors["key"].tolist()))
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(f"{self.canaries_path}: damaged ({error}); restore it, or begin a new run") from error
+
+    def has_trained(self) -> bool:
+        """Whether there is anything of a training here: checkpoints, a model, or a record of sums that were opened."""
+        return self.checkpoints.has_trained() or self.keeper.path(RECORD).is_file()
 
     def has_seed(self) -> bool:
         """Whether the party has a learning seed already."""

@@ -40,6 +40,9 @@ class HolderRound:
         party: the holder.
         signatures: of the session.
         secrets: source of its keys and masks.
+
+    Attributes:
+        survivors: those that it confirmed; empty before.
     """
 
     def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
@@ -49,7 +52,7 @@ class HolderRound:
         self._done = 0
         self._offers: dict[PartyId, bytes] = {}
         self._shares: dict[PartyId, bytes] = {}
-        self._survivors: tuple[PartyId, ...] = ()
+        self.survivors: tuple[PartyId, ...] = ()
 
     def offer(self) -> Tensor:
         """Its public keys, signed: uint8 [OFFER_BYTES]."""
@@ -141,7 +144,7 @@ class HolderRound:
                 raise _unknown(self._party, party, self._round)
         self._round.enough(chosen, "masked values")
         self._must_have(dict.fromkeys(chosen, b""))
-        self._survivors = chosen
+        self.survivors = chosen
         return _tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._signed()))
 
     def reveal(self, confirmations: Tensor) -> Tensor:
@@ -159,7 +162,7 @@ class HolderRound:
         self._comes(5)
         confirmed = self._round.present(confirmations)
         for party in confirmed:
-            if party not in self._survivors:
+            if party not in self.survivors:
                 raise _unknown(self._party, party, self._round)
             signature = _bytes(confirmations[self._round.holders.index(party)])
             self._signatures.check(party, _SURVIVORS + self._round.name, self._signed(), signature)
@@ -168,7 +171,7 @@ class HolderRound:
         for place, holder in enumerate(self._round.holders):
             if holder in self._shares:
                 mask_key, mask = (self._shares[holder][: PAIR_BYTES // 2], self._shares[holder][PAIR_BYTES // 2 :])
-                rows[place] = _tensor(mask if holder in self._survivors else mask_key)
+                rows[place] = _tensor(mask if holder in self.survivors else mask_key)
         return rows
 
     def noted_key(self) -> Tensor:
@@ -184,7 +187,7 @@ class HolderRound:
         return rows
 
     def _signed(self) -> bytes:
-        return "\n".join(self._survivors).encode()
+        return "\n".join(self.survivors).encode()
 
     def _must_have(self, present: Mapping[PartyId, bytes]) -> None:
         if self._party not in present:

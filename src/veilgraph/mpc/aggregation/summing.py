@@ -32,6 +32,7 @@ from veilgraph.mpc.aggregation.holder import HolderRound
 from veilgraph.mpc.aggregation.keys import OFFER_BYTES, SEALED_BYTES, Round
 from veilgraph.mpc.aggregation.server import Received, ServerRound
 from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES, Signatures
+from veilgraph.mpc.aggregation.survivors import UNRECORDED, RecordedSum
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.mpc.shamir import ELEMENT_BYTES
 
@@ -76,7 +77,15 @@ class SummingHolder:
         self._rounding = rounding
         self._own = group.holders.index(link.party)
 
-    def add(self, number: int, values: Tensor, bits: int, what: str, remedy: str) -> bool:
+    def add(
+        self,
+        number: int,
+        values: Tensor,
+        bits: int,
+        what: str,
+        remedy: str,
+        recorded: RecordedSum = UNRECORDED,
+    ) -> bool:
         """Adds real numbers to a sum, which the server alone learns.
 
         Args:
@@ -85,18 +94,20 @@ class SummingHolder:
             bits: fractional bits.
             what: names them in an error.
             remedy: the setting to change when they do not fit.
+            recorded: the sum in this party's record of survivors.
 
         Returns:
             Whether they are in the sum: not where the server has left this holder out.
 
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
-            ProtocolError: too few holders are left, or somebody does not keep to the protocol.
+            ProtocolError: too few holders are left, or somebody does not keep to the protocol; or the sum was opened
+                before over other survivors.
             LinkError: as ``receive_as``.
         """
         encoded = self._encoded(values, bits, what, remedy)
         self._rounding.move(encoded, values, bits)
-        return self._add(number, encoded)
+        return self._add(number, encoded, recorded)
 
     def add_whole(self, number: int, values: Tensor, what: str, remedy: str) -> bool:
         """Adds whole numbers, as they are: on a grid that all have, their low bits say nothing of a summand's size.
@@ -120,13 +131,13 @@ class SummingHolder:
             raise RangeOverflow(
                 f"{self._link.party}'s {what}: not whole numbers, and only such are summed as they are", key=what
             )
-        return self._add(number, encoded)
+        return self._add(number, encoded, UNRECORDED)
 
     def _encoded(self, values: Tensor, bits: int, what: str, remedy: str) -> Tensor:
         headroom = (len(self._group.holders) - 1).bit_length()
         return ring.encode(values, bits, f"{self._link.party}'s {what}", remedy, headroom)
 
-    def _add(self, number: int, encoded: Tensor) -> bool:
+    def _add(self, number: int, encoded: Tensor, recorded: RecordedSum) -> bool:
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
@@ -146,10 +157,14 @@ class SummingHolder:
         )
         if not self._is_in(survivors):
             return False
-        self._send(Tag(Kind.CONTROL, number, 2), one.confirm(survivors))
+        confirmation = one.confirm(survivors)
+        recorded.check(one.survivors)
+        self._send(Tag(Kind.CONTROL, number, 2), confirmation)
         confirmations = self._rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)
         if self._is_in(confirmations):
-            self._send(Tag(Kind.MASK_SHARE, number, 2), one.reveal(confirmations))
+            shares = one.reveal(confirmations)
+            recorded.add(one.survivors)  # on the disk before a share leaves
+            self._send(Tag(Kind.MASK_SHARE, number, 2), shares)
         return True
 
     def _note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
@@ -192,12 +207,14 @@ class SummingServer:
         self._link, self._group, self._patience_s = link, group, patience_s
         self._late: list[tuple[PartyId, Tag]] = []
 
-    def add(self, number: int, size: int) -> Sum:
+    def add(self, number: int, size: int, recorded: RecordedSum = UNRECORDED) -> Sum:
         """One sum of ``size`` numbers. Args and errors as of ``SummingHolder.add``."""
         self._forget_late()
         one, holders = ServerRound(self._group.round(number)), self._group.holders
-        count = len(holders)
-        offered = self._gather(holders, Tag(Kind.KEY, number, 1), (OFFER_BYTES,))
+        count, keys = len(holders), Tag(Kind.KEY, number, 1)
+        summed = recorded.survivors() or holders
+        self._late += [(holder, keys) for holder in holders if holder not in summed]
+        offered = self._gather(summed, keys, (OFFER_BYTES,))
         offers = one.offers(offered)
         self._tell(holders, Tag(Kind.KEY, number, 2), lambda _: offers)
         shared = self._gather(list(offered), Tag(Kind.MASK_SHARE, number, 0), (count, SEALED_BYTES))
@@ -205,11 +222,13 @@ class SummingServer:
         self._tell(list(offered), Tag(Kind.MASK_SHARE, number, 1), shares.__getitem__)
         values = self._gather(list(shared), Tag(Kind.MASKED, number, 0), (size,), torch.int64)
         survivors = one.survivors(values)
+        recorded.check(one.counted)
         self._tell(list(shared), Tag(Kind.CONTROL, number, 1), lambda _: survivors)
         confirmed = self._gather(list(values), Tag(Kind.CONTROL, number, 2), (SIGNATURE_BYTES,))
         confirmations = one.confirmations(confirmed)
         self._tell(list(values), Tag(Kind.CONTROL, number, 3), lambda _: confirmations)
         revealed = self._gather(list(confirmed), Tag(Kind.MASK_SHARE, number, 2), (count, ELEMENT_BYTES))
+        recorded.add(one.counted)
         return Sum(one.unmask(revealed), one.counted)
 
     def _gather(self, holders: Sequence[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype = torch.uint8) -> Received:

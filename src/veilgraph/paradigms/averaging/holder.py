@@ -16,6 +16,7 @@ from veilgraph.link.collectives import receive_as
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
+from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.private import PrivateTraining
@@ -23,6 +24,7 @@ from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
     FACT_BITS,
+    RECORDS,
     REMEDY,
     heard,
     public,
@@ -49,8 +51,7 @@ _SIGNING = 2
 class AveragingHolder(Judge):
     """Holds a graph of its own.
 
-    With ``label_privacy`` all that it computes of labels is of perturbed ones, in a prediction too, which tells all how
-    well it did.
+    With ``label_privacy`` all that it computes of labels is of perturbed ones.
 
     Args:
         session: of this party.
@@ -66,11 +67,11 @@ class AveragingHolder(Judge):
         task.kind.check_graph(task, graph)
         self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
         self._home: AtHome | None = None
-        self._sums = 0
+        self._sums, self._epoch = 0, 0
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        session, graph = self.session, self.graph
+        session, graph, self._predicts = self.session, self.graph, not self._learns
         mine = Hello(
             job=session.settings.hash(),
             features=graph.num_features,
@@ -107,6 +108,11 @@ class AveragingHolder(Judge):
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
         rounding = SecretRounding(session.rounding_key)
+        self._record = None
+        if self._job.records_survivors:
+            self._record = SurvivorRecord(session.link.party, session.holders, session.keeper)
+            if start.number > 1:
+                session.link.send(SERVER, RECORDS, self._record.rows())
         self._summing = SummingHolder(session.link, group, signatures, session.secrets, rounding)
         self._network.take(self._told(0, len(self._network.vector()), session.dtype))
         return start
@@ -118,12 +124,16 @@ class AveragingHolder(Judge):
             return
         if not self._network.has_facts:
             self._gather()
+        self._epoch, sum_id = epoch, SumId.of("weights", epoch, self._network.vector())
+        if not self.session.restarts:
+            RecordedSum(self._record, sum_id).check_weights()
         mine = self._summand(step, epoch)
         self._note()
-        bits = update_bits(self._job)
-        self._add(mine, bits, "weights", whole=not bits)
+        self._add(mine, update_bits(self._job), sum_id)
         weights, self.loss = heard(self._told(self._sums, len(mine), self.session.dtype))
         self._network.take(weights)
+        if self.loss is None and not self._task.examples(self._own):
+            RecordedSum(self._record, sum_id).forget()
 
     def _summand(self, step: int, epoch: int) -> Tensor:
         if self._private is not None:
@@ -153,7 +163,7 @@ class AveragingHolder(Judge):
     def _gather(self) -> None:
         known = torch.empty(0, dtype=torch.float64)
         for size in self._task.gathers:
-            self._add(self._task.gathered(self._own, known), FACT_BITS, "facts")
+            self._add(self._task.gathered(self._own, known), FACT_BITS, SumId.of("facts", None, known))
             known = with_fact(self._network, known, self._told(self._sums, size, torch.float64))
 
     def _evaluate(self) -> None:
@@ -163,19 +173,22 @@ class AveragingHolder(Judge):
             if self._home is not None:  # after the last round: nobody hears of it
                 self._home.learn(self.logits)
                 self.logits = self._home(self.logits)
+            if self._predicts:  # of other tables than were trained on, scores would show a single holder's change
+                return
             own = task.tally(self._network, self._own, self.logits)
         if self._private is not None:  # of its own nodes, and nobody else hears of it
             self._scores = task.scores(self._network, own)
             return
-        self._add(own, task.tally_bits, "scores")
+        epoch = self._epoch if self._learns else None  # at the end they are of the best round's weights
+        self._add(own, task.tally_bits, SumId.of("scores", epoch, self._network.vector()))
         self._scores = task.scores(self._network, self._told(self._sums, task.tally_size, torch.float64))
 
-    def _add(self, values: Tensor, bits: int, what: str, *, whole: bool = False) -> None:
-        self._sums += 1
-        if whole:
+    def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
+        self._sums, what = self._sums + 1, sum_id.what
+        if not bits:
             is_in = self._summing.add_whole(self._sums, values, what, REMEDY)
         else:
-            is_in = self._summing.add(self._sums, values, bits, what, REMEDY)
+            is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
         if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 

@@ -111,6 +111,9 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("sum, 1", "bool [P]", "every sum"), Form("sum, 3", "uint8 [P, 64]", "every sum"))),
     Row(Kind.CONTROL, TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
         forms=(Form("sum, 2", "uint8 [64]", "every sum"),)),
+    Row(Kind.CONTROL, TO_SERVER, "the survivors of sums that were opened in earlier sessions", "public",
+        "The server opened these sums; a sum that is made again has the same survivors.",
+        forms=(Form("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
     Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses and "
         "class counts", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),

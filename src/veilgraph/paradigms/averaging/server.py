@@ -12,14 +12,18 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.keeper import MemoryKeeper
 from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import gather
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import GONE, Group, SummingServer
+from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
     EXTRA,
     FACT_BITS,
+    RECORDS,
     REMEDY,
     averaged,
     opened,
@@ -46,11 +50,11 @@ class AveragingServer(Role):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._job = averaging(session.settings)
-        self._sums = 0
+        self._sums, self._epoch = 0, 0
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        session = self.session
+        session, self._predicts = self.session, not self._learns
         mine = Hello(
             job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce()
         )
@@ -73,9 +77,19 @@ class AveragingServer(Role):
         weights = self._network.vector()
         self._rule = self._job.averaging.rule.build(len(weights), self._job.train.learning_rate)
         group = Group(start.session, session.holders, self._job.threshold)
+        self._record = self._records(start.number) if self._job.records_survivors else None
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(weights)
         return start
+
+    def _records(self, session: int) -> SurvivorRecord:
+        """The record of all holders' records, where a session goes on from another."""
+        link, holders = self.session.link, self.session.holders
+        found = SurvivorRecord(link.party, holders, MemoryKeeper())
+        if session > 1:
+            for holder, rows in gather(link, holders, RECORDS, (None, found.width), torch.uint8).items():
+                found.merge(rows, holder)
+        return found
 
     def _begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes the averaged weights of an earlier run; what its holders added up before its first round is anew."""
@@ -95,28 +109,32 @@ class AveragingServer(Role):
     @override
     def forward(self, step: int, epoch: int | None) -> None:
         if epoch is None:
-            if self._job.averaging.privacy is not None:  # holders judge for themselves
+            if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
                 return
-            self._tell(self._add(self._task.tally_size, self._task.tally_bits, "scores"))
+            sum_id = SumId.of("scores", self._epoch if self._learns else None, self._network.vector())
+            self._tell(self._add(self._task.tally_size, self._task.tally_bits, sum_id))
             return
         if not self._network.has_facts:
             self._gather()
-        weights = self._network.vector()
-        total = opened(self._job, self._add(len(weights) + EXTRA, update_bits(self._job), "weights"), weights)
+        self._epoch, weights = epoch, self._network.vector()
+        sum_id = SumId.of("weights", epoch, weights)
+        total = opened(self._job, self._add(len(weights) + EXTRA, update_bits(self._job), sum_id), weights)
         following, loss = averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
         self._network.take(following)
+        if loss is None:
+            RecordedSum(self._record, sum_id).forget()
         self._tell(said(following, loss))
 
     def _gather(self) -> None:
         known = torch.empty(0, dtype=torch.float64)
         for size in self._task.gathers:
-            total = self._add(size, FACT_BITS, "facts")
+            total = self._add(size, FACT_BITS, SumId.of("facts", None, known))
             self._tell(total)
             known = with_fact(self._network, known, total)
 
-    def _add(self, size: int, bits: int, what: str) -> Tensor:
-        self._sums += 1
-        found = self._summing.add(self._sums, size)
+    def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
+        self._sums, what = self._sums + 1, sum_id.what
+        found = self._summing.add(self._sums, size, RecordedSum(self._record, sum_id))
         if absent := [holder for holder in self.session.holders if holder not in found.counted]:
             _log.warning("sum %d (%s) is without %s, which came too late", self._sums, what, ", ".join(absent))
         return ring.decode(found.total, bits, torch.float64, f"the sum of {what}", REMEDY)

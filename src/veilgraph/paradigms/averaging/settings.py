@@ -191,6 +191,16 @@ class AveragingJob(JobSettings):
 
     @property
     @override
+    def tolerates_dropouts(self) -> bool:
+        return self.threshold < len(self.data.names)
+
+    @property
+    def records_survivors(self) -> bool:
+        """Whether parties keep the survivors of every sum: some may be missing, and no fresh noise hides them."""
+        return self.tolerates_dropouts and self.averaging.privacy is None
+
+    @property
+    @override
     def shares_noise(self) -> tuple[str, int] | None:
         given = self.averaging.privacy
         if given is None or given.joint_noise is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import backward
 
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.rules.rule import Rule
@@ -26,6 +26,8 @@ UPDATE_BITS: Final = 32
 """Fractional bits of a summand: the sum stays below 2^29."""
 FACT_BITS: Final = 20
 """Of sums before the first round."""
+RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
+"""Of a holder's record of survivors, before the sums of a session that goes on from another."""
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
 
 Dropout = Callable[[int], torch.Generator]

@@ -1,0 +1,200 @@
+"""The survivors of every sum that a holder helped to open, on its disk before the masks come off.
+
+Two sums of the same values over other survivors differ by single holders' values, to the bit. A sum that was opened is
+therefore opened again over the same survivors alone, in whatever session. Holders tell the server their records when a
+training goes on, so that a server without its part of the run makes the same sums again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.keeper import Keeper
+from veilgraph.core.types import PartyId
+
+RECORD: Final = "survivors"
+"""Name in a holder's keeper."""
+What = Literal["weights", "facts", "scores"]
+_LEAVE: Final = (
+    "give leave: limits.restart: true in a holder's party file, or, with all parties on this machine, veilgraph resume "
+    "RUN --restart"
+)
+_WHATS: Final = get_args(What)
+_DIGEST: Final = 16
+_FACTS: Final = 1 + 8 + _DIGEST
+"""Bytes of a row before the survivors: what, the epoch (−1: none), the digest."""
+
+
+class SumId(NamedTuple):
+    """What a sum is of, by facts that are the same when it is made again.
+
+    Attributes:
+        what: is summed.
+        epoch: of the training; -1 outside of it.
+        weights: digest of the weights that the values follow from.
+    """
+
+    what: What
+    epoch: int
+    weights: bytes
+
+    @classmethod
+    def of(cls, what: What, epoch: int | None, weights: Tensor) -> SumId:
+        """Identify the sum of what follows from ``weights``, of any shape."""
+        digest = hashlib.sha256(weights.numpy().tobytes()).digest()[:_DIGEST]
+        return cls(what, -1 if epoch is None else epoch, digest)
+
+    def __str__(self) -> str:
+        return f"the sum of {self.what}" + (f" of round {self.epoch}" if self.epoch >= 0 else "")
+
+
+class SurvivorRecord:
+    """One party's, of one run.
+
+    Args:
+        party: itself.
+        holders: of the job, in its order.
+        keeper: of the party.
+
+    Raises:
+        RunError: what was kept is damaged.
+    """
+
+    def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper) -> None:
+        self.party, self._holders, self._keeper = party, tuple(holders), keeper
+        self.sums: dict[SumId, tuple[PartyId, ...]] = {}
+        if (kept := keeper.get(RECORD)) is not None:
+            self.merge(kept.tensors[RECORD], party)
+
+    @property
+    def width(self) -> int:
+        """Bytes of a row of ``rows``."""
+        return _FACTS + len(self._holders)
+
+    def rows(self) -> Tensor:
+        """The record: uint8 [sums, width]."""
+        rows = [
+            bytes([_WHATS.index(one.what)])
+            + one.epoch.to_bytes(8, "little", signed=True)
+            + one.weights
+            + bytes(holder in survivors for holder in self._holders)
+            for one, survivors in self.sums.items()
+        ]
+        return (
+            torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(-1, self.width)
+            if rows
+            else (torch.zeros(0, self.width, dtype=torch.uint8))
+        )
+
+    def merge(self, rows: Tensor, sender: PartyId) -> None:
+        """Take over a holder's record: uint8 [sums, width].
+
+        Raises:
+            ProtocolError: it is none, or differs from what is here.
+        """
+        for row in rows.numpy():
+            what, content = int(row[0]), row.tobytes()
+            survivors = tuple(np.array(self._holders)[row[_FACTS:].astype(bool)].tolist())
+            if what >= len(_WHATS) or not survivors:
+                raise ProtocolError(
+                    f"{self.party} cannot understand {sender}'s record of survivors; install the same release of "
+                    "veilgraph at every party, or restore that file",
+                    code="survivors",
+                    party=sender,
+                )
+            sum_id = SumId(_WHATS[what], int.from_bytes(content[1:9], "little", signed=True), content[9:_FACTS])
+            RecordedSum(self, sum_id).check(survivors)
+            self.sums[sum_id] = survivors
+
+    def add(self, sum_id: SumId, survivors: Sequence[PartyId]) -> None:
+        """Keep the survivors over which a sum is opened: they are on the disk when this returns."""
+        if sum_id not in self.sums:
+            self.sums[sum_id] = tuple(survivors)
+            self._save()
+
+    def forget(self, sum_id: SumId) -> None:
+        """Drop a sum."""
+        if self.sums.pop(sum_id, None) is not None:
+            self._save()
+
+    def _save(self) -> None:
+        self._keeper.put(RECORD, {RECORD: self.rows()}, {})
+
+
+class RecordedSum:
+    """One sum in a party's record.
+
+    Args:
+        record: of the party; None where sums need none: no holder may be missing, or fresh noise is in each.
+        sum_id: of the sum.
+    """
+
+    def __init__(self, record: SurvivorRecord | None, sum_id: SumId) -> None:
+        self._record, self._id = record, sum_id
+
+    def survivors(self) -> tuple[PartyId, ...] | None:
+        """The survivors over which the sum was opened; None where it was not."""
+        return next(iter(self._before()), None)
+
+    def check_weights(self) -> None:
+        """Refuse to make a round again with other weights, which would be one more round than the job has.
+
+        Raises:
+            ProtocolError: this party opened the round with other weights.
+        """
+        if self._record is None:
+            return
+        known = {one.weights for one in self._record.sums if one[:2] == self._id[:2]}
+        if known and self._id.weights not in known:
+            raise ProtocolError(
+                f"{self._record.party} opened {self._id} before, and is asked for it with other weights. The server "
+                "goes on from another state, or a machine was replaced. Restore that party's part of the run, or "
+                f"{_LEAVE}",
+                code="other-weights",
+                value=self._id.epoch,
+            )
+
+    def check(self, survivors: Sequence[PartyId]) -> None:
+        """Refuse to open the sum again over others.
+
+        Raises:
+            ProtocolError: this party opened it over other survivors.
+        """
+        for before in self._before():
+            if before != tuple(survivors) and self._record is not None:
+                raise ProtocolError(
+                    f"{self._record.party} knows that {self._id} was opened over {', '.join(before)}, and is asked to "
+                    f"open it over {', '.join(survivors)}. The difference would be single holders' values. Resume "
+                    f"when {', '.join(before)} answer within averaging.patience_s, or train in a new run",
+                    code="other-survivors",
+                    value=tuple(survivors),
+                )
+
+    def add(self, survivors: Sequence[PartyId]) -> None:
+        """As ``SurvivorRecord.add``."""
+        if self._record is not None:
+            self._record.add(self._id, survivors)
+
+    def forget(self) -> None:
+        """Drop the sum, which was of zeros alone: else no holder with other values could be in the next one."""
+        if self._record is not None:
+            self._record.forget(self._id)
+
+    def _before(self) -> set[tuple[PartyId, ...]]:
+        """Survivors of the same round before, and of every sum of values that follow from the same weights."""
+        what, epoch, weights = self._id
+        return {
+            survivors
+            for one, survivors in ({} if self._record is None else self._record.sums).items()
+            if one.what == what and (one.weights == weights or (epoch >= 0 and one.epoch == epoch))
+        }
+
+
+UNRECORDED: Final = RecordedSum(None, SumId("weights", -1, b""))

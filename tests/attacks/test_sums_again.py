@@ -1,0 +1,265 @@
+"""Averaging: a sum that is made again over other survivors would be one holder's exact values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.errors import refused
+from tests.paradigms.averaging.jobs import NAMES, Dropped, dropping_out, job, sums_of
+from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run
+from tests.roles.federation import Settings
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.tensor_file import load_tensors, save_tensors
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.mpc.aggregation.holder import HolderRound
+from veilgraph.mpc.aggregation.summing import Sum, SummingServer
+from veilgraph.mpc.aggregation.survivors import SurvivorRecord
+from veilgraph.paradigms.averaging import training
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.repeating import mark
+
+LATE = "D"
+EVERY = 2
+PATIENT: Settings = {
+    "timeout_s": 600,
+    "averaging": {"patience_s": 100},
+    "model": {"dropout": 0.0},
+    "train": {"epochs": 4, "checkpoint_every": EVERY, "select_by": "last"},
+}
+SETTINGS, LONGER = job(PATIENT), job(PATIENT, {"train": {"epochs": 5}})
+FIRST = sums_of(1)
+"""Numbers of the sums of weights and of scores of the first epoch that a session makes."""
+
+
+@dataclass
+class Seen:
+    """What the server opened, and what single holders put in."""
+
+    sums: list[Sum] = field(default_factory=list)
+    values: list[tuple[PartyId, Tensor]] = field(default_factory=list)
+
+    def exposed(self) -> set[PartyId]:
+        """The holders of whom two sums differ by their exact values."""
+        found = set()
+        for place, one in enumerate(self.sums):
+            for other in self.sums[:place]:
+                if one.total.shape != other.total.shape:
+                    continue
+                difference = one.total - other.total
+                found |= {
+                    holder
+                    for holder, values in self.values
+                    if values.shape == difference.shape
+                    and bool(values.any())
+                    and (torch.equal(values, difference) or torch.equal(values, -difference))
+                }
+        return found
+
+
+@contextmanager
+def watching() -> Iterator[Seen]:
+    """The view of a server over all sessions within, and beside it what it should not learn."""
+    seen, opened, masked = Seen(), SummingServer.add, HolderRound.mask
+
+    def open_(self: SummingServer, *rest: Any) -> Sum:
+        found = opened(self, *rest)
+        seen.sums.append(Sum(found.total.clone(), found.counted))
+        return found
+
+    def mask(self: HolderRound, sealed: Tensor, encoded: Tensor) -> Tensor:
+        seen.values.append((self._party, encoded.clone()))
+        return masked(self, sealed, encoded)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SummingServer, "add", open_)
+        patch.setattr(HolderRound, "mask", mask)
+        yield seen
+
+
+def late(*sums: int, holder: PartyId = LATE) -> Dropped:
+    return {holder: dict.fromkeys(sums, 1)}
+
+
+def cut(folder: Path, dropped: Dropped | None = None, epoch: int = 3, settings: AveragingJob = SETTINGS) -> Path:
+    """A run that was cut off after an epoch, with checkpoints every other one."""
+    with dropping_out(late(*sums_of(3)) if dropped is None else dropped):
+        return cut_run(settings, folder / "run", epoch)
+
+
+def record(run: Path, party: PartyId) -> Path:
+    return run / "parties" / party / "survivors.safetensors"
+
+
+def test_without_the_record_the_difference_is_the_late_holders_update(tmp_path: Path) -> None:
+    """The positive control."""
+    with pytest.MonkeyPatch.context() as patch, watching() as seen:
+        patch.setattr(AveragingJob, "records_survivors", False)
+        resume(cut(tmp_path))
+    assert seen.exposed() == {LATE}
+
+
+def test_a_holder_that_was_late_is_left_out_again(tmp_path: Path) -> None:
+    with watching() as seen:
+        assert resume(cut(tmp_path)).summary["started_at"] == EVERY
+    assert seen.exposed() == set()
+    rounds = [one for one in seen.sums if one.total.shape == seen.sums[0].total.shape]
+    assert torch.equal(rounds[2].total, rounds[3].total), "round 3, made twice"
+    assert rounds[2].counted == rounds[3].counted == ("A", "B", "C")
+    assert rounds[4].counted == tuple(NAMES), "a round that was never opened has everybody"
+
+
+@pytest.mark.parametrize("holder", NAMES)
+def test_a_sum_without_one_of_its_survivors_is_refused_and_may_be_made_later(tmp_path: Path, holder: PartyId) -> None:
+    with watching() as seen:
+        run = cut(tmp_path, {})
+        for number in FIRST:
+            with dropping_out(late(number, holder=holder)), refused(ProtocolError, code="other-survivors"):
+                resume(run)
+        resume(run)
+    assert seen.exposed() == set()
+
+
+@contextmanager
+def forgetful() -> Iterator[None]:
+    """A server that passes over what holders tell it of earlier sums."""
+    merge = SurvivorRecord.merge
+
+    def passed_over(self: SurvivorRecord, rows: Tensor, sender: PartyId) -> None:
+        if self.party != SERVER:
+            merge(self, rows, sender)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SurvivorRecord, "merge", passed_over)
+        yield
+
+
+@pytest.mark.parametrize("restored", [(), (LATE,), ("A",)], ids=str)
+def test_a_server_that_forgets_is_refused_by_the_holders(tmp_path: Path, restored: tuple[PartyId, ...]) -> None:
+    """Also where a holder's part is an older copy: with t = 3 of 4 one of those three is always another."""
+    with watching() as seen:
+        run = cut(tmp_path)
+        for party in restored:
+            record(run, party).unlink()
+        opened = len(seen.sums)
+        with forgetful(), refused(ProtocolError, code="other-survivors"):
+            resume(run)
+        assert len(seen.sums) == opened
+        assert resume(run).summary["started_at"] == EVERY
+    assert seen.exposed() == set()
+
+
+def test_a_server_that_forgets_gets_nobody_in_turn(tmp_path: Path) -> None:
+    with watching() as seen:
+        run = cut(tmp_path, {})
+        for holder in NAMES:
+            dropped = late(FIRST[0], holder=holder)
+            with forgetful(), dropping_out(dropped), refused(ProtocolError, code="other-survivors"):
+                resume(run)
+    assert seen.exposed() == set()
+    assert {one.counted for one in seen.sums} == {tuple(NAMES)}
+
+
+def test_a_last_evaluation_is_over_the_survivors_of_the_same_models_before(tmp_path: Path) -> None:
+    """Within one session: the best model is judged once more at its end."""
+    last = 2 * SETTINGS.train.epochs + 1
+    with watching() as seen, dropping_out(late(last - 1)):
+        train(SETTINGS, tmp_path / "one")
+    assert seen.sums[-1].counted == seen.sums[-2].counted == ("A", "B", "C")
+    assert torch.equal(seen.sums[-1].total, seen.sums[-2].total)
+    with dropping_out(late(last)), refused(ProtocolError, code="other-survivors"):
+        train(SETTINGS, tmp_path / "other")
+    with watching() as seen:
+        resume(tmp_path / "other")
+    assert seen.exposed() == set()
+
+
+def test_a_prediction_sums_nothing(tmp_path: Path) -> None:
+    run = train(SETTINGS, tmp_path / "run").path
+    with watching() as seen:
+        predict(run)
+    assert not seen.sums
+
+
+def moved(patch: pytest.MonkeyPatch) -> None:
+    """The holders' machines round otherwise."""
+    computed = training.summand
+    patch.setattr("veilgraph.paradigms.averaging.holder.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
+
+
+def went_back(folder: Path) -> Path:
+    """A run of which rounds 3 and 4 were opened without D, and from which everybody goes on after round 2."""
+    run = cut(folder, late(*sums_of(3), *sums_of(4)), 4, LONGER)
+    for party in (*NAMES, SERVER):
+        checkpoint(run, party, 4).unlink(missing_ok=True)
+        (run / "parties" / party / "checkpoints" / "common.json").unlink(missing_ok=True)
+    return run
+
+
+def test_another_machine_repeats_no_round_over_others_and_none_with_other_weights(tmp_path: Path) -> None:
+    """Nearly the same weights give nearly the same values, which over others would be nearly the late holder's."""
+    with watching() as seen, pytest.MonkeyPatch.context() as patch:
+        run = went_back(tmp_path)
+        moved(patch)
+        with refused(ProtocolError, code="other-weights", value=4):
+            resume(run)
+        resume(run, restart=True)
+    rounds = [one for one in seen.sums if one.total.shape == seen.sums[0].total.shape]
+    assert [one.counted for one in rounds[2:]] == [("A", "B", "C")] * 5 + [tuple(NAMES)]
+
+
+def test_a_forged_state_of_the_server_gets_no_further_round(tmp_path: Path) -> None:
+    """The first round goes on from the holders' own weights, and the next is refused."""
+    run = went_back(tmp_path)
+    path = checkpoint(run, SERVER, 2)
+    tensors, facts = load_tensors(path)
+    save_tensors(path, {name: 2 * tensor for name, tensor in tensors.items()}, facts)
+    with watching() as seen, refused(ProtocolError, code="other-weights", value=4):
+        resume(run)
+    assert [one.counted for one in seen.sums] == [("A", "B", "C")] * 2, "weights and scores of round 3"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_kill_beside_the_record_neither_shows_nor_stops_anything(
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just before a holder's record has round 3, or just after, when no share has left."""
+    add, kills = SurvivorRecord.add, [True]
+
+    def killed(self: SurvivorRecord, sum_id: Any, survivors: Any) -> None:
+        here = self.party == "A" and sum_id[:2] == ("weights", 3) and bool(kills)
+        if here and after:
+            add(self, sum_id, survivors)
+        if here:
+            kills.clear()
+            raise CutError
+        add(self, sum_id, survivors)
+
+    monkeypatch.setattr(SurvivorRecord, "add", killed)
+    with watching() as seen:
+        with dropping_out(late(*sums_of(3))), pytest.raises((CutError, ProtocolError)):  # or too few are left
+            train(SETTINGS, tmp_path / "run")
+        resume(tmp_path / "run")
+    assert not kills
+    assert seen.exposed() == set()
+
+
+def test_a_job_whose_sums_may_lack_somebody_draws_anew_when_it_is_repeated() -> None:
+    """A second job of the same seed over the same tables would make the same sums, over other survivors."""
+    everybody = job({"averaging": {"threshold": len(NAMES)}})
+    assert mark(bytes(32), SETTINGS, None) == ""
+    assert mark(bytes(32), everybody, None)
+
+
+def test_a_record_is_kept_where_somebody_may_be_missing_alone(tmp_path: Path) -> None:
+    with cut_at(1), pytest.raises(CutError):
+        train(job({"averaging": {"threshold": len(NAMES)}}), tmp_path / "run")
+    assert not record(tmp_path / "run", "A").exists()
