@@ -153,18 +153,41 @@ def test_a_thousand_epochs_are_no_hello(tmp_path: Path, vertical: tuple[TrainRes
     assert files(run) == before
 
 
-def test_going_back_costs_one_checkpoint_and_no_more(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
-    """A kill between two parties' saves is everyday: it needs no leave. A liar gains no more by it, however often."""
+@pytest.mark.parametrize("party", [LIAR, SERVER])
+def test_nobody_goes_back_behind_a_checkpoint_that_all_have(
+    tmp_path: Path, vertical: tuple[TrainResult, Path], party: PartyId
+) -> None:
+    """A party that has lost its newest checkpoint, or says so, would see every step since the older one again."""
     run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
-    (older, newest) = RunDirectory.open(run).party("A").checkpoints.points(restarts=False)
+    before = files(run, party)
+    (older, newest) = RunDirectory.open(run).party("A").checkpoints.points(restarts=True)
     assert (older.epoch, newest.epoch) == (4, 6)
-    for _ in range(3):
-        with lying([older]), pytest.raises(CutError), cut_before_a_save(6):
-            resume(run)
-        assert RunDirectory.open(run).party("A").epochs() == [4, 6]
-    with lying([older]):
-        resumed = resume(run)
+    assert RunDirectory.open(run).party("A").checkpoints.points(restarts=False) == [newest]
+    with lying([older], party), refused(RunError, code="restart", party=party):
+        resume(run)
+    assert files(run, party) == before
+    with lying([older], party):
+        resumed = resume(run, restart=True)
     assert resumed.summary["started_at"] == 4
+    assert_same_run(vertical[0], resumed)
+
+
+def test_a_horizontal_jobs_newest_checkpoint_is_not_left_behind_either(
+    tmp_path: Path, horizontal: tuple[TrainResult, Path]
+) -> None:
+    run = Path(shutil.copytree(horizontal[1], tmp_path / "run"))
+    older = RunDirectory.open(run).party("A").checkpoints.points(restarts=True)[0]
+    with lying([older]), refused(RunError, code="restart", party=LIAR):
+        resume(run)
+
+
+def test_a_kill_between_two_parties_saves_needs_no_leave(tmp_path: Path, vertical: tuple[TrainResult, Path]) -> None:
+    """Nobody can know that A has the newest checkpoint before it takes part in the next step."""
+    run = Path(shutil.copytree(vertical[1], tmp_path / "run"))
+    with pytest.raises(CutError), cut_before_a_save(8):
+        resume(run)
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 6
     assert_same_run(vertical[0], resumed)
 
 
@@ -425,7 +448,12 @@ def assert_settled(parties: Mapping[PartyId, Party]) -> None:
         assert party.files.epochs() == [LAST - EVERY, LAST]
         assert party.files.is_settled()
         names = {path.name for path in party.folder.rglob("[!.]*") if path.is_file()}
-        assert names == {"model.safetensors", f"epoch-{LAST - EVERY:06d}.safetensors", f"epoch-{LAST:06d}.safetensors"}
+        assert names == {
+            "common.json",
+            "model.safetensors",
+            f"epoch-{LAST - EVERY:06d}.safetensors",
+            f"epoch-{LAST:06d}.safetensors",
+        }
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -486,7 +514,7 @@ def test_what_was_set_aside_is_gone_on_from_when_the_lost_part_is_restored(
     assert RunDirectory.open(run).party("A").epochs() == [2]
     shutil.rmtree(lost)
     shutil.copytree(tmp_path / "backup", lost)
-    resumed = resume(run)
+    resumed = resume(run, restart=True)
     assert resumed.summary["started_at"] == 6
     assert_same_run(vertical[0], resumed)
 

@@ -156,14 +156,16 @@ def test_cut_after_the_last_epoch(tmp_path: Path) -> None:
     assert_same_run(whole, resume(cut))
 
 
-def test_parties_with_different_checkpoints_agree_on_the_newest_common(tmp_path: Path) -> None:
+def test_a_checkpoint_that_all_are_known_to_have_is_left_behind_by_leave_alone(tmp_path: Path) -> None:
     settings = saved_job(tmp_path / "data", SHORT, holders=3)
     whole = train(settings, tmp_path / "whole")
     for victim in ("A", "C", SERVER):
         run = cut_run(settings, tmp_path / f"cut {victim}", 7)
         assert set(map(tuple, epochs_of(run).values())) == {(4, 6)}
         checkpoint(run, victim, 6).unlink()
-        resumed = resume(run)
+        with refused(RunError, code="restart"):
+            resume(run)
+        resumed = resume(run, restart=True)
         assert resumed.summary["started_at"] == 4
         assert_same_run(whole, resumed)
 
@@ -184,6 +186,8 @@ def test_a_checkpoint_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_p
     run = cut_run(short.settings, tmp_path / "cut", 5)
     checkpoint(run, "B", 4).unlink()
     checkpoint(run, SERVER, 4).unlink()
+    for party in ("A", "B", SERVER):  # nobody knows that all had it
+        (run / "parties" / party / "checkpoints" / "common.json").unlink()
     saved = Checkpoints.save
     refused: list[int] = []
 
@@ -277,7 +281,9 @@ def test_the_way_out_of_a_damaged_checkpoint_works(tmp_path: Path, short: Short)
     with refused(RunError, key=tmp_path / "cut" / "parties" / "B" / "checkpoints" / "epoch-000006.safetensors"):
         resume(run)
     checkpoint(run, "B", 6).unlink()
-    assert_same_run(short.whole, resume(run))
+    with refused(RunError, code="restart", party="B"):
+        resume(run)
+    assert_same_run(short.whole, resume(run, restart=True))
 
 
 @pytest.mark.parametrize("name", ["graph.safetensors", "seed.json"])
@@ -321,7 +327,7 @@ def test_private_seeds_come_back(tmp_path: Path) -> None:
     (cut / "summary.json").unlink()
     for party in ("A", "B", SERVER):
         checkpoint(cut, party, 8).unlink()
-    resumed = resume(cut)
+    resumed = resume(cut, restart=True)
     assert resumed.summary["started_at"] == 6
     assert_same_run(whole, resumed)
 

@@ -117,7 +117,7 @@ def resume_command(
         typer.Option(
             "--restart",
             metavar="",
-            help="Where a party has lost its checkpoints, begin again in place of what was trained.",
+            help="Where a party has lost checkpoints, go back or begin again in place of what was trained.",
         ),
     ] = False,
     processes: Processes = False,

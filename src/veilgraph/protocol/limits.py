@@ -72,8 +72,8 @@ class LimitSettings(Settings):
     )
     restart: bool = Field(
         False,
-        description="whether a training may begin again and replace what this party trained, where another has lost "
-        "its part of the run, or tables or the release learnt from are others",
+        description="whether a training may go back or begin again and replace what this party trained, where another "
+        "has lost its part of the run or its newest checkpoint, or tables or the release learnt from are others",
     )
     allow_audit: bool = Field(
         False,

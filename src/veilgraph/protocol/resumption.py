@@ -2,8 +2,9 @@
 
 A checkpoint is a point: its epoch, and which training session saved it. Shares of two sessions do not fit each other,
 so that an epoch alone does not say which checkpoint is meant. All parties tell each other the points they would go on
-from. The newest that all tell is where the job goes on. Where there is none it would begin again, and what was trained
-would be replaced: a party that has trained something refuses that, unless its own people have said that it may be.
+from. The newest that all tell is where the job goes on. A party tells no point behind one that it knows all to have.
+Where there is none in common the job would go back or begin again, and what was trained would be replaced: a party that
+has trained something refuses that, unless its own people have said that it may be.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
     unwilling = [party for party, willing in restarts.items() if not willing]
     if unwilling:
         raise RunError(
-            f"{', '.join(without)}: without {what}, so that the job would begin again and replace what "
+            f"{', '.join(without)}: without {what}, so that the job would go back or begin again and replace what "
             f"{', '.join(unwilling)} trained; {WAY_OUT}",
             code="restart",
             party=", ".join(without),

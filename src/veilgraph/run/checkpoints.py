@@ -7,7 +7,8 @@ first. A session that is cut off before leaves what it found, in place or in ``r
 either.
 
     epoch-*.safetensors          the two newest
-    begun.json                   of which session this is the beginning, until there are two
+    common.json                  the newest point that every party is known to have: no party's word, without leave,
+                                 takes this one behind it; epoch 0: the beginning of a session
     replaced/                    what a session went back over, until it has got as far as to need it no more
     replaced/before/             the same, where the tables were read anew: with the graph that it was of
 """
@@ -29,7 +30,7 @@ from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_te
 from veilgraph.protocol.resumption import BEGINNING, Point, Start
 
 _KEPT: Final = 2
-_REPLACED, _BEFORE, _BEGUN = "replaced", "before", "begun.json"
+_REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
 class Checkpoints:
@@ -45,6 +46,7 @@ class Checkpoints:
         self._replaced = folder / _REPLACED
         self._start = Start(BEGINNING, 0, "")
         self._saved = 0
+        self._unconfirmed: Point | None = None
 
     def path(self, epoch: int) -> Path:
         """Where the checkpoint of an epoch lies."""
@@ -59,27 +61,36 @@ class Checkpoints:
         return bool(self.epochs()) or any(self._replaced.rglob("*.safetensors")) or _has_weights(self._model)
 
     def points(self, *, restarts: bool) -> list[Point]:
-        """Those to go on from: the last two, so that no more than the way between two checkpoints is gone anew.
+        """The points to go on from: the last two, of which another party may have saved the older alone.
 
-        Where the model is whole every party has the last. What an unfinished session set aside is as good.
+        Every party has the last where the model is whole, and what an unfinished session set aside is as good. Nothing
+        behind a point that every party is known to have is among them without leave.
 
         Args:
-            restarts: whether the party would begin again from nothing, and so go back to any.
+            restarts: the party's leave to go back to any.
 
         Raises:
             RunError: a checkpoint is damaged.
         """
-        held = sorted(self._in_place())
-        newest = held if restarts else held[-1:] if _has_weights(self._model) else held[-_KEPT:]
-        return [*map(_point, _files(self._replaced)), *newest]
+        held, aside = sorted(self._in_place()), [*map(_point, _files(self._replaced))]
+        if restarts:
+            return [*aside, *held]
+        common = self._common() or BEGINNING
+        newest = held[-1:] if _has_weights(self._model) else held[-_KEPT:]
+        return [point for point in (*aside, *newest) if point >= common]
 
     def begin(self, start: Start) -> None:
         """A session begins: nothing is removed, and the old model is set aside."""
         self._start, self._saved = start, 0
         if self._model.is_file():
             self._model.replace(private_folder(self._replaced) / self._model.name)
-        if start.point == BEGINNING:
-            write_whole(self._folder / _BEGUN, json.dumps(self._named()).encode())
+        self._set_common(Point(start.number, 0, start.session) if start.point == BEGINNING else start.point)
+
+    def confirm(self, *, everybody: bool) -> None:
+        """A training step was made after the newest checkpoint; ``everybody``: only a party that has it took part."""
+        if everybody and self._unconfirmed is not None:
+            self._set_common(self._unconfirmed)
+            self._unconfirmed = None
 
     def save(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
         """Writes a checkpoint of the session whole, and drops what is needed no more."""
@@ -87,6 +98,7 @@ class Checkpoints:
             self._set_aside()
         save_tensors(self.path(epoch), tensors, facts | self._named())
         self._saved += 1
+        self._unconfirmed = Point(self._start.number, epoch, self._start.session)
         if self._saved == 1:
             self._remove(point for point in self._in_place() if _is_before(point, self._start.point))
         else:
@@ -123,7 +135,7 @@ class Checkpoints:
         Args:
             files: what they are of, in an order in which each is worth nothing without those before it.
         """
-        (self._folder / _BEGUN).unlink(missing_ok=True)
+        (self._folder / _COMMON).unlink(missing_ok=True)
         if self.has_trained():
             before = private_folder(self._replaced / _BEFORE)
             for path in (*files, self._model, *self._all()):
@@ -144,23 +156,33 @@ class Checkpoints:
             own = (point.number, point.session) == (self._start.number, self._start.session)
             if point != start and not own and not _is_before(point, start):
                 _move(path, private_folder(self._replaced) / path.name)
-        if from_aside:  # and what had begun beyond it is given up
-            (self._folder / _BEGUN).unlink(missing_ok=True)
 
     def _in_place(self) -> list[Point]:
-        points = [_point(path) for path in _files(self._folder)]
-        begun = self._folder / _BEGUN
-        if begun.is_file():
-            points.append(_begun(begun))
-        return points
+        common = self._common()
+        begun = [common] if common is not None and not common.epoch else []
+        return [*map(_point, _files(self._folder)), *begun]
+
+    def _common(self) -> Point | None:
+        path = self._folder / _COMMON
+        if not path.is_file():
+            return None
+        try:
+            return Point(
+                *(kind(fact) for kind, fact in zip((int, int, str), json.loads(path.read_bytes()), strict=True))
+            )
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
+
+    def _set_common(self, point: Point) -> None:
+        write_whole(self._folder / _COMMON, json.dumps(point).encode())
 
     def _all(self) -> list[Path]:
         return [*_files(self._folder), *_files(self._replaced)]
 
     def _remove(self, points: Iterator[Point]) -> None:
         for point in list(points):
-            path = self.path(point.epoch) if point.epoch else self._folder / _BEGUN
-            path.unlink(missing_ok=True)
+            if point.epoch:
+                self.path(point.epoch).unlink(missing_ok=True)
 
 
 def _move(path: Path, to: Path) -> None:
@@ -192,14 +214,6 @@ def _point(path: Path) -> Point:
         return Point(int(facts.get("number", 0)), _epoch(path), str(facts.get("session", "")))
     except (TypeError, ValueError) as error:
         raise RunError(f"{path}: damaged ({error}); delete it and resume, or train again") from error
-
-
-def _begun(path: Path) -> Point:
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return Point(int(facts["number"]), 0, str(facts["session"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
 
 
 def _has_weights(model: Path) -> bool:

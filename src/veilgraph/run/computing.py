@@ -52,7 +52,8 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             _predict(sitting, role)
         else:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
-            _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=part.may_restart))
+            leave = part.may_restart or part.settings.learns_alone  # then nobody else is taken back
+            _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=leave))
         if (account := sitting.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())

@@ -85,6 +85,7 @@ def fit(
         if epoch > paid:
             paid = _pay(role, epoch, last, step)
         step, record = _epoch(role, step, epoch)
+        checkpoints.confirm(everybody=role.in_lockstep)
         if epoch % settings.evaluate_every == 0 or epoch == last:
             before = judgement.best_epoch
             with trace.span("evaluate", step=step):

@@ -63,6 +63,8 @@ class Untold(Scores):
 class SealedDealer(SealedRole):
     """Deals randomness; no message to it depends on anybody's data."""
 
+    in_lockstep = False  # it deals ahead of the holders
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._unheard: int | None = None
