@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Generator, Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # Most tests are about one mechanism, in the network of its paper: its figures stay, whatever presets come to choose.
 preset.DEFAULT = preset.PAPER
 HERE = Path(__file__).parent
+_MACHINES = count()
 AS_USERS = ("cli", "docs")
 """Rooms of tests that leave the default as it is."""
 
@@ -77,6 +79,12 @@ def _nothing_is_kept_at_home(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _every_test_is_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test's account has seen of ids is another's people. The folder is made where a ledger is."""
+    monkeypatch.setenv("XDG_STATE_HOME", f"{os.environ['XDG_STATE_HOME']}/{next(_MACHINES)}")
 
 
 @pytest.fixture(autouse=True, scope="session")

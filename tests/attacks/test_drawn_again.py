@@ -1,7 +1,7 @@
 """Draws that come out alike: of a label there are few outcomes, and two draws tell more than one even where both agree.
 
-What was released is known by the draw that made it. Known by its bytes, a label that goes back and forth between two
-classes would be drawn anew each time, and be paid for twice in all.
+What was released is known by the draw that made it. Known by its bytes, snapshots of a label that come out alike would
+be paid for once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LABELS
 from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import OWN_RELEASE, OwnRelease
-from veilgraph.run.lifetimes import Lasting, sent_labels
+from veilgraph.run.lifetimes import Lasting, sent_values
 
 EPSILON, TIMES = 0.5, 12
+JOB = parse_job({"label_privacy": {"epsilon": EPSILON}})
 
 
 class Draws:
@@ -40,21 +41,31 @@ class Draws:
         return system_secrets(size)
 
 
-def one_label(lifetime: Lifetime, label: int, draws: Draws, epsilon: float = EPSILON) -> None:
-    """What a holder with a single label learns from, as the label is now."""
+def one_label(lifetime: Lifetime, label: int, draws: Draws, epsilon: float = EPSILON, snapshot: str = "") -> int:
+    """What a holder with a single label learns from, in a job of that snapshot, as the label is now."""
     key = lifetime.keys(["c7"])
-    sent = SentRows(Account(lifetime, key, None, RUN, "job"), key, lambda _: key, f"{label}")
-    LabelPublisher(LabelResponse(epsilon, 2), torch.tensor([label]), None, draws, sent=sent).perturbed()
+    sent = SentRows(Account(lifetime, key, None, RUN, "job"), key, snapshot=snapshot)
+    door = LabelPublisher(LabelResponse(epsilon, 2), torch.tensor([label]), None, draws, sent=sent)
+    return int(door.perturbed())
 
 
-def test_a_label_that_goes_back_and_forth_pays_for_every_draw(tmp_path: Path) -> None:
+def test_a_label_that_goes_back_and_forth_is_sent_as_it_was(tmp_path: Path) -> None:
+    lifetime, draws = ledger(tmp_path / "ledger", Budget(EPSILON, 1e-4)), Draws()
+    assert len({one_label(lifetime, day % 2, draws) for day in range(TIMES)}) == 1
+    assert count_of(lifetime) == draws.count == 1
+
+
+def test_a_snapshot_a_day_pays_for_every_draw(tmp_path: Path) -> None:
     lifetime, draws = ledger(tmp_path / "ledger", Budget(EPSILON * TIMES, 1e-4)), Draws()
     for day in range(TIMES):
-        one_label(lifetime, day % 2, draws)
+        one_label(lifetime, day % 2, draws, snapshot=f"day-{day}")
         assert count_of(lifetime) == draws.count == day + 1
     with refused(BudgetSpent, key="limits.max_epsilon", value=EPSILON * TIMES):
-        one_label(lifetime, TIMES % 2, draws)
+        one_label(lifetime, TIMES % 2, draws, snapshot="one-more")
     assert lifetime.total() == pytest.approx(EPSILON * TIMES)
+    for day in range(TIMES):
+        one_label(lifetime, 0, draws, snapshot=f"day-{day}")
+    assert count_of(lifetime) == draws.count - 1 == TIMES, "the one that was refused was drawn, and never sent"
 
 
 def test_a_draw_with_another_epsilon_pays_though_it_comes_out_as_before(tmp_path: Path) -> None:
@@ -66,12 +77,12 @@ def test_a_draw_with_another_epsilon_pays_though_it_comes_out_as_before(tmp_path
 
 
 def test_fewer_labels_without_ids_may_be_others_and_are_drawn_anew_and_paid_for(tmp_path: Path) -> None:
-    """Another file has somebody else in the first places: that the bytes are the same would say that labels are."""
+    """Another file has somebody else in the first places: their number alone tells, whatever the labels are."""
     lifetime, draws, labels = ledger(tmp_path / "ledger", Budget(100.0, 1e-4)), Draws(), torch.tensor([0, 1, 1, 0])
-    for count, times in ((4, 1), (4, 1), (2, 2)):
-        account = Account(lifetime, EVERYBODY, None, RUN, "job")
-        sent = sent_labels(account, torch.arange(count), labels[:count], Lasting(lifetime, None), 9)
-        LabelPublisher(LabelResponse(EPSILON, 2), labels[:count], None, draws, sent=sent).perturbed()
+    for count, flip, times in ((4, 0, 1), (4, 1, 1), (2, 0, 2)):
+        given, lasting = labels[:count] ^ flip, Lasting(lifetime, None)
+        sent = sent_values(lasting.account(JOB, None), JOB, lasting, lasting.each_key(count), None)
+        LabelPublisher(LabelResponse(EPSILON, 2), given, None, draws, sent=sent).perturbed()
         assert count_of(lifetime) == draws.count == times
     assert lifetime.total() == pytest.approx(2 * EPSILON)
 
@@ -88,17 +99,3 @@ def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Pat
             assert torch.equal(again.perturbed(), first), "what is kept is sent again for nothing"
             assert run.releases(LABELS) == draws.count == day + 1
             keeper.path(OWN_RELEASE).unlink()
-
-
-def test_what_was_kept_of_other_data_in_the_meantime_is_not_taken_for_one_s_own(tmp_path: Path) -> None:
-    """Of two jobs at once the later may be of other data, which are kept in the same place."""
-    one, other = (OwnRelease(FolderKeeper(tmp_path), of) for of in ("before", "after"))
-    one.put("features", torch.ones(2))
-    with other.held():
-        assert other.get("features") is None
-        other.put("labels", torch.zeros(2))
-    with one.held():
-        assert one.get("features") is None
-        assert one.draw("features") == ""
-    with other.held():
-        assert other.get("labels") is not None

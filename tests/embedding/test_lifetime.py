@@ -195,18 +195,23 @@ def test_two_whole_runs_publish_the_same_bytes_and_pay_once(party: Path, tmp_pat
     assert "embeddings to" in shown.output
 
 
-def test_the_order_of_rows_changes_nothing_and_a_changed_value_is_paid_for(party: Path, tmp_path: Path) -> None:
+def test_the_same_job_publishes_the_same_bytes_whatever_has_changed(
+    party: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Embeddings that follow a change tell with certainty that there was one."""
     first = released(job(party), tmp_path / "first")
     write(party.parent, range(NODES)[::-1])
     assert torch.equal(released(job(party), tmp_path / "second", source=never), first)
+    assert not caplog.records
     write(party.parent, range(NODES), COINS.logical_xor(torch.arange(NODES) == 3))
+    assert torch.equal(released(job(party), tmp_path / "third", source=never), first)
+    assert "the data have changed" in caplog.text
     with refused(BudgetSpent, key="limits.max_epsilon"):
-        released(job(party), tmp_path / "third", source=never)
+        released(job(party, name="february"), tmp_path / "fourth", source=never)
     limited(party, max_epsilon=20.0)
-    changed = released(job(party), tmp_path / "fourth")
+    changed = released(job(party, name="february"), tmp_path / "fifth")
     assert float((changed - first).abs().min()) > 0
-    write(party.parent, range(NODES))
-    assert torch.equal(released(job(party), tmp_path / "fifth", source=never), first)
+    assert torch.equal(released(job(party), tmp_path / "sixth", source=never), first)
     assert len(events(party)) == 2
 
 
@@ -253,14 +258,14 @@ def test_what_was_kept_without_a_payment_or_is_gone_is_released_anew_and_paid_fo
     first = released(job(party), tmp_path / "first")
     (kept,) = (party.parent / "ledger" / "released").glob("*/*.safetensors")
     tensors, facts = load_tensors(kept)
-    save_tensors(kept, tensors, {"paid": "0" * 64})
+    save_tensors(kept, tensors, {**facts, "paid": "0" * 64})
     second = released(job(party), tmp_path / "second")
     assert float((second - first).abs().min()) > 0
     kept.unlink()
     third = released(job(party), tmp_path / "third")
     assert float((third - second).abs().min()) > 0
     assert len(events(party)) == 3
-    assert set(facts) == {"paid"}
+    assert set(facts) == {"paid", "of"}
     save_tensors(kept, tensors, {})
     with refused(RunError, key=kept):
         released(job(party), tmp_path / "fourth")

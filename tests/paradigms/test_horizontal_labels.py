@@ -226,13 +226,16 @@ def test_two_jobs_learn_from_the_same_labels_and_a_limit_for_life_is_of_both(tmp
     assert lasting(first.metrics) == lasting(second.metrics)
     assert totals() == pytest.approx([2.0] * 3), "the second job pays nothing"
     foreseen = outlook_facts(ledger(folder_of(data, "B"), "B"), settings, "B")
-    assert foreseen["total"] == pytest.approx(4.0), "if its labels change"
-    train(saved(data, [with_others(graphs[0]), *graphs[1:]], PRIVATE), tmp_path / "c")
-    assert totals() == pytest.approx([4.0, 2.0, 2.0])
+    assert foreseen["total"] == pytest.approx(4.0), "of another snapshot"
+    changed = [with_others(graphs[0]), *graphs[1:]]
+    train(saved(data, changed, PRIVATE), tmp_path / "c")
+    assert totals() == pytest.approx([2.0] * 3), "whatever has changed"
+    train(saved(data, changed, PRIVATE, {"snapshot": "new"}), tmp_path / "d")
+    assert totals() == pytest.approx([4.0] * 3)
     more: Settings = {"label_privacy": {"epsilon": 1.5}}
     with refused(ConfigError, code="refused", party="A"):
-        train(saved(data, graphs, more), tmp_path / "d")
-    assert totals() == pytest.approx([4.0, 2.0, 2.0]), "nobody pays for what one refuses"
+        train(saved(data, graphs, more), tmp_path / "e")
+    assert totals() == pytest.approx([4.0] * 3), "nobody pays for what one refuses"
 
 
 @pytest.mark.usefixtures("from_memory")

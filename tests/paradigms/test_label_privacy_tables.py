@@ -17,6 +17,7 @@ from tests.errors import refused
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.privacy.lifetime.account import Account
@@ -27,6 +28,7 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.report.lifetime import outlook_facts
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 ABOUT_LABELS: dict[str, Any] = {**about.LABELS, "leakage": ["training-nodes"]}
@@ -51,9 +53,13 @@ def ledger(settings: JobSettings) -> Lifetime:
 
 def told(settings: JobSettings) -> dict[int, int]:
     """Key of a node → its label as it was perturbed."""
-    (path,) = (ledger(settings).path.parent / "released").glob("*.safetensors")
+    (path, *_) = sorted((ledger(settings).path.parent / "released").glob("*.safetensors"), key=_made_at)
     kept = load_tensors(path)[0]
     return dict(zip(kept["keys"].tolist(), kept["rows"].squeeze(1).int().tolist(), strict=True))
+
+
+def _made_at(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def lines(folder: Path, party: str = LABEL_HOLDER) -> list[dict[str, Any]]:
@@ -98,23 +104,33 @@ def test_training_and_validation_nodes_that_all_have_pay_and_nobody_else(tmp_pat
     assert set(told(settings)) == set(ledger(settings).keys(both).view(np.int64).tolist())
 
 
-def test_a_label_that_changed_is_perturbed_and_paid_for_alone(tmp_path: Path) -> None:
+def messages(run: Path) -> list[str]:
+    """What the other holder is sent, by whom, and how long it is."""
+    found = load_view(RunDirectory.open(run), OTHER).messages
+    return sorted(f"{each.sender} {each.tag} {each.shape}" for each in found)
+
+
+def test_other_parties_do_not_see_whether_labels_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second job, and a prediction, go on as if nothing had; the owner alone is told."""
     settings = job(tmp_path / "data", max_epsilon=4.0)
-    train(settings, tmp_path / "first")
-    first, node = told(settings), flipped(tmp_path / "data", "train")
-    train(with_overrides(settings, {"name": "second"}), tmp_path / "second")
-    paid = lines(tmp_path / "data")
-    key = ledger(settings).keys([node])
-    assert ledger(settings).lines.cohort(paid[1]["cohort"]).tolist() == key.tolist()
-    rest = set(first) - set(key.view(np.int64).tolist())
-    assert {each: told(settings)[each] for each in rest} == {each: first[each] for each in rest}
-    assert ledger(settings).total() == pytest.approx(4.0)
+    run = train(settings, tmp_path / "first", record_views=True)
+    first, seen = told(settings), messages(run.path)
+    for number in range(2):
+        caplog.clear()
+        later = train(with_overrides(settings, {"name": "later"}), tmp_path / f"{number}", record_views=True)
+        assert told(settings) == first
+        assert messages(later.path) == seen
+        assert len(lines(tmp_path / "data")) == 1
+        assert ("labels: of 1 nodes the data have changed" in caplog.text) == bool(number)
+        flipped(tmp_path / "data", "train")
     flipped(tmp_path / "data", "test")
-    train(with_overrides(settings, {"name": "third"}), tmp_path / "third")
-    assert len(lines(tmp_path / "data")) == 2, "labels of test nodes leave nothing behind"
-    flipped(tmp_path / "data", "train")
+    predict(run.path)
+    assert len(lines(tmp_path / "data")) == 1
+    train(with_overrides(settings, {"name": "new", "snapshot": "february"}), tmp_path / "new")
+    assert len({line["cohort"] for line in lines(tmp_path / "data")}) == 1, "all pay"
+    assert ledger(settings).total() == pytest.approx(4.0)
     with refused(ConfigError, code="refused"):
-        train(with_overrides(settings, {"name": "fourth"}), tmp_path / "fourth")
+        train(with_overrides(settings, {"name": "newer", "snapshot": "march"}), tmp_path / "newer")
     assert len(lines(tmp_path / "data")) == 2
 
 

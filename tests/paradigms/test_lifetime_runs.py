@@ -15,37 +15,23 @@ import yaml
 from tests import about
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
+from tests.paradigms.lifetimes import job, ledger
+from veilgraph.audit.view import load_view
 from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import load_tensors
+from veilgraph.core.types import SERVER, Kind
+from veilgraph.link.collectives import tensor_text
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime.lines import FILE, PEOPLE
 from veilgraph.privacy.lifetime.marks import Marks
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import Lasting, default_marks, lifetime_of, training_alone
+from veilgraph.run.lifetimes import Lasting, default_marks, training_alone
+from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
-
-APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}}
-
-
-def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:
-    made = table_job(
-        folder, APPNP, {"privacy": {"unit": "row", "schedule": "once", "epsilon_total": 1.0, "delta": 1e-4} | privacy}
-    )
-    unit = str(privacy.get("unit", "row"))
-    relation = privacy.get("neighbours") or ("zero-out" if unit in ("row", "node-edges") else "replacement")
-    protects = {"epsilon_unit": unit, "epsilon_neighbours": relation}
-    path = folder / OTHER / "party.yaml"
-    said = yaml.safe_load(path.read_text())
-    said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]
-    path.write_text(yaml.safe_dump(said | {"limits": {"max_epsilon": limit, "leakage": [], **protects}}))
-    return made
-
-
-def ledger(settings: JobSettings) -> Lifetime:
-    return lifetime_of(Organisation.read((settings.data.parties or {})[OTHER], OTHER))
 
 
 def given(run: Path) -> dict[str, torch.Tensor]:
@@ -129,8 +115,10 @@ def test_what_has_noise_in_every_hop_is_sent_again_whole(tmp_path: Path) -> None
     assert differing(first.path, second.path) == []
     assert ledger(settings).total() == pytest.approx(1.0, rel=1e-8)
     changed(settings, 30)
+    third = train(with_overrides(settings, {"name": "third"}), tmp_path / "third")
+    assert differing(first.path, third.path) == []
     with refused(BudgetSpent, code="no-room"):
-        train(with_overrides(settings, {"name": "third"}), tmp_path / "third")
+        train(with_overrides(settings, {"name": "fourth", "snapshot": "february"}), tmp_path / "fourth")
 
 
 def test_two_trainings_do_not_spend_between_them_in_steps_what_is_enough_for_one(tmp_path: Path) -> None:
@@ -166,41 +154,42 @@ def test_without_a_limit_everything_is_counted_and_nothing_refused(tmp_path: Pat
     assert 1.5 < ledger(settings).total() < 3
 
 
-@pytest.mark.parametrize(
-    ("unit", "who"), [("row", "one"), ("node", "near"), ("edge", "all"), ("node-edges", "all"), ("node in hops", "all")]
-)
-def test_changed_nodes_alone_pay(tmp_path: Path, unit: str, who: str) -> None:
+@pytest.mark.parametrize("unit", ["row", "node", "edge", "node-edges", "node in hops"])
+def test_changed_nodes_are_sent_as_they_were_and_others_do_not_see_that_they_changed(tmp_path: Path, unit: str) -> None:
     more: dict[str, Any] = {} if unit == "row" else {"unit": unit, "degree_bound": 4, "neighbours": "replacement"}
     if unit in ("node-edges", "node in hops"):
         more |= {"unit": unit.split(maxsplit=1)[0], "degree_bound": 60, "aggregation": {"hops": 1, "dim": 4}}
     settings = job(tmp_path / "data", 2.0, **more)
-    first = train(settings, tmp_path / "first")
+    first = train(settings, tmp_path / "first", record_views=True)
+    unchanged = train(with_overrides(settings, {"name": "second"}), tmp_path / "second", record_views=True)
     node = changed(settings, 30)
-    second = train(with_overrides(settings, {"name": "second"}), tmp_path / "second")
-    different = differing(first.path, second.path)
+    second = train(with_overrides(settings, {"name": "second"}), tmp_path / "third", record_views=True)
+    assert differing(first.path, second.path) == []
+    assert seen(unchanged.path) == seen(second.path)
+    predict(first.path)
     lines = (tmp_path / "data" / OTHER / "ledger" / FILE).read_text().splitlines()[1:]
-    assert len(lines) == 2
-    paid = ledger(settings)
-    cohorts = [paid.lines.cohort(json.loads(line)["cohort"]) for line in lines]
-    everyone, again = set(cohorts[0].tolist()), set(cohorts[1].tolist())
-    assert len(everyone) == (60 if unit == "row" else 70)
-    assert set(paid.keys([node]).tolist()) <= again
-    if who == "one":
-        assert again == set(paid.keys(different).tolist())
-    elif who == "near":
-        assert set(paid.keys(different).tolist()) < again < everyone
-    else:
-        assert again == everyone
-        assert len(different) == len(given(first.path)) == 60  # which rows an edge moves would show where it is
-    changed(settings, 30)
+    assert len(lines) == 1
+    train(with_overrides(settings, {"name": "new", "snapshot": "february"}), tmp_path / "new")
+    lines = (tmp_path / "data" / OTHER / "ledger" / FILE).read_text().splitlines()[1:]
+    assert len({json.loads(line)["cohort"] for line in lines}) == 1, "all pay"
+    paid = ledger(settings).lines.cohort(json.loads(lines[0])["cohort"])
+    assert len(paid) == (60 if unit == "row" else 70)
+    assert set(ledger(settings).keys([node]).tolist()) <= set(paid.tolist())
     with refused(BudgetSpent, code="no-room"):
-        again_and_again(settings, tmp_path)
+        for number in range(9):
+            train(with_overrides(settings, {"name": "more", "snapshot": f"{number}"}), tmp_path / f"more{number}")
 
 
-def again_and_again(settings: JobSettings, folder: Path) -> None:
-    for number in range(9):
-        train(with_overrides(settings, {"name": "more"}), folder / f"more{number}")
-        changed(settings, 30)
+def seen(run: Path) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Every message to the server, and what hellos state beside nonces and hashes of them."""
+    found = []
+    for each in load_view(RunDirectory.open(run), SERVER).messages:
+        said = ""
+        if each.tag.kind is Kind.HELLO and (text := tensor_text(each.tensor())).startswith("{"):
+            hello = json.loads(text)
+            said = json.dumps({key: hello.get(key) for key in ("nodes", "release", "steps", "refuses")})
+        found.append((f"{each.sender} {each.tag}", said, () if said else tuple(each.tensor().shape)))
+    return sorted(found)
 
 
 def test_a_job_whose_releases_are_about_something_else_is_refused(tmp_path: Path) -> None:
@@ -210,6 +199,8 @@ def test_a_job_whose_releases_are_about_something_else_is_refused(tmp_path: Path
     with refused(ConfigError, key="limits.epsilon_unit", value="row"):
         train(with_overrides(settings, edges), tmp_path / "about edges")
     other = job(tmp_path / "other", 9.0, unit="edge", degree_bound=4, neighbours="replacement")
+    own = private_folder(tmp_path / "other" / OTHER / "ledger")
+    (own / PEOPLE).write_text("others of the same ids")
     train(other, tmp_path / "edges")
     rows = {"privacy.unit": "row", "privacy.degree_bound": None, "privacy.neighbours": "zero-out"}
     with refused(ConfigError, key="limits.epsilon_unit", value="edge"):
@@ -236,8 +227,18 @@ def test_what_nodes_perturb_is_sent_again_whole(tmp_path: Path) -> None:
     assert first.path != second.path
     assert ledger(made).total() == pytest.approx(1.0)
     changed(made, 30)
-    train(with_overrides(made, {"name": "third"}), tmp_path / "third")
+    third = train(with_overrides(made, {"name": "third"}), tmp_path / "third")
+    assert ledger(made).total() == pytest.approx(1.0)
+    assert features(third.path) == features(first.path)
+    train(with_overrides(made, {"name": "new", "snapshot": "february"}), tmp_path / "new")
     assert ledger(made).total() == pytest.approx(2.0)
+
+
+def features(run: Path) -> dict[str, list[float]]:
+    """What the label holder was given of the other holder's nodes, by their ids."""
+    rows = load_tensors(run / "parties" / LABEL_HOLDER / "release.safetensors")[0][f"features/{OTHER}"]
+    predictions = (run / "parties" / LABEL_HOLDER / "predictions.csv").read_text().splitlines()
+    return dict(zip((line["id"] for line in csv.DictReader(predictions)), rows.tolist(), strict=True))
 
 
 def test_noise_in_every_hop_bounds_nothing_of_a_row(tmp_path: Path) -> None:

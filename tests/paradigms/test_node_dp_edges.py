@@ -24,16 +24,16 @@ from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.paradigms.node_dp.private import release_plan
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import OWN_RELEASE
 from veilgraph.report.page.assemble import page_html
 from veilgraph.report.spent import worth
 from veilgraph.run.jobs import load_result, predict, resume, train
 from veilgraph.run.ledger_places import LIMITS_FILE, beside
-from veilgraph.run.lifetimes import Lasting, lifetime_at, own_sums, sent_sums
+from veilgraph.run.lifetimes import lifetime_at
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
@@ -89,73 +89,46 @@ def test_the_ledger_has_the_noise_that_epsilon_needs(tmp_path: Path) -> None:
         assert moved / mu == pytest.approx(entry["event"]["noise_multiplier"] * moved / clips)
 
 
-def test_changed_edges_and_labels_cost_and_what_is_not_learnt_from_does_not(tmp_path: Path) -> None:
+def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Path) -> None:
+    """Sums that followed a change would tell that there was one."""
     run = train(saved(tmp_path / "data", edges()), tmp_path / "run").path
-    before = predict(run).probabilities
-    change_labels(run, of_test_nodes=True)
-    assert torch.equal(predict(run).probabilities, before)
-    assert paid(run, LEARNER) == ONE
-    change_features(run, "B")
-    predict(run)
-    assert paid(run, LEARNER) == ONE, "others' releases do not change its edges"
-    assert paid(run, "B") == Counter(features=2)
-    with refused(BudgetSpent, code="no-room", party=LEARNER):
-        change_edges(run)
+    model, before = RunDirectory.open(run).party(LEARNER).model_path.read_bytes(), predict(run).probabilities
+    at = graph(run, LEARNER)
+    mine = load_party(at)
+    assert mine.labels is not None
+    changes: dict[str, dict[str, Any]] = {
+        "edges": {"edge_index": mine.edge_index.flip(0)[:, 1:]},
+        "weights": {"edge_weight": torch.full((mine.num_edges,), 0.5)},
+        "labels": {"labels": (mine.labels + 1) % 3},
+    }
+    for what, change in changes.items():
+        save_party(replace(mine, **change), at)
         predict(run)
-    assert paid(run, LEARNER) == ONE
-
-
-@pytest.mark.usefixtures("from_memory")
-def test_changed_edges_are_paid_for_where_there_is_room(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", edges(epsilon_total=4.0, predictions=1)), tmp_path / "run").path
-    model = RunDirectory.open(run).party(LEARNER).model_path.read_bytes()
-    before = sums(run)
-    change_edges(run)
-    predicted = predict(run).probabilities
-    after = sums(run)
-    assert not torch.equal(after, before)
-    assert torch.equal(predict(run).probabilities, predicted)
-    assert torch.equal(sums(run), after)
-    assert paid(run, LEARNER) == TWO
-    assert entries(run, LEARNER)[-1]["total"] <= 4.0
+        assert paid(run, LEARNER) == ONE, what
+    save_party(mine, at)
+    change_features(run, "B")
+    assert torch.equal(predict(run).probabilities, before), "nor do others release anew"
+    assert paid(run, "B") == Counter(features=1)
     assert RunDirectory.open(run).party(LEARNER).model_path.read_bytes() == model
 
 
-@pytest.mark.usefixtures("from_memory")
-def test_all_that_sums_are_made_of_counts(tmp_path: Path) -> None:
-    """With a total of one release, sums of anything else are refused."""
-    run = train(saved(tmp_path / "data", edges()), tmp_path / "run").path
-    at = graph(run, LEARNER)
-    before = load_party(at)
-    assert before.labels is not None
-    assert before.train_mask is not None
-    assert before.val_mask is not None
-    node = torch.arange(60) == int(before.train_mask.nonzero()[0])
-    changes: dict[str, dict[str, Any]] = {
-        "edges": {"edge_index": before.edge_index.flip(0)[:, 1:]},
-        "weights": {"edge_weight": torch.full((before.num_edges,), 0.5)},
-        "labels": {"labels": torch.where(node, (before.labels + 1) % 3, before.labels)},
-        "split": {"train_mask": before.train_mask & ~node, "val_mask": before.val_mask | node},
-        "classes": {"num_classes": 4},
-        "own columns": {"features": before.features.to_dense() + 1},
-    }
-    for what, change in changes.items():
-        save_party(replace(before, **change), at)
-        with refused(BudgetSpent, code="no-room", party=LEARNER):
-            predict(run)
-        assert paid(run, LEARNER) == ONE, what
-    save_party(before, at)
-    predict(run)
+def test_another_snapshot_pays_where_there_is_room(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", edges())
+    limited(settings, 5.0)
+    train(settings, tmp_path / "one")
+    lifetime = lifetime_at(beside((settings.data.graphs or {})[LEARNER]))
+    for changes, total in (({"name": "again"}, 3.0), ({"snapshot": "february"}, accountant_total(lifetime))):
+        train(with_overrides(settings, changes), tmp_path / f"{changes}")
+        assert lifetime.total() == pytest.approx(total, rel=1e-6)
+    with refused((BudgetSpent, ConfigError), party=LEARNER):
+        train(with_overrides(settings, {"snapshot": "march"}), tmp_path / "march")
 
 
-def test_own_columns_cost_nothing_where_they_are_not_used(tmp_path: Path) -> None:
-    for unit, used in (("node-edges", False), ("edge", True)):
-        settings = saved(tmp_path / unit, edges(unit, epsilon_total=4.0, predictions=1), own=True)
-        run = train(settings, tmp_path / f"run {unit}").path
-        before = predict(run).probabilities
-        change_features(run, LEARNER)
-        assert torch.equal(predict(run).probabilities, before) == (not used)
-        assert paid(run, LEARNER) == (TWO if used else ONE)
+def accountant_total(lifetime: Lifetime) -> float:
+    """Of two releases like the first."""
+    with lifetime.lines.held():
+        event = lifetime.lines.entries[0].release
+    return accountant.total({event: 2}, DELTA)
 
 
 def limited(settings: JobSettings, most: float) -> Path:
@@ -205,15 +178,6 @@ def test_a_node_of_too_many_neighbours_is_refused_before_there_is_a_run_and_befo
     with refused(ConfigError, code="refused", key="privacy.degree_bound", party=LEARNER):
         train(low, tmp_path / "low")
     assert not (tmp_path / "low").exists()
-    run = train(settings, tmp_path / "run").path
-    at = load_party(graph(run, LEARNER))
-    hub = torch.stack([torch.zeros(59, dtype=torch.int64), torch.arange(1, 60)])
-    more = torch.cat([at.edge_index, hub, torch.tensor([[0], [0]])], dim=1)
-    assert more.shape[1] > at.num_edges
-    save_party(replace(at, edge_index=more), graph(run, LEARNER))
-    with refused(BudgetSpent, code="no-room", party=LEARNER):
-        predict(run)
-    assert paid(run, LEARNER) == ONE
 
 
 @pytest.mark.usefixtures("from_memory")
@@ -289,16 +253,3 @@ def test_the_run_and_its_page_say_what_it_is_about_and_what_it_was_worth(tmp_pat
     nothing = {**summary, "without_releases": {**summary["without_releases"], "changed": 0}}
     assert "without an edge" in worth(nothing, directory.settings)
     assert json.loads((run / "parties" / LEARNER / "ledger.json").read_text())["unit"] == "edge"
-
-
-def test_sums_for_oneself_and_sums_that_are_sent_do_not_displace_each_other(tmp_path: Path) -> None:
-    settings, at = saved(tmp_path / "data", edges()), load_party(tmp_path / "data" / "A.safetensors")
-    lasting = Lasting(lifetime_at(beside((settings.data.graphs or {})[LEARNER])), None)
-    account, planned = lasting.account(settings, DELTA), release_plan(node_dp(settings), LEARNER, 60)
-    assert planned is not None
-    own, others = torch.ones(2, 2), torch.zeros(2, 2)
-    own_sums(account, planned, at, lasting, FolderKeeper(tmp_path)).put("sums", own)
-    sent_sums(account, settings, planned, at, lasting).put("embeddings", others)
-    found = own_sums(account, planned, at, lasting, FolderKeeper(tmp_path)).get("sums")
-    assert found is not None
-    assert torch.equal(found, own)

@@ -14,17 +14,21 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.privacy.chance import fixed
+from tests.privacy.lifetime.ledgers import ledger
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips
 from veilgraph.privacy.james_stein import JamesStein
 from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.ledger import Ledger, Protected
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.testing.lower_bound import epsilon_lower_bound
@@ -174,6 +178,33 @@ def test_what_is_proven_is_under_the_claim_and_not_far(tmp_path, name, neighbour
     claim = claimed(tmp_path, mechanism.event(neighbours), releases)
     bound = proven_by_rows(name, mechanism, neighbours, releases, known)
     assert 0.3 * claim < bound <= claim
+
+
+@only_noise
+@pytest.mark.parametrize("snapshots", [1, 2])
+def test_two_snapshots_of_a_history_are_under_the_claim(tmp_path, name, snapshots):
+    """Of each row, a trial, both jobs see x and then its opposite, or the opposite and then x: a history, and another.
+
+    Two jobs of one snapshot see the first alone. Drawn anew for rows that changed, it would differ for them alone.
+    """
+    mechanism, trials = built(name, "replacement", snapshots), TRIALS // 3
+    x = torch.zeros(trials, COLUMNS[name], dtype=torch.float64)
+    x[:, 0] = CLIP
+    worlds = []
+    for world in (1.0, -1.0):
+        lifetime, looked = ledger(tmp_path / f"{world}"), []
+        each = lifetime.each_key(map(str, range(trials)))
+        account = Account(lifetime, np.unique(each), DELTA, "ab" * 32, "job")
+        for job, turn in enumerate((world, -world)):
+            sent = SentRows(account, each, snapshot=str(job % snapshots))
+            make = partial(mechanism.release, source=fixed((world, job)))
+            about = mechanism.event("replacement"), repr(mechanism)
+            released = sent.release("embeddings", turn * x, *about, make, lambda _: None)
+            looked.append((1 if job == 0 else -1) * looks(mechanism, released, -x, x))
+        worlds.append(-(looked[0] if snapshots == 1 else looked[0] + looked[1]))
+        assert torch.equal(looked[0], -looked[1]) == (snapshots == 1)
+        claim = lifetime.total()
+    assert 0.3 * claim < proven(*worlds) <= claim
 
 
 @only_noise

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.errors import refused
-from tests.roles.federation import fixed_secrets, with_own_nodes
+from tests.roles.federation import fixed_secrets
 from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.privacy.ledger import Ledger
@@ -21,7 +21,6 @@ from veilgraph.privacy.local.features import FeatureMechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import PartyStore
@@ -151,15 +150,9 @@ def test_the_partys_own_limit_is_the_budget_and_a_ledger_beside_a_release_is_not
     assert not (tmp_path / LEDGER).exists()
 
 
-def test_what_a_release_depends_on() -> None:
-    """Of who learns and releases, its own nodes' features too; of who releases alone, those of common nodes."""
-    vertical = parse_job({"model": {"initial": {"method": "perturbed", "release": {"epsilon": 2.0}}}})
-    for job, counts in ((vertical, True), (local_job(3), False)):
-        graph = with_own_nodes([local_parties(local_job(3))[1]], [3])[0]
-        features = graph.features.to_dense().clone()
-        features[-1] += 1
-        before = depends_on(job, "one", graph)
-        assert (depends_on(job, "one", replace(graph, features=features)) != before) == counts
-        assert depends_on(job, "other", graph) != before, "other rows"
-        fewer = replace(graph, num_common=graph.common - 1)
-        assert depends_on(job, "one", fewer) != before
+def test_a_release_depends_on_public_facts_alone() -> None:
+    graph = local_parties(local_job(3))[1]
+    before = depends_on("one", graph)
+    assert depends_on("one", replace(graph, features=graph.features.to_dense() + 1)) == before
+    assert depends_on("other", graph) != before, "other rows"
+    assert depends_on("one", replace(graph, num_common=graph.common - 1)) != before

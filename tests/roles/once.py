@@ -65,10 +65,10 @@ def session_of(
 
 
 def kept_by(settings: JobSettings, graph: PartyGraph, number: int, rows: Tensor | None) -> Keeper:
-    """A keeper with that release, of other data where the number is negative."""
+    """A keeper with that release, of another alignment where the number is negative."""
     keeper = MemoryKeeper()
     if number:
-        kept = KeptRelease(keeper, settings, "" if number > 0 else "of other data", graph)
+        kept = KeptRelease(keeper, "" if number > 0 else "another alignment", graph)
         kept.replace(abs(number), {} if rows is None else {"released": rows})
     return keeper
 

@@ -29,10 +29,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.local.additive import LocalLaplace
-from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.local.features import FeatureMechanism, packed
 from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
 from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.protocol.feature_release import packed, unpacked
+from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import ReleasedLabels
 
@@ -185,7 +185,7 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
         publisher = publisher_for(settings, graphs[party])
         assert publisher is not None
         common = graphs[party].common_part()
-        expected = {Kind.PERTURBED_FEATURES: packed(publisher.features(common.features))}
+        expected = {Kind.PERTURBED_FEATURES: publisher.features(common.features)}
         if private is not None and private.holder == party:
             assert common.labels is not None
             assert common.train_mask is not None

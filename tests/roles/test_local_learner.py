@@ -28,7 +28,7 @@ from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.protocol.feature_release import released_features
+from veilgraph.protocol.feature_release import released_features, unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import BEGINNING, Point
 from veilgraph.protocol.role import precision
@@ -68,7 +68,8 @@ def twin_of(settings: JobSettings, graphs: list[PartyGraph]) -> LocalPrivateNetw
         publisher, part = publisher_for(settings, graph), graph.common_part()
         assert publisher is not None
         mechanism = publisher.mechanism
-        blocks.append(AffineFeatures(publisher.features(part.features), mechanism.scale, mechanism.offset))
+        values = unpacked(publisher.features(part.features), part.num_nodes, mechanism)
+        blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))
         if private is not None and private.holder == graph.party:
             assert part.labels is not None
             assert part.train_mask is not None

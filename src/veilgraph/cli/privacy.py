@@ -50,7 +50,7 @@ def budget_command(
             min=1,
             max=100_000,
             metavar="N",
-            help="The noise that a total needs for so many such jobs, each of changed data.",
+            help="The noise that a total needs for so many such jobs, each of another snapshot.",
         ),
     ] = 1,
     predictions: Annotated[
@@ -59,7 +59,7 @@ def budget_command(
             min=0,
             max=10_000_000,
             metavar="N",
-            help="And for so many predictions of changed data, beside those of each job.",
+            help="And for so many predictions with nodes that enter, beside those of each job.",
         ),
     ] = 0,
     party: Annotated[

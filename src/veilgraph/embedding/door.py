@@ -5,12 +5,14 @@ may depend on any node and edge; without ids, by everybody. A release has a cost
 by itself; the ledger is about one of them, and is charged the cost about that one. Where it is about none of them, the
 release is refused.
 
-What was released is kept there. The same rows with the same noise, in whichever run, are the same bytes and cost
-nothing: noise that is drawn anew for them would average out.
+What was released is kept there, by the job's settings and the nodes' ids: the same job sends the same bytes again for
+nothing, whatever has changed in the data. Noise that is drawn anew for the same data averages out, and noise that is
+drawn anew where something changed tells that it did. Another `name` or `seed` is another release, which all pay for.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,18 +21,20 @@ from typing import Final
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.secrets import SecretSource, system_secrets
+from veilgraph.core.secrets import SecretSource, derive_key, system_secrets
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.sent import releasing
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.single import digest_of
+from veilgraph.privacy.single import fingerprint
 from veilgraph.run.lifetimes import keeper_of
 
 CHANNEL: Final = "embeddings to the public"
 _KEPT: Final = "embeddings"
 _NONCE_BYTES: Final = 32
+
+log = logging.getLogger("veilgraph")
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +71,7 @@ class Door:
     def release(
         self, rows: Tensor, mechanism: Mechanism, costs: Sequence[Event], delta: float, budget: float
     ) -> Released:
-        """Pays, and adds noise; or gives what was released of these rows before.
+        """Pays, and adds noise; or gives what the same job released of these nodes before.
 
         Args:
             rows: Tensor[N, d] float64, without noise.
@@ -93,9 +97,9 @@ class Door:
                 return Released(noised(), tuple(ledger.summary()), again=False)
             account = replace(self.account, delta=delta)
             whose = account.lifetime.each_key(self.ids).tobytes().hex()
-            what = digest_of(f"{CHANNEL} {mechanism!r} {costs!r} {delta!r} {whose}", (rows,))
+            what = f"{CHANNEL} {mechanism!r} {costs!r} {delta!r} {whose} {account.run}"
             with releasing(account):
-                released, again = _once(account, what, costs, noised)
+                released, again = _once(account, what, rows, costs, noised)
             if again:
                 for cost in costs:
                     ledger.spend(cost, CHANNEL, 0)
@@ -128,13 +132,15 @@ class Door:
             )
 
 
-def _once(account: Account, what: str, costs: Sequence[Event], noised: Callable[[], Tensor]) -> tuple[Tensor, bool]:
+def _once(
+    account: Account, what: str, rows: Tensor, costs: Sequence[Event], noised: Callable[[], Tensor]
+) -> tuple[Tensor, bool]:
     """What was kept and paid for under that name, and whether that was before.
 
     A nonce names the payment, which is older than the noise: what is kept without a payment is made anew. A kill leaves
     a payment too many, never one too few.
     """
-    keeper = keeper_of(account, what)
+    keeper, of = keeper_of(account, what), derive_key(account.lifetime.secret("rows"), fingerprint(rows)).hex()
     if (kept := keeper.get(_KEPT)) is not None:
         try:
             released, nonce = kept.tensors["rows"], str(kept.facts["paid"])
@@ -144,9 +150,14 @@ def _once(account: Account, what: str, costs: Sequence[Event], noised: Callable[
                 "released anew and paid for"
             ) from error
         if account.has_paid(CHANNEL, nonce):
+            if kept.facts.get("of") != of:
+                log.warning(
+                    "the data have changed since these embeddings were released, and what was released is published "
+                    "again; another `name` in the job releases all of them anew, for which every node pays"
+                )
             return released, True
     nonce = system_secrets(_NONCE_BYTES).hex()
     account.charge(account.lifetime.booked(costs), CHANNEL, content=nonce)
     released = noised()
-    keeper.put(_KEPT, {"rows": released}, {"paid": nonce})
+    keeper.put(_KEPT, {"rows": released}, {"paid": nonce, "of": of})
     return released, False

@@ -124,7 +124,10 @@ def door_of(
 
     account = None
     if lifetime is not None:
-        keys = lifetime.keys(world.ids) if world.named else EVERYBODY
+        keys = EVERYBODY
+        if world.named:
+            lifetime.lines.check_people(world.ids)
+            keys = lifetime.keys(world.ids)
         account = Account(lifetime, keys, None, job.hash(), job.name)
     return Door(ledger, account, world.ids, source)
 

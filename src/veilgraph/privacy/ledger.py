@@ -208,14 +208,14 @@ class Ledger:
             return True
         return self._lifetime is not None and self._lifetime.has_paid(channel, content)
 
-    def room(self, event: Event) -> int | None:
+    def room(self, event: Event, *, by_rows: bool = False) -> int | None:
         """How many more such releases the budget allows, beyond those reserved; None without a budget.
 
-        Counts no further than 2^32.
+        Counts no further than 2^32; ``by_rows`` as for ``spend``.
         """
         with self._lock:
             own = None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
-            lifetime = None if self._lifetime is None else self._lifetime.room(event)
+            lifetime = None if self._lifetime is None or by_rows else self._lifetime.room(event)
             return min((each for each in (own, lifetime) if each is not None), default=None)
 
     def is_lifetime_spent(self, event: Event, releases: int) -> bool:

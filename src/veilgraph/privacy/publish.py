@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -28,7 +27,7 @@ from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, is_sent_again, release_rows, room_for
 
 
 class NoisedPublisher(Publisher):
@@ -39,8 +38,8 @@ class NoisedPublisher(Publisher):
         ledger: of the holder; None where nothing is kept, as in a plaintext simulation.
         source: of the noise.
         canaries: of the holder, where its job has any.
-        kept: what the holder has released of its data as they are now, where the job releases once.
-        sent: in its place, what it ever released, where its data have a lifetime ledger.
+        kept: what the holder has released in the run, where the job releases once.
+        sent: in its place, what it ever released, where its data have a ledger for life.
 
     Raises:
         ConfigError: the job has canaries and none are given, or noise that is made jointly and something is kept, which
@@ -141,13 +140,15 @@ class NoisedPublisher(Publisher):
         hops = privacy.aggregation
         sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, self.plan.own_length)
 
-        def noised() -> Tensor:
+        def noised(_: Tensor) -> Tensor:
             return sums.release(rows, self._source, then)[:common].clone()
 
         if self._event is None:
-            released = noised()
+            released = noised(rows)
         else:
-            released = release_once(self._kept, self._ledger, self._event, self.plan.single, noised)
+            near = torch.from_numpy(pairs @ rows.numpy())  # edges tell as well whether data have changed
+            about = self.plan.single, torch.cat([rows, near], dim=1)[:common], self._event, repr(mechanism)
+            released = release_rows(self._sent, self._kept, self._ledger, *about, noised)
         if self.watched is not None:
             self.clean = sums.clean(rows, released)[self.watched]
         return released
@@ -214,9 +215,12 @@ class NoisedPublisher(Publisher):
 
     @override
     def affordable_releases(self) -> int | None:
-        if is_paid(self._kept, self._ledger, self.plan.single) or self._holds("embeddings"):
+        if self._ledger is None or self._event is None:
             return None
-        room = self._room()
+        about = self.plan.single, self._event, repr(self.plan.mechanism("embeddings"))
+        if is_sent_again(self._sent, self._kept, self._ledger, *about):
+            return None
+        room = room_for(self._sent, self._ledger, *about)
         return None if room is None else room // max(1, self.plan.inference)
 
     def _room(self) -> int | None:
@@ -264,12 +268,10 @@ class NoisedPublisher(Publisher):
 
     def _release(self, rows: Tensor, channel: Channel, step: int, *, alone: bool = False) -> Tensor:
         mechanism, shape = self.plan.mechanism(channel, alone=alone), tuple(rows.shape)
-        if self._sent is not None and self._event is not None:
+        if (self._sent is not None or self._kept is not None) and self._event is not None:
             anew = lambda new: mechanism.apply(new, mechanism.draw(tuple(new.shape), self._source))  # noqa: E731
-            return self._sent.release(channel, rows, self._event, repr(mechanism), anew, partial(self._pay, channel))
-        if self._kept is not None and self._event is not None:
-            noised = lambda: mechanism.apply(rows, mechanism.draw(shape, self._source))  # noqa: E731
-            return release_once(self._kept, self._ledger, self._event, channel, noised)
+            about = channel, rows, self._event, repr(mechanism)
+            return release_rows(self._sent, self._kept, self._ledger, *about, anew)
         event = self._alone_event if alone else self._event
         if self._ledger is not None and event is not None:
             self._ledger.spend(event, channel, step)
@@ -278,19 +280,6 @@ class NoisedPublisher(Publisher):
         if not self.plan.settings.once:
             self._coming[mechanism, shape] = self.draw_release(mechanism, shape)
         return released
-
-    def _pay(self, channel: Channel, content: str) -> None:
-        """From the ledger of the run, unless it has paid for these very draws."""
-        if self._ledger is None or self._event is None:
-            return
-        if not self._ledger.has_paid(channel, content):
-            self._ledger.spend(self._event, channel, 0, content=content, by_rows=True)
-
-    def _holds(self, channel: Channel) -> bool:
-        """Whether it ever released this of every node that is here now."""
-        if self._sent is None or self._event is None:
-            return False
-        return self._sent.holds(channel, self._event, repr(self.plan.mechanism(channel)))
 
     def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
         """Draws a release's noise in the background, before its values are known."""

@@ -10,24 +10,23 @@ out alike are two releases.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 
+if TYPE_CHECKING:
+    from veilgraph.privacy.lifetime.sent import SentRows
+
 
 class SentRelease(Protocol):
-    """Where a holder keeps what it has released of its data as they are now."""
-
-    def held(self) -> AbstractContextManager[None]:
-        """Keeps other jobs from it, from the look at what is kept to the payment, and shows what they have kept."""
+    """Where a holder keeps what a run released, whatever its data have become since."""
 
     def get(self, channel: str) -> Tensor | None:
-        """What was kept for that channel; None where nothing was, or the data have changed since."""
+        """What was kept for that channel; None where nothing was, or it is of other nodes."""
 
     def put(self, channel: str, released: Tensor) -> None:
         """Keeps it, with the name of a new draw: it is on the disk when this returns."""
@@ -59,24 +58,69 @@ def release_once(
         if ledger is not None:
             ledger.spend(event, channel, 0)
         return make()
-    with kept.held():
-        released = kept.get(channel)
-        if released is None:
-            released = make()
-            kept.put(channel, released)
-        content = _content(kept, channel, released)
+    released = kept.get(channel)
+    if released is None:
+        released = make()
+        kept.put(channel, released)
+    content = _content(kept, channel, released)
+    if ledger is not None and not ledger.has_paid(channel, content):
+        ledger.spend(event, channel, 0, content=content)
+    return released
+
+
+def release_rows(
+    sent: SentRows | None,
+    kept: SentRelease | None,
+    ledger: Ledger | None,
+    channel: str,
+    rows: Tensor,
+    event: Event,
+    mechanism: str,
+    make: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """Return what ``make`` released of the rows, by ``SentRows.release`` or, without a ledger for life, once in a run.
+
+    Args:
+        sent: of all the holder's jobs, where it has a ledger for life.
+        kept: of the run, where it has none.
+        ledger: of the run.
+        channel: as of ``SentRows.release``, and so what follows.
+        rows: before the release.
+        event: of the release.
+        mechanism: of the release.
+        make: makes a new release of rows.
+
+    Raises:
+        BudgetSpent: a budget does not allow a new release; nothing may be sent.
+        RunError: it could not be kept, or the entry not be written.
+    """
+    if sent is None:
+        return release_once(kept, ledger, event, channel, lambda: make(rows))
+
+    def pay(content: str) -> None:
         if ledger is not None and not ledger.has_paid(channel, content):
-            ledger.spend(event, channel, 0, content=content)
-        return released
+            ledger.spend(event, channel, 0, content=content, by_rows=True)
+
+    return sent.release(channel, rows, event, mechanism, make, pay)
 
 
-def is_paid(kept: SentRelease | None, ledger: Ledger | None, channel: str) -> bool:
-    """Whether the release of a channel can be sent again for nothing."""
-    if kept is None or ledger is None:
+def is_sent_again(
+    sent: SentRows | None, kept: SentRelease | None, ledger: Ledger | None, channel: str, event: Event, mechanism: str
+) -> bool:
+    """Return whether ``release_rows`` costs nothing: all of it was paid for before."""
+    if sent is not None:
+        return sent.owing(channel, event, mechanism) is None
+    released = None if kept is None else kept.get(channel)
+    if kept is None or ledger is None or released is None:
         return False
-    with kept.held():
-        released = kept.get(channel)
-        return released is not None and ledger.is_free(channel, _content(kept, channel, released))
+    return ledger.has_paid(channel, _content(kept, channel, released))
+
+
+def room_for(sent: SentRows | None, ledger: Ledger, channel: str, event: Event, mechanism: str) -> int | None:
+    """Return how many more such releases the budgets allow; None without a budget."""
+    if sent is None:
+        return ledger.room(event)
+    return ledger.room(event, by_rows=True) if sent.fits(channel, event, mechanism) else 0
 
 
 def _content(kept: SentRelease, channel: str, released: Tensor) -> str:
@@ -87,8 +131,7 @@ def _content(kept: SentRelease, channel: str, released: Tensor) -> str:
 def fingerprint(released: Tensor) -> str:
     """SHA-256 of the released values: of what the others are given, and of nothing more."""
     digest = hashlib.sha256(f"{released.dtype}/{tuple(released.shape)}/".encode())
-    for part in parts(released):
-        digest.update(part.detach().contiguous().numpy().data)
+    digest.update(released.detach().contiguous().numpy().data)
     return digest.hexdigest()
 
 
@@ -97,14 +140,3 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
     if not tensor.is_sparse_csr:
         return (tensor,)
     return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-
-
-def digest_of(about: str, data: Sequence[Tensor | None]) -> str:
-    """SHA-256 of tensors of any layout, and of what they are about."""
-    digest = hashlib.sha256(about.encode())
-    for given in data:
-        for tensor in (None,) if given is None else parts(given):
-            digest.update(b"none" if tensor is None else f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-            if tensor is not None:
-                digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()

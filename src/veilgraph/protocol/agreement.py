@@ -102,8 +102,8 @@ class Hello(BaseModel):
     """Training steps that the party's privacy budget still allows; where there is a single release, as ``room_said``
     has it; null without a budget."""
     release: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
-    """Number of the newest release, where there is a single one, that the holder made or was given; negative where its
-    data have changed since, 0 for none."""
+    """Number of the newest release, where there is a single one, that the holder made or was given; negative where it
+    is of another alignment, 0 for none."""
     refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
     """Why the party does not take part; empty when it does."""
     waits: bool = False

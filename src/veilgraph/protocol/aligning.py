@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Link, PartyId
 from veilgraph.core.words import listed
-from veilgraph.graph.build import build_graph, common_first, read_table
+from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
 from veilgraph.mpc.intersect import align_holder, align_server
 from veilgraph.mpc.row_order import agree_on_order
 from veilgraph.protocol.agreement import Hello, agree
@@ -55,6 +57,32 @@ def align(own: Preparation) -> Prepared:
     built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node)
     facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
+
+
+def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | None:
+    """Build the party's graph of its tables as they are now, in the rows of an earlier alignment.
+
+    Args:
+        own: of the party, with the encoding that was fitted then.
+        ids: of all rows then.
+        common: how many of them, the first, all holders know.
+
+    Returns:
+        None where the table has other ids now.
+
+    Raises:
+        DataError: a table breaks a rule.
+    """
+    organisation, encoding = own.organisation, own.encoding
+    if organisation is None or encoding is None:
+        return None
+    party, folder, scaling = organisation.settings, organisation.folder, own.job.data.feature_scaling
+    table = read_table(party, folder, encoding, scaling, own.streams)
+    places = {each: row for row, each in enumerate(table.ids.to_pylist())}
+    if places.keys() != set(ids):
+        return None
+    table = common_first(table, np.array([places[each] for each in ids[:common]], dtype=np.int64))
+    return build_graph(party, folder, table, encoding, common, per_node=own.link.party in own.job.per_node)
 
 
 def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:

@@ -3,8 +3,8 @@
 In paradigm local one holder learns. With ``model.initial.method: perturbed`` all do, from what all released, their own
 included: what others see afterwards depends on no other features, so that it is post-processing.
 
-A release is kept, so that later sessions on the same data release nothing: every holder numbers its releases and knows
-whether its data have changed since. Everything after is computed from released values: it costs no ε.
+A release is kept, so that later sessions on the same nodes release nothing: every holder numbers its releases, and a
+new alignment has a new one. Everything after is computed from released values: it costs no ε.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.affine import AffineFeatures
 from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
@@ -27,7 +26,7 @@ from veilgraph.privacy.local.multi_bit import MultiBit
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.agreement import Hello, check_new_release, room_said
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.label_release import ReleasedLabels, released_labels
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
 
@@ -74,7 +73,7 @@ def exchange_releases(
     Args:
         session: of this party.
         graph: its own, validated; None at the server.
-        held: number of its newest release, negative if its data have changed since, 0 for none.
+        held: number of its newest release, negative if it is of another alignment, 0 for none.
         kept: at a holder that learns, what came of that release.
 
     Raises:
@@ -118,7 +117,7 @@ def exchange_releases(
     spent = [holder for holder in job.releasing if hellos[holder].steps == 0]
     if spent:
         raise BudgetSpent(
-            f"a new release is needed, since there is none or data have changed, and the limits.max_epsilon of "
+            f"a new release is needed, since there is none or other nodes are common, and the limits.max_epsilon of "
             f"{', '.join(spent)} has no room for it; raise it there, or lower the release's epsilon in a new run",
             party=", ".join(spent),
         )
@@ -164,21 +163,6 @@ def _mechanism(session: Session, columns: int) -> FeatureMechanism:
     if settings is None:
         raise ConfigError("the job releases no features; give release.features, or model.initial.release")
     return feature_mechanism(settings, columns)
-
-
-def packed(released: Tensor) -> Tensor:
-    """A mechanism's output as it crosses the wire.
-
-    Args:
-        released: Tensor[N, d]: sparse_csr of −1 and 1, as many in every row; int8 of −1, 0 and 1; or float32.
-
-    Returns:
-        Tensor[N, m] int64, 1 + column with the value's sign; Tensor[N, d] uint8, 1 + value; or as it is.
-    """
-    if is_sparse(released):
-        columns = released.col_indices().to(torch.int64) + 1
-        return (columns * released.values().sign().to(torch.int64)).view(released.shape[0], -1)
-    return (released + 1).to(torch.uint8) if released.dtype == torch.int8 else released
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
@@ -227,8 +211,9 @@ def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> 
         What it keeps itself, if it is one of them: the features of all its nodes.
     """
     link, learning = session.link, session.settings.learning
-    released = packed(publisher.features(_to_release(session, graph)))
-    labels = None if publisher.response is None else _labels(graph.common_part(), publisher)
+    released = publisher.features(_to_release(session, graph))
+    response = publisher.response
+    labels = None if response is None else _labels(graph.common_part(), publisher, response.classes)
     for to in learning:
         if to != graph.party:
             link.send(to, Tag(Kind.PERTURBED_FEATURES), released[: graph.common])
@@ -242,18 +227,11 @@ def _to_release(session: Session, graph: PartyGraph) -> Tensor:
     return graph.features if graph.party in session.settings.learning else graph.common_part().features
 
 
-def _labels(common: PartyGraph, publisher: LocalPublisher) -> Tensor:
-    if publisher.response is None or common.labels is None or common.train_mask is None or common.val_mask is None:
-        raise DataError(
-            f"party {common.party!r}: labels: they or masks are missing, and release.labels names it; give them"
-        )
-    known = (common.train_mask | common.val_mask) & (common.labels >= 0)
-    values = torch.full_like(common.labels, -1)
-    values[known] = publisher.labels(common.labels[known])
-    released = ReleasedLabels(
-        values, common.train_mask & known, common.val_mask & known & ~common.train_mask, publisher.response.classes
-    )
-    return released.packed()
+def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
+    labels, train, val, known = released_labels(common)
+    values = torch.full_like(labels, -1)
+    values[known] = publisher.labels(labels[known])
+    return ReleasedLabels(values, train & known, val & known & ~train, classes).packed()
 
 
 def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
@@ -285,7 +263,7 @@ def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
 
 def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
     """Why this holder cannot take part, said before anybody pays for a release that would come to nothing."""
-    if publisher is not None:
+    if publisher is not None and not publisher.is_free:  # what was released is not looked at again
         try:
             publisher.mechanism.check(_to_release(session, graph))
         except DataError:  # names a value, which nobody else is told

@@ -116,6 +116,14 @@ class JobSettings(Settings):
         "a label; null: from the labels as they are; paradigms horizontal, and vertical and averaging without privacy",
     )
 
+    snapshot: str | None = Field(
+        None,
+        pattern=NAME_PATTERN,
+        description="name of the snapshot that noisy releases are of: jobs of one name send the same bytes again for "
+        "nothing, whatever has changed since; another name releases all records anew, and all pay. For "
+        "`label_privacy`, node-dp, `perturbed`, and `privacy` with `schedule: once`",
+    )
+
     @model_validator(mode="wrap")
     @classmethod
     def _choose(cls, content: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:  # noqa: ANN401 - of anywhere
@@ -145,6 +153,11 @@ class JobSettings(Settings):
             raise ValueError(
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
                 f"{', '.join(self.measures.selectable)}"
+            )
+        if self.snapshot is not None and not self.keeps_releases:
+            raise ValueError(
+                f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
+                "see label_privacy and privacy.schedule"
             )
         self._check_unused()
         return self
@@ -315,6 +328,23 @@ class JobSettings(Settings):
     def tolerates_dropouts(self) -> bool:
         """Whether a sum over the holders may be opened without some of them."""
         return False
+
+    @property
+    def keeps_releases(self) -> bool:
+        """Whether a holder keeps what it releases, and sends it again in later jobs of its ledger for life."""
+        if self.label_privacy is not None or self.feature_release is not None:
+            return True
+        return self.privacy is not None and self.privacy.once and self.privacy.joint_noise is None
+
+    @property
+    def predicts_as_trained(self) -> bool:
+        """Whether predictions are of the data that the run was trained on, whatever has become of these."""
+        return False
+
+    @property
+    def released_network(self) -> Mapping[str, Any]:
+        """Settings of the network that makes the rows of a single release."""
+        return {}
 
     @property
     def per_edge(self) -> tuple[PartyId, ...]:

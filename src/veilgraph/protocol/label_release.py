@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.publish_labels import learned_from
 from veilgraph.protocol.job import JobSettings
@@ -68,6 +68,20 @@ class ReleasedLabels:
             )
         labels, split = values.to(torch.int64).unbind(dim=1)
         return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
+
+
+def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a holder's labels, its training and validation masks, and which labels it releases: Tensor[C] each.
+
+    Raises:
+        DataError: there are no labels, or no masks.
+    """
+    labels, train, val = common.labels, common.train_mask, common.val_mask
+    if labels is None or train is None or val is None:
+        raise DataError(
+            f"party {common.party!r}: labels: they or masks are missing, and release.labels names it; give them"
+        )
+    return labels, train, val, (train | val) & (labels >= 0)
 
 
 def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:

@@ -48,7 +48,7 @@ def agreed(session: Session, graph: PartyGraph | None) -> Releases:
     """
     if graph is None:
         return exchange_releases(session, None, 0, {})
-    kept = KeptRelease(session.keeper, session.settings, session.alignment, graph)
+    kept = KeptRelease(session.keeper, session.alignment, graph)
     releases = exchange_releases(session, graph, kept.number, kept.tensors)
     if releases.is_new:
         kept.replace(releases.number, releases.tensors)

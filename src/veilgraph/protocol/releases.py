@@ -1,25 +1,22 @@
 """A single release in a party's part of a run, at who learns from it and at who makes it, so that it is not repeated.
 
 ``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels, and the vertical method
-``perturbed`` such features. Who learns from a release keeps it; who releases keeps what tells whether its data have
-changed since, and in a file of its own the very bytes, which it sends again for as long as they have not.
+``perturbed`` such features. Who learns from a release keeps it; who releases keeps the very bytes, and sends them again
+for the same nodes, whatever has become of its data: a release that followed every change would show which there were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper
 from veilgraph.core.secrets import new_name
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.single import digest_of, parts
-from veilgraph.protocol.job import JobSettings
+from veilgraph.privacy.single import fingerprint
 
 RELEASE: Final = "release"
 OWN_RELEASE: Final = "own_release"
@@ -30,21 +27,20 @@ class KeptRelease:
 
     Args:
         keeper: of the party.
-        settings: the job.
         identity: of the alignment.
         graph: of the holder.
 
     Attributes:
-        number: of the newest release; negative where what it depends on has changed since; 0 for none.
+        number: of the newest release; negative where it is of another alignment; 0 for none.
         tensors: by name, what the party was given, where the release holds.
 
     Raises:
         RunError: the file is damaged.
     """
 
-    def __init__(self, keeper: Keeper, settings: JobSettings, identity: str, graph: PartyGraph) -> None:
+    def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
         self._keeper = keeper
-        self._depends_on = depends_on(settings, identity, graph)
+        self._depends_on = depends_on(identity, graph)
         self.number = 0
         self.tensors: Mapping[str, Tensor] = {}
         if (kept := keeper.get(RELEASE)) is None:
@@ -63,65 +59,43 @@ class KeptRelease:
 
 
 class OwnRelease:
-    """What one holder has released of its data as they are now, by channel (``privacy.single.SentRelease``).
+    """What one holder has released in a run, by channel (``privacy.single.SentRelease``).
 
     Args:
         keeper: of the party.
-        depends: what tells whether these data, and how they are released, are those of before.
-        alone: keeps other jobs from what is kept, where the keeper is not of one run.
+        depends: of ``depends_on``.
 
     Raises:
         RunError: the file is damaged.
     """
 
-    def __init__(
-        self, keeper: Keeper, depends: str, alone: Callable[[], AbstractContextManager[object]] = nullcontext
-    ) -> None:
+    def __init__(self, keeper: Keeper, depends: str) -> None:
         self.keeper = keeper
-        self._depends_on, self._alone = depends, alone
-        self._look()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """See ``SentRelease.held``: with what other jobs have kept since."""
-        with self._alone():
-            self._look()
-            yield
-
-    def _look(self) -> None:
+        self._depends_on = depends
         self._tensors: dict[str, Tensor] = {}
-        self._shapes: dict[str, list[int]] = {}
         self._draws: dict[str, str] = {}
-        if (kept := self.keeper.get(OWN_RELEASE)) is None:
+        if (kept := keeper.get(OWN_RELEASE)) is None:
             return
         tensors, facts = kept
         try:
-            if facts["depends_on"] == self._depends_on:
-                self._tensors, self._shapes = dict(tensors), dict(facts["sparse"])
+            if facts["depends_on"] == depends:
+                self._tensors = dict(tensors)
                 self._draws = dict(facts.get("draws", {}))  # none where an earlier release of veilgraph kept them
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
-                f"{self.keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder "
-                "releases anew and pays"
+                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
+                "anew and pays"
             ) from error
 
     def get(self, channel: str) -> Tensor | None:
-        """What was kept for that channel; None where nothing was, or the data have changed since."""
-        if channel not in self._shapes:
-            return self._tensors.get(channel)
-        pointers, columns, values = (self._tensors[f"{channel}/{part}"] for part in range(3))
-        return torch.sparse_csr_tensor(pointers, columns, values, self._shapes[channel], check_invariants=True)
+        """What was kept for that channel; None where nothing was, or it is of other nodes."""
+        return self._tensors.get(channel)
 
     def put(self, channel: str, released: Tensor) -> None:
         """Keeps it, with the name of a new draw: it is on the disk when this returns."""
         self._draws[channel] = new_name()
-        if released.is_sparse_csr:
-            self._shapes[channel] = list(released.shape)
-            self._tensors |= {f"{channel}/{part}": tensor for part, tensor in enumerate(parts(released))}
-        else:
-            self._tensors[channel] = released
-        facts = {"depends_on": self._depends_on, "sparse": self._shapes, "draws": self._draws}
-        self.keeper.put(OWN_RELEASE, self._tensors, facts)
+        self._tensors[channel] = released
+        self.keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "draws": self._draws})
 
     def draw(self, channel: str) -> str:
         """The name of the draw that what is kept for that channel came of; empty where it was kept without one."""
@@ -133,40 +107,12 @@ def damaged(keeper: Keeper, what: object) -> RunError:
     return RunError(f"{keeper.place(RELEASE)}: damaged ({what}); delete it, and the holders release anew")
 
 
-def depends_on(settings: JobSettings, identity: str, graph: PartyGraph) -> str:
-    """SHA-256 of all of a holder's data that its part of a single release depends on, and of which nodes are common."""
-    return digest_of(f"{identity}/{graph.common}", released_data(settings, graph))
-
-
-def summed_data(graph: PartyGraph, *, own_columns: bool) -> Sequence[Tensor | None]:
-    """All of a learner's data that its noisy sums depend on (``JobSettings.summing``): those of the common nodes.
-
-    Of labels those alone that something is learnt from.
+def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) -> str:
+    """Return the name of the nodes that a release is of, in their order: of public facts alone.
 
     Args:
-        graph: of the learner.
-        own_columns: whether it learns of its own columns.
+        identity: of the alignment.
+        graph: of the holder.
+        nodes: whose labels are released.
     """
-    common = graph.common_part()
-    labels, train, val = common.labels, common.train_mask, common.val_mask
-    if labels is not None and train is not None and val is not None:
-        labels = torch.where(train | val, labels, -1)
-    features = common.features if own_columns else None
-    return features, common.edge_index, common.edge_weight, labels, train, val
-
-
-def released_data(settings: JobSettings, graph: PartyGraph) -> Sequence[Tensor | None]:
-    """All of a holder's data that its part of a single release depends on."""
-    if settings.privacy is not None and settings.privacy.once and graph.party not in settings.releasing:
-        released = graph.party in settings.publishing
-        return (graph.features, graph.edge_index, graph.edge_weight) if released else ()
-    if graph.party in settings.perturbing:
-        common = graph.common_part()
-        return common.labels, *(getattr(common, split) for split in settings.perturbed_splits)
-    if graph.party not in settings.releasing:
-        return ()
-    common, labels = graph.common_part(), settings.label_release
-    features = graph.features if graph.party in settings.learning else common.features
-    if labels is None or labels.holder != graph.party:
-        return (features,)
-    return features, common.labels, common.train_mask, common.val_mask
+    return f"{identity}/{graph.common}" + ("" if nodes is None else f"/{fingerprint(nodes)}")

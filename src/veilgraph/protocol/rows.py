@@ -165,7 +165,7 @@ def _has_labels(job: JobSettings, party: PartyId) -> bool:
 _HELLO: Final = (
     "Version, hashes of settings and alignment, number of common nodes, number and precision of feature columns where "
     "the method needs them, checkpoints held and whether they may be replaced, training steps that the privacy budget "
-    "allows, number of the release held and whether the data have changed since, the reason of a refusal, whether a "
+    "allows, number of the release held and whether it is of another alignment, the reason of a refusal, whether a "
     "person is still to approve, and before an alignment the number of the holder's ids; how long the sender's records "
     "are, their hashes under a secret salt, and signatures."
 )

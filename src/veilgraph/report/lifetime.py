@@ -135,7 +135,7 @@ def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int
 def outlook_note(facts: Record, ledger: Lifetime) -> str:
     """``outlook_facts`` in a sentence."""
     left = f"this job would take it to {epsilon_text(facts['total'])}"
-    less = "less where what it releases was released before, of the same data"
+    less = "less where what it releases was released before"
     if math.isinf(ledger.budget.epsilon):
         return f"{left}, {less}; limits.max_epsilon sets no bound"
     if facts["jobs"] == 0:
@@ -143,7 +143,7 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
             return f"this job's ε is not {facts['about']}, as this ledger's total is: it would be refused"
         return (
             f"{left}, beyond limits.max_epsilon={ledger.budget.epsilon:g}: it would be refused, unless all that it "
-            "releases was released before, of the same data"
+            "releases was released before"
         )
     many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
     return (

@@ -24,13 +24,13 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.inserted import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_canaries import LabelCanaries
-from veilgraph.protocol.label_release import nodes_perturbed
+from veilgraph.protocol.label_release import nodes_perturbed, released_labels
 from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
 from veilgraph.protocol.trained_canaries import TrainedCanaries
 from veilgraph.run import names
-from veilgraph.run.lifetimes import Lasting, order_of, own_release, own_sums, sent_labels, sent_rows, sent_sums
+from veilgraph.run.lifetimes import Lasting, order_of, sent_rows, sent_values
 from veilgraph.run.run_directory import PartyStore
 from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
@@ -84,20 +84,21 @@ def publisher_of(
             yield publisher
     else:
         budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        kept = sent = account = None
+        kept = sent = account = order = None
         delta = _delta_of(store, plan_, graph.common)
+        summed, once = plan_.settings.aggregation is not None, plan_.settings.once
         if lasting is not None:
-            account = lasting.account(settings, delta)
-        if not plan_.releases or plan_.joint is not None:
+            account, each = lasting.account(settings, delta), lasting.each_key(graph.num_nodes)
+            if once and not (summed and plan_.settings.canaries):  # watched rows stay where they are
+                order = order_of(each, graph.common)
+        if not plan_.releases or not once or plan_.joint is not None:
             pass  # with once, the label holder; or what is in one sum, and in no other
-        elif graph.party in settings.summing:
-            kept = own_sums(account, plan_, graph, lasting, store.keeper)
-        elif plan_.settings.aggregation is not None and account is not None and lasting is not None:
-            kept = sent_sums(account, settings, plan_, graph, lasting)
-        elif plan_.settings.once and account is not None and lasting is not None:
-            sent = sent_rows(account, settings, plan_, graph, lasting)
-        elif plan_.settings.once:
-            kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
+        elif account is not None and lasting is not None:
+            keys = each if order is None or not summed else each[order.numpy()]
+            classes = graph.num_classes if graph.party in settings.summing else None
+            sent = sent_rows(account, settings, plan_, lasting, keys[: graph.common], store.canaries(), classes)
+        else:
+            kept = OwnRelease(store.keeper, depends_on(alignment, graph))
         with (
             Ledger.open(
                 store.path / LEDGER,
@@ -109,9 +110,7 @@ def publisher_of(
             ) as ledger,
             NoisedPublisher(plan_, ledger, system_secrets, canaries, kept, sent) as publisher,
         ):
-            audited = plan_.settings.aggregation is not None and plan_.settings.canaries  # rows are watched as they are
-            if plan_.settings.once and not audited and account is not None and lasting is not None:
-                publisher.order = order_of(lasting.each_key(graph.num_nodes))
+            publisher.order = order
             yield publisher
 
 
@@ -239,12 +238,18 @@ def _local_publisher_of(
     mechanism, response = feature_mechanism(release, graph.num_features), None
     if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
         response = LabelResponse(labels.epsilon, graph.num_classes)
-    account = None
+    kept = account = sent = sent_labels = known = None
+    if response is not None:
+        *_, known = released_labels(graph.common_part())
     if lasting is None:
-        own = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
+        kept = OwnRelease(store.keeper, depends_on(alignment, graph, known))
     else:
-        account = lasting.account(settings, release.delta)
-        own = own_release(account, settings, graph, lasting, f"{mechanism!r} {response!r}")
+        account, each = lasting.account(settings, release.delta), lasting.each_key(graph.num_nodes)
+        canaries = store.canaries()
+        rows = each if graph.party in settings.learning else each[: graph.common]
+        sent = sent_values(account, settings, lasting, rows, canaries, settings.data.feature_scaling)
+        if known is not None:
+            sent_labels = sent_values(account, settings, lasting, each[: graph.common][known.numpy()], canaries)
     with Ledger.open(
         store.path / LEDGER,
         _NO_DELTA if release.delta is None else release.delta,
@@ -253,7 +258,7 @@ def _local_publisher_of(
         expected=_has_released(store),
         lifetime=account,
     ) as ledger:
-        yield LocalPublisher(mechanism, response, ledger, system_secrets, own)
+        yield LocalPublisher(mechanism, response, ledger, system_secrets, kept, sent, sent_labels)
 
 
 @contextmanager
@@ -284,10 +289,10 @@ def _label_publisher_of(
     response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]
     kept = sent = account = None
     if lasting is None:
-        kept = OwnRelease(store.keeper, depends_on(settings, alignment, graph))
+        kept = OwnRelease(store.keeper, depends_on(alignment, graph, nodes))
     else:
-        account = lasting.account(settings, None)
-        sent = sent_labels(account, nodes, labels, lasting, graph.num_nodes)
+        account, each = lasting.account(settings, None), lasting.each_key(graph.num_nodes)[nodes.numpy()]
+        sent = sent_values(account, settings, lasting, each, store.canaries())
     with Ledger.open(
         store.path / LEDGER,
         _NO_DELTA,

@@ -7,12 +7,12 @@ Nodes of a graph without ids are nobody's in particular: everybody pays for them
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,22 +22,19 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, private_folder
-from veilgraph.core.keeper import FolderKeeper, Keeper
+from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.randomness import LearningStreams, seed_of
-from veilgraph.graph.ordered import in_order
-from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
 from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import FOLDER, Payers, SentRows, releasing
+from veilgraph.privacy.lifetime.sent import FOLDER, SentRows
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.single import digest_of
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.releases import OwnRelease, released_data, summed_data
 from veilgraph.run.ledger_places import LIMITS_FILE, limits_in
 
 _MARKS: Final = Path("veilgraph") / "ledgers"
@@ -70,8 +67,14 @@ class Lasting:
         Args:
             settings: the job.
             delta: of the job's ε; None where each is pure.
+
+        Raises:
+            RunError: another ledger is about the same people.
         """
-        keys = EVERYBODY if self.ids is None else self.ledger.keys(self.ids)
+        keys = EVERYBODY
+        if self.ids is not None:
+            self.ledger.lines.check_people(self.ids)
+            keys = self.ledger.keys(self.ids)
         return Account(self.ledger, keys, delta, settings.hash(), settings.name)
 
 
@@ -157,110 +160,66 @@ def budget_of(limits: LimitSettings) -> Budget:
     )
 
 
-def sent_rows(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, lasting: Lasting) -> SentRows:
-    """What a holder ever released of rows of embeddings (``privacy.schedule: once``).
+def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
+    """Return the name of a release: its snapshot, its canaries, and the settings that released values follow from.
+
+    All are public, or drawn for the run. Of a release with canaries no other run is sent anything, nor the reverse.
+    """
+    named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
+    return json.dumps(named) if any(named) else ""
+
+
+def sent_rows(
+    account: Account,
+    settings: JobSettings,
+    plan: Plan,
+    lasting: Lasting,
+    each: Keys,
+    canaries: Canaries | None,
+    classes: int | None = None,
+) -> SentRows:
+    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``).
 
     Args:
         account: what the job pays from.
         settings: the job.
         plan: of the holder.
-        graph: of the holder.
-        lasting: what it has beyond the run.
-    """
-    each, by_place = lasting.each_key(graph.num_nodes), lasting.ids is None
-    payers: Payers = (lambda _: account.keys) if by_place else partial(_payers, plan, graph, each, account.keys)
-    whole = plan.settings.unit == "edge"
-    return SentRows(account, each[: graph.common], payers, _of(each, settings, graph), whole=whole, by_place=by_place)
-
-
-def sent_sums(account: Account, settings: JobSettings, plan: Plan, graph: PartyGraph, lasting: Lasting) -> OwnRelease:
-    """What a holder ever released with noise in every hop: again only where all of it is the same.
-
-    The arguments are those of ``sent_rows``.
-    """
-    return _lasting_release(account, _how(plan), _of(lasting.each_key(graph.num_nodes), settings, graph))
-
-
-def own_sums(
-    account: Account | None, plan: Plan, graph: PartyGraph, lasting: Lasting | None, keeper: Keeper
-) -> OwnRelease:
-    """What a learner was ever given of its own edges with noise in every hop: again only where all of it is the same.
-
-    Args:
-        account: what the job pays from; None without a ledger beyond the run.
-        plan: of the learner.
-        graph: of the learner.
-        lasting: what it has beyond the run.
-        keeper: of the run, for what is kept where there is nothing beyond it.
-    """
-    common, own_columns = graph.common_part(), plan.settings.unit == "edge"
-    if account is None or lasting is None:
-        return OwnRelease(keeper, digest_of(f"{graph.num_classes}", summed_data(common, own_columns=own_columns)))
-    each = lasting.each_key(graph.num_nodes)[: graph.common]
-    order = order_of(each)
-    whose = f"{graph.num_classes}/{each[order.numpy()].tobytes().hex()}"
-    depends = digest_of(whose, summed_data(in_order(common, order), own_columns=own_columns))
-    return _lasting_release(account, f"{plan.single} {_how(plan)}", depends)  # apart from what it may publish
-
-
-def _how(plan: Plan) -> str:
-    """All that a release with noise in every hop depends on beside the data."""
-    settings = plan.settings
-    lengths = f"{settings.sum_clip!r} {plan.own_length!r}"
-    return f"{plan.mechanism('embeddings')!r} {plan.event!r} {settings.aggregation!r} {lengths}"
-
-
-def sent_labels(account: Account, nodes: Tensor, labels: Tensor, lasting: Lasting, rows: int) -> SentRows:
-    """What a holder ever perturbed of labels (``label_privacy``): each label is its node's own.
-
-    Args:
-        account: what the job pays from.
-        nodes: Tensor[n] int64, whose labels these are.
-        labels: Tensor[n] int64.
         lasting: what the holder has beyond the run.
-        rows: of its graph.
+        each: of the released rows, in their order.
+        canaries: of the run.
+        classes: that are summed, where sums are of these.
     """
-    each, whole = lasting.each_key(rows)[nodes.numpy()], lasting.ids is None
-    of = digest_of(each.tobytes().hex(), (labels,))
-    payers: Payers = (lambda _: account.keys) if whole else (lambda new: np.unique(each[new.numpy()]))
-    return SentRows(account, each, payers, of, by_place=whole)
+    privacy = plan.settings
+    bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
+    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
+    return SentRows(account, each, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None)
 
 
-def order_of(each: Keys) -> Tensor:
-    """Nodes by their keys, which is the same order in every job: Tensor[N] int64."""
-    return torch.from_numpy(np.argsort(each, kind="stable"))
-
-
-def own_release(account: Account, settings: JobSettings, graph: PartyGraph, lasting: Lasting, how: str) -> OwnRelease:
-    """What a holder ever released of what its nodes perturb: again only where all of it is the same.
+def sent_values(
+    account: Account, settings: JobSettings, lasting: Lasting, each: Keys, canaries: Canaries | None, *follows: object
+) -> SentRows:
+    """Return what a holder ever released of labels, or of features that nodes perturb: each is its node's own.
 
     Args:
         account: what the job pays from.
         settings: the job.
-        graph: of the holder.
-        lasting: what it has beyond the run.
-        how: all that the release depends on beside the data.
+        lasting: what the holder has beyond the run.
+        each: of the released nodes, in their order.
+        canaries: of the run.
+        follows: settings beside the mechanism that released values follow from.
     """
-    each = lasting.each_key(graph.num_nodes)
-    depends = digest_of(f"{graph.common}/{each.tobytes().hex()}", released_data(settings, graph))
-    return _lasting_release(account, how, depends)
+    named = snapshot_of(settings, canaries, *follows)
+    return SentRows(account, each, snapshot=named, by_place=lasting.ids is None)
+
+
+def order_of(each: Keys, common: int) -> Tensor:
+    """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
+    return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))
 
 
 def release_streams(lifetime: Lifetime) -> LearningStreams:
     """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
     return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
-
-
-def _of(each: Keys, settings: JobSettings, graph: PartyGraph) -> str:
-    """What tells a holder's data, in whatever order, and which nodes are common, from all others."""
-    order = order_of(each)
-    whose, common = each[order.numpy()], np.sort(each[: graph.common])
-    about = f"{whose.tobytes().hex()}/{common.tobytes().hex()}"
-    return digest_of(about, released_data(settings, in_order(graph, order)))
-
-
-def _lasting_release(account: Account, how: str, depends: str) -> OwnRelease:
-    return OwnRelease(keeper_of(account, how), depends, partial(releasing, account))
 
 
 def keeper_of(account: Account, how: str) -> FolderKeeper:
@@ -272,19 +231,3 @@ def keeper_of(account: Account, how: str) -> FolderKeeper:
     """
     folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
     return FolderKeeper(private_folder(folder))
-
-
-def _payers(plan: Plan, graph: PartyGraph, each: Keys, everyone: Keys, new: Tensor) -> Keys:
-    """Whose data rows depend on: a row's own node, or the features of all within its hops; an edge may be anybody's."""
-    unit = plan.settings.unit
-    if unit not in ("row", "node") or plan.hops is None:
-        return everyone
-    reached = torch.zeros(graph.num_nodes, dtype=torch.bool)
-    reached[new] = True
-    sources, targets = graph.edge_index
-    for _ in range(plan.hops if unit == "node" else 0):
-        near = reached.clone()
-        near[sources[reached[targets]]] = True
-        near[targets[reached[sources]]] = True
-        reached = near
-    return np.sort(each[reached.numpy()])

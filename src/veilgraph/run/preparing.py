@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
-from veilgraph.protocol.aligning import split_by_labels
+from veilgraph.protocol.aligning import rebuild, split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
@@ -28,6 +29,8 @@ _KEPT, _MAX_IDENTITY = 2, 128
 _HELD: Final = "!"
 """After the identity: the party has trained on it, and does not begin again."""
 
+log = logging.getLogger("veilgraph")
+
 
 def prepare(
     store: PartyStore,
@@ -40,8 +43,9 @@ def prepare(
 ) -> Aligned:
     """Makes the party's graph of its tables: of the nodes that all holders know first, or of its own (horizontal).
 
-    What all parties kept of an earlier session is used again; with ``anew`` only if no table has changed since. Called
-    at all parties together.
+    What all parties kept of an earlier session is used again; with ``anew`` only if no table has changed since. In a
+    job that adds noise the others must not learn whether any value changed: there the ids alone decide. Called at all
+    parties together.
 
     Args:
         store: of the party.
@@ -57,12 +61,23 @@ def prepare(
             does not begin again.
     """
     digest = "" if organisation is None else organisation.digest()
-    offers = not anew or organisation is None or _kept_digest(store) == digest
-    if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
-        return kept
     encoding = _load_encoding(store) if anew and organisation is not None else None
-    streams = LearningStreams(store.seed(), link.party)
-    prepared = paradigm_of(settings).prepare(Preparation(link, settings, streams, organisation, encoding))
+    own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding)
+    changed = anew and organisation is not None and _kept_digest(store) != digest
+    rebuilt = None
+    if changed and settings.predicts_as_trained:
+        log.warning("%s: the tables have changed, and predictions are of those that were trained on", link.party)
+        changed = False
+    elif changed and settings.adds_noise and settings.is_aligned and store.graph_path.is_file():
+        rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
+    offers = rebuilt is not None or not changed
+    if anew and settings.adds_noise and not settings.is_aligned:
+        offers = False
+    if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
+        if rebuilt is None or organisation is None:
+            return kept
+        return _aligned(settings, kept.identity, rebuilt.graph, rebuilt.ids.to_pylist(), organisation)
+    prepared = paradigm_of(settings).prepare(own)
     if not anew:
         _keep(store, prepared, digest)
     if organisation is None or prepared.built is None:

@@ -1,4 +1,6 @@
-"""Rows that were released: the same bytes again, and new ones for what has changed alone."""
+"""Rows that were released: the same bytes again whatever has changed, and draws for nodes that enter alone."""
+
+import logging
 
 import numpy as np
 import pytest
@@ -21,30 +23,30 @@ ONE = Budget(accountant.total({EVENT: 1}, 1e-5), 1e-5)
 class Holder:
     """Its rows, and what it released."""
 
-    def __init__(self, folder, budget=ONE, ids=NODES, whole=False):
-        self.lifetime, self.ids, self.whole = ledger(folder, budget), list(ids), whole
+    def __init__(self, folder, budget=ONE, ids=NODES, named=True):
+        self.lifetime, self.ids, self.named = ledger(folder, budget), list(ids), named
         self.rows = torch.randn(len(self.ids), 3, dtype=torch.float64)
         self.made, self.paid = [], []
 
-    def sent(self, of="data", event=EVENT, mechanism="gaussian", kill=None, whole=False):
-        rows = self.of(of, whole=whole)
+    def sent(self, event=EVENT, mechanism="gaussian", kill=None, **of):
+        rows = self.of(**of)
         return rows.release("embeddings", self.rows, event, mechanism, self._noised, kill or self.paid.append)
 
-    def holds(self, of="data", event=EVENT, mechanism="gaussian"):
-        return self.of(of).holds("embeddings", event, mechanism)
+    def is_free(self, event=EVENT, mechanism="gaussian", **of):
+        return self.of(**of).owing("embeddings", event, mechanism) is None
 
-    def of(self, of="data", *, whole=False):
+    def fits(self, **of):
+        return self.of(**of).fits("embeddings", EVENT, "gaussian")
+
+    def of(self, **of):
         """Without ids everybody pays, and rows go by their places."""
-        if self.whole:
-            account = Account(self.lifetime, EVERYBODY, 1e-5, "ab" * 32, "job")
-            return SentRows(account, np.arange(len(self.rows), dtype=np.uint64), lambda _: EVERYBODY, of, by_place=True)
-        each = self.lifetime.each_key(self.ids)
-        account = Account(self.lifetime, self.lifetime.keys(self.ids), 1e-5, "ab" * 32, "job")
-        return SentRows(account, each, lambda new: np.sort(each[new.numpy()]), of, whole=whole)
+        keys = self.lifetime.keys(self.ids) if self.named else EVERYBODY
+        each = self.lifetime.each_key(self.ids) if self.named else np.arange(len(self.rows), dtype=np.uint64)
+        return SentRows(Account(self.lifetime, keys, 1e-5, "ab" * 32, "job"), each, by_place=not self.named, **of)
 
     def _noised(self, rows):
         self.made.append(len(rows))
-        return rows + torch.randn(rows.shape, dtype=torch.float64)
+        return rows.to_dense() + torch.randn(rows.shape, dtype=torch.float64)
 
 
 @pytest.fixture
@@ -53,16 +55,20 @@ def holder(tmp_path):
     return Holder(tmp_path / "ledger")
 
 
-def test_the_same_rows_are_the_same_bytes_and_cost_nothing(holder):
-    assert not holder.holds()
+def test_the_same_bytes_are_sent_again_whatever_has_changed_and_cost_nothing(holder, caplog):
+    assert not holder.is_free()
     first = holder.sent()
-    assert holder.holds()
-    assert not holder.holds(of="other data")
-    for _ in range(5):
+    assert holder.is_free()
+    for change in (0.0, 1e-12, 1.0):
+        holder.rows[4] += change
+        assert holder.fits()
         assert torch.equal(holder.sent(), first)
     assert holder.made == [20]
     assert count_of(holder.lifetime) == 1
-    assert len(holder.paid) == 6  # the ledger of the run is asked every time
+    assert len(holder.paid) == 4  # the ledger of the run is asked every time
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(told) == 2
+    assert "embeddings: of 1 nodes the data have changed" in told[0]
 
 
 def test_rows_follow_their_nodes_and_not_their_places(holder):
@@ -75,53 +81,81 @@ def test_rows_follow_their_nodes_and_not_their_places(holder):
     assert count_of(holder.lifetime) == 1
 
 
-def test_what_has_changed_is_released_anew_and_paid_for_by_its_own_nodes(holder):
-    first = holder.sent()
-    holder.rows[4] += 1e-12
-    with pytest.raises(BudgetSpent):
-        holder.sent()
-    holder.rows[4] -= 1e-12
-    roomy = Holder.__new__(Holder)
-    roomy.__dict__ |= holder.__dict__ | {"lifetime": ledger(holder.lifetime.lines.folder, Budget(50.0, 1e-5))}
-    roomy.rows[4] += 1
-    second = roomy.sent()
-    changed = (second != first).any(dim=1)
-    assert changed.nonzero().flatten().tolist() == [4]
-    prices = {node: len(roomy.lifetime._read.costs.prices(roomy.lifetime.keys([node]))) for node in NODES}
-    assert set(prices.values()) == {2}
-    price = accountant.total({EVENT: 2}, 1e-5)
-    assert roomy.lifetime.total() == pytest.approx(price)
-    others = roomy.lifetime.keys([node for place, node in enumerate(NODES) if place != 4])
-    assert roomy.lifetime._read.costs.most(1e-5, others) == pytest.approx(ONE.epsilon)
+def test_who_enters_is_drawn_and_pays_alone_and_who_leaves_comes_back_as_before(holder):
+    first, old = holder.sent(), (list(holder.ids), holder.rows)
+    holder.ids, holder.rows = [*holder.ids[5:], "new"], torch.cat([holder.rows[5:] + 1, torch.ones(1, 3)])
+    assert holder.fits(), "its budget has room, and the others pay nothing"
+    second = holder.sent()
+    assert torch.equal(second[:15], first[5:])
+    assert holder.made == [20, 1]
+    with holder.lifetime.lines.held():
+        (_, entry) = holder.lifetime.lines.entries
+    assert holder.lifetime.lines.cohort(entry.cohort).tolist() == holder.lifetime.keys(["new"]).tolist()
+    holder.ids, holder.rows = old
+    assert torch.equal(holder.sent(), first)
+    assert count_of(holder.lifetime) == 2
+    assert holder.lifetime.total() == pytest.approx(ONE.epsilon)
 
 
-def test_where_all_pay_no_row_stays_that_would_show_where_an_edge_changed(tmp_path):
+def test_rows_of_several_nodes_data_are_drawn_together_and_all_pay(tmp_path):
     torch.manual_seed(3)
     holder = Holder(tmp_path / "ledger", Budget(50.0, 1e-5))
     first = holder.sent(whole=True)
+    holder.rows[4] += 1
     assert torch.equal(holder.sent(whole=True), first)
-    holder.rows[4] += 1e-12
+    holder.ids, holder.rows = [*holder.ids, "new"], torch.cat([holder.rows, torch.ones(1, 3)])
     second = holder.sent(whole=True)
-    assert (second != first).any(dim=1).all()
-    assert holder.made == [20, 20]
+    assert (second[:20] != first).any(dim=1).all()
+    assert holder.made == [20, 21]
     assert holder.lifetime.total() == pytest.approx(accountant.total({EVENT: 2}, 1e-5))
     holder.ids, holder.rows = holder.ids[:7], holder.rows[:7]
     assert torch.equal(holder.sent(whole=True), second[:7])
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_draw_that_nobody_can_pay_for_does_not_take_the_place_of_what_was_paid(holder, whole):
+    first, old = holder.sent(whole=whole), (list(holder.ids), holder.rows)
+    holder.lifetime.charge(EVENT, "other", 1, holder.lifetime.keys(["new"]), delta=1e-5, run="ab" * 32, job="job")
+    holder.ids, holder.rows = [*holder.ids, "new"], torch.cat([holder.rows, torch.ones(1, 3)])
+    assert not holder.fits(whole=whole)
+    with pytest.raises(BudgetSpent):
+        holder.sent(whole=whole)
+    holder.ids, holder.rows = old
+    assert holder.is_free(whole=whole)
+    assert torch.equal(holder.sent(whole=whole), first)
+
+
+def test_another_snapshot_draws_all_anew_and_all_pay(holder):
+    holder.sent()
+    assert not holder.is_free(snapshot="february")
+    assert not holder.fits(snapshot="february")
+    with pytest.raises(BudgetSpent):
+        holder.sent(snapshot="february")
+    holder.lifetime = ledger(holder.lifetime.lines.folder, Budget(50.0, 1e-5))
+    first, second = holder.sent(), holder.sent(snapshot="february")
+    assert bool((first != second).all())
+    assert torch.equal(holder.sent(), first)
+    assert holder.lifetime.total() == pytest.approx(accountant.total({EVENT: 2}, 1e-5))
+
+
+def test_sparse_rows_are_told_apart_as_dense_ones_are(holder, caplog):
+    holder.rows = torch.eye(20, dtype=torch.float64).to_sparse_csr()
+    first = holder.sent()
+    assert torch.equal(holder.sent(), first)
+    assert not caplog.records
+    changed = torch.eye(20, dtype=torch.float64)
+    changed[3, 3] = 2
+    holder.rows = changed.to_sparse_csr()
+    assert torch.equal(holder.sent(), first)
+    assert "of 1 nodes" in caplog.text
+
+
 @pytest.mark.parametrize("change", [{"event": GaussianEvent(3.0)}, {"mechanism": "gaussian(clip=2.0)"}])
 def test_another_mechanism_is_another_release(holder, change):
     holder.sent()
-    assert not holder.holds(**change)
+    assert not holder.is_free(**change)
     with pytest.raises(BudgetSpent):
         holder.sent(**change)
-
-
-def test_rows_of_another_width_are_others(holder):
-    holder.sent()
-    holder.rows = torch.randn(20, 5, dtype=torch.float64)
-    with pytest.raises(BudgetSpent):
-        holder.sent()
 
 
 class Killed(Exception):
@@ -135,7 +169,7 @@ def test_a_kill_between_keeping_and_paying_sends_nothing_and_pays_once(holder):
     for _ in range(3):
         with pytest.raises(Killed):
             holder.sent(kill=kill)
-        assert not holder.holds()
+        assert not holder.is_free()
     first = holder.sent()
     assert holder.made == [20]
     assert torch.equal(holder.sent(), first)
@@ -179,19 +213,16 @@ def test_what_cannot_be_kept_is_one_clear_error_and_is_neither_sent_nor_paid_for
 @pytest.fixture
 def nameless(tmp_path):
     torch.manual_seed(3)
-    return Holder(tmp_path / "ledger", Budget(50.0, 1e-5), whole=True)
+    return Holder(tmp_path / "ledger", Budget(50.0, 1e-5), named=False)
 
 
-def test_rows_without_names_are_the_same_as_a_whole_or_all_are_new(nameless):
+def test_rows_without_names_are_sent_again_as_a_whole(nameless):
     first = nameless.sent()
+    nameless.rows[4] += 1
     assert torch.equal(nameless.sent(), first)
-    assert nameless.of().fits("embeddings", nameless.rows, EVENT, "gaussian")
-    nameless.rows[4] += 1e-12
-    second = nameless.sent()
-    assert bool((first != second).all())
-    assert nameless.made == [20, 20]
+    assert nameless.made == [20]
     assert nameless.lifetime.nodes == 0
-    assert nameless.lifetime.total() == pytest.approx(accountant.total({EVENT: 2}, 1e-5))
+    assert nameless.lifetime.total() == pytest.approx(accountant.total({EVENT: 1}, 1e-5))
 
 
 @pytest.mark.parametrize("count", [7, 25])
@@ -212,7 +243,7 @@ def test_a_budget_that_is_spent_by_one_node_has_no_room_for_the_nameless(nameles
     named = Holder(nameless.lifetime.lines.folder, Budget(price, 1e-5), ids=NODES[:20])
     named.rows = named.rows[:20]
     named.sent()
-    assert not nameless.of().fits("embeddings", nameless.rows, EVENT, "gaussian")
+    assert not nameless.fits()
     with pytest.raises(BudgetSpent):
         nameless.sent()
     assert torch.equal(named.sent(), named.sent()), "what it kept is its own"

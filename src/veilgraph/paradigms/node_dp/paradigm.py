@@ -46,7 +46,7 @@ class NodeDp(Paradigm[NodeDpJob]):
         return release_plan(job, party, nodes)
 
     def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
-        """Of one release, of a node's features and label: changed tables are released anew. The learner's is of edges,
+        """Of one release, of a node's features and label. The learner's is of edges,
         and 0 where its sums over them have no noise, for it sends nothing.
         """
         if (own := release_plan(job, party, nodes)) is not None:

@@ -185,6 +185,15 @@ class SealedJob(JobSettings):
             check_private(self, self.privacy)
 
     @property
+    def keeps_releases(self) -> bool:
+        return False
+
+    @property
+    def predicts_as_trained(self) -> bool:
+        """With noise: of other data the same noise would come off by a subtraction, and a refusal would show them."""
+        return self.privacy is not None
+
+    @property
     def takes_weights(self) -> bool:
         return self.model.edge_weights
 

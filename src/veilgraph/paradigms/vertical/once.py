@@ -3,7 +3,7 @@
 Where the job says so they also give it their columns, as which it then has them.
 
 Nothing leaves the label holder. What it was given is kept, so that later sessions on the same data release nothing:
-every holder numbers its releases and knows whether its data have changed since the newest.
+every holder numbers its releases, and a new alignment has a new one. No value of its data decides it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OnceRole(IdleRole, ABC):
         self._kept = None
         if graph is not None:
             graph.validate()
-            self._kept = KeptRelease(session.keeper, session.settings, session.alignment, graph)
+            self._kept = KeptRelease(session.keeper, session.alignment, graph)
         self.release_number = 0
         self.is_new = False
         job = session.settings
@@ -94,7 +94,7 @@ class OnceRole(IdleRole, ABC):
         return hellos
 
     def _newest(self) -> int:
-        """Number of its newest release, negative if its data have changed since, 0 for none."""
+        """Number of its newest release, negative if that is of another alignment, 0 for none."""
         return 0 if self._kept is None else self._kept.number
 
     def _stated_columns(self) -> int:
@@ -143,7 +143,7 @@ class ReleasingHolder(OnceRole):
         cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
         graph, places = self._ordered()
         if job.privacy is not None and job.privacy.aggregation is not None:
-            released = cut.release_sums(*sums_to_release(graph, session), graph.common)[places]
+            released = cut.release_sums(*sums_to_release(graph, session), self.graph.common)[places]
         else:
             rows = embedding_to_release(graph, session)[places]
             release = cut.release(0)

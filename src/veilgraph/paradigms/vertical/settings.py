@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -222,6 +222,10 @@ class VerticalJob(JobSettings):
         """Columns of what a holder publishes in a round."""
         hops = None if self.privacy is None else self.privacy.aggregation
         return self.model.dim if hops is None else (hops.hops + hops.releases_own_rows) * hops.dim
+
+    @property
+    def released_network(self) -> Mapping[str, Any]:
+        return {"dim": self.model.dim, "local": self.model.local.model_dump(mode="json")}
 
     @property
     def gives_columns(self) -> bool:

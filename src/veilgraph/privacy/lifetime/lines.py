@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,8 @@ from veilgraph.privacy.lifetime.costs import Keys
 from veilgraph.privacy.lifetime.marks import Mark, Marks
 
 FILE: Final = "lifetime.jsonl"
+PEOPLE: Final = "people"
+"""A ledger's folder names its people here, where others have the same ids."""
 _COHORTS: Final = "cohorts"
 _ID_BYTES: Final = 16
 _SALT_BYTES: Final = 32
@@ -167,6 +169,30 @@ class Lines:
                 "readable and writable, or say in the party file where else the ledger is to be (of a graph: ledgers= "
                 "of veilgraph.fit)"
             ) from error
+
+    def check_people(self, ids: Iterable[str]) -> None:
+        """Refuse to begin another budget for people whose releases this account knows of in another ledger.
+
+        Args:
+            ids: of all nodes that the data have.
+
+        Raises:
+            RunError: names that ledger.
+        """
+        with self.held():
+            named = self.folder / PEOPLE
+            name = named.read_text(encoding="utf-8").strip() if named.is_file() else ""
+            sketch = self._marks.sketch(f"{self._party}/{name}", ids)
+            if (other := self._marks.same_people(self.header.id, sketch)) is not None:
+                raise RunError(
+                    f"{self.path}: ids of these data are in the ledger of {self._party} in {other.folder}, which has "
+                    "its own total of what was released of them. If they are the same people, go on with that ledger: "
+                    f"`ledger: {other.folder}` in the party file (of a graph: --ledger, or ledgers= in Python). If "
+                    f"other people have these ids, name them: echo merchants > {named}",
+                    code="same-people",
+                    key=str(other.folder),
+                )
+            self._marks.add_people(self.header.id, sketch)
 
     def append(self, entry: Entry) -> None:
         """Adds a line while the ledger is held: it is on the disk, and marked, when this returns."""

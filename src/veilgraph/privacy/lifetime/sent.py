@@ -1,21 +1,26 @@
-"""What a party ever released and may send again: the same bytes for a row that is the same, whichever job asks.
+"""Rows that a party released, kept by node: every later job of the same release sends the same bytes again for nothing.
 
-A row is the same where its node is, by its id, and every bit of it before the noise, with the same mechanism. So what
-was released is neither drawn anew, which would average out, nor paid for twice, and where some rows have changed those
-alone are noised and paid for, by the nodes whose data they depend on. A draw is paid for, and not the bytes that came
-of it: a label has few outcomes, and two draws that come out alike are two releases. **Which rows have changed shows**:
-the others are byte for byte what they were. Of data without ids a row's place is no node's name: all rows are sent
-again where all are the same, and else all are released anew.
+A release is a *snapshot*. What differs between two jobs must not depend on whether a record changed: a row that is
+drawn anew because its record changed names that record. So the following alone decides what is sent again and what is
+drawn: the release's name (channel, mechanism, settings) and the ids of the nodes, both public. Values never do. A node
+that enters is drawn when it enters, and pays from then on. Where a row depends on other nodes' data, one node that
+enters has all rows drawn anew, and every node of the table pays. A new snapshot is a release of another name.
 
-Of two jobs that would release the same at one moment the second waits, and sends what the first one did.
+The ledger for life then bounds what all jobs together reveal between two *histories*: all values that one record, edge
+or label ever had, against any others, with the same nodes in every job.
+
+A draw is paid for, and not its bytes: a label has few outcomes, and two draws that come out alike are two releases.
+Of two jobs that make the same release at one moment the second waits, and sends what the first one drew.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,31 +31,33 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.files import locked, private_folder, sync_folder
 from veilgraph.core.secrets import new_name
 from veilgraph.core.tensor_file import load_tensors, save_tensors
+from veilgraph.graph.features import choose_rows
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import Keys
+from veilgraph.privacy.lifetime.lines import now
 
 FOLDER: Final = "released"
 _DIGEST_BYTES: Final = 16
-Payers = Callable[[Tensor], Keys]
-"""Tensor[c] int64, rows that are new → keys of the nodes whose data they depend on."""
+_BEFORE_DATES: Final = "an earlier job"
+
+log = logging.getLogger("veilgraph")
 
 
 @dataclass
 class _Kept:
-    """Rows that were released with one mechanism.
+    """One release's rows.
 
     Attributes:
         keys: uint64[n], of their nodes, sorted.
-        digests: uint8[n, 16], of the rows before noise.
+        digests: uint8[n, 16], of the rows before noise: for the owner's log alone.
         rows: Tensor[n, d], as they were released.
-        batch: int64[n], with which of ``batches`` each was.
-        batches: what was drawn together: ``content`` and ``cohort`` of its entry, the first a name of the draw.
-        of: what tells the data of the newest release.
+        batch: int64[n], index of each row's draw in ``batches``.
+        batches: the draws: ``content`` and ``cohort`` of the ledger's entry, and the draw's ``time``.
     """
 
     keys: Keys
@@ -58,17 +65,16 @@ class _Kept:
     rows: Tensor
     batch: NDArray[np.int64]
     batches: list[dict[str, str]] = field(default_factory=list)
-    of: str = ""
 
 
 @contextmanager
 def releasing(account: Account) -> Iterator[None]:
-    """Holds all that an account's ledger ever released, from the look at what is kept to the payment.
+    """Lock all kept releases of an account's ledger, from the look at them to the payment.
 
-    Else two jobs at one moment would draw twice, keep the later draw and pay for the earlier.
+    Two jobs at one moment would otherwise draw twice, keep the later draw and pay for the earlier.
 
     Raises:
-        RunError: it cannot be read, written or held; nothing may be sent.
+        RunError: the folder cannot be read, written or locked; nothing may be sent.
     """
     folder = account.lifetime.lines.folder / FOLDER
     try:
@@ -82,32 +88,23 @@ def releasing(account: Account) -> Iterator[None]:
 
 
 class SentRows:
-    """One holder's, in one job.
+    """One holder's released rows, as one job uses them.
 
     Args:
         account: what it pays from.
-        each: key of the node of every row that is released, in the job's order.
-        payers: whose data new rows depend on.
-        of: what tells the holder's data as they are now from all others.
-        whole: all rows are made anew where one has changed: everybody pays in any case, and which have changed would
-            show at which nodes an edge did.
-        by_place: ``each`` are places and no nodes' names, so that other numbers of rows are other data.
+        each: key of the node of every row, in the job's order.
+        snapshot: all that the rows follow from beside mechanism and data; a new one is a new release.
+        whole: rows depend on other nodes' data, so that they are drawn together or not at all.
+        by_place: ``each`` are places and name no node: another number of rows is another release.
 
     Raises:
-        RunError: what was kept is damaged.
+        RunError: a kept release is damaged.
     """
 
     def __init__(
-        self,
-        account: Account,
-        each: Keys,
-        payers: Payers,
-        of: str,
-        *,
-        whole: bool = False,
-        by_place: bool = False,
+        self, account: Account, each: Keys, *, snapshot: str = "", whole: bool = False, by_place: bool = False
     ) -> None:
-        self._account, self._each, self._payers, self._of = account, each, payers, of
+        self._account, self._each, self._snapshot = account, each, snapshot
         self._whole, self._by_place = whole or by_place, by_place
         self._folder = account.lifetime.lines.folder / FOLDER
         self._secret = account.lifetime.secret("rows")
@@ -121,18 +118,18 @@ class SentRows:
         make: Callable[[Tensor], Tensor],
         pay: Callable[[str], None],
     ) -> Tensor:
-        """Rows as they were released, or as they are now, kept and paid for.
+        """Return the release's rows, drawn and paid for where their nodes have none yet.
 
         A kill at any point leaves nothing sent that is not paid for, and nothing paid for twice.
 
         Args:
             channel: what is released to whom.
-            rows: Tensor[C, d] before clipping and noise.
+            rows: Tensor[C, ...] before clipping and noise; sparse_csr as well.
             event: of one release.
             mechanism: all that ``make`` depends on beside its rows.
-            make: Tensor[c, d] → Tensor[c, d], released anew, every row by itself.
-            pay: from the ledger of the run, for all rows, by a name of the draws that they came of; before the lifetime
-                ledger is asked.
+            make: Tensor[c, ...] → Tensor[c, d], released anew.
+            pay: from the ledger of the run, for all rows, by a name of their draws; before the lifetime ledger is
+                asked.
 
         Returns:
             Tensor[C, d].
@@ -143,93 +140,109 @@ class SentRows:
         """
         path, digests = self._path(channel, event, mechanism), self._digests(rows)
         with releasing(self._account):
-            kept = self._load(path)
-            if kept.rows.shape[1] != rows.shape[1]:
-                kept = _nothing(rows.shape[1])
-            places, same = self._known(kept, digests)
-            if not same.all():
-                new = np.flatnonzero(~same)
-                made = make(rows[torch.from_numpy(new)])
-                kept = self._with(kept, new, digests[new], made)
-            if kept.of != self._of or not same.all():
-                kept.of = self._of
+            before = kept = self._load(path)
+            places, known = self._known(kept)
+            self._log_stale(channel, kept, places[known], digests[known])
+            if not known.all():
+                new = np.flatnonzero(~known)
+                kept = self._with(kept, new, digests[new], make(choose_rows(rows, torch.from_numpy(new))))
                 self._save(path, kept)
-                places, _ = self._known(kept, digests)
-            released = kept.rows[torch.from_numpy(places)]
+                places, _ = self._known(kept)
             used = [kept.batches[number] for number in np.unique(kept.batch[places])]
-            pay(hashlib.sha256("".join(sorted(batch["content"] for batch in used)).encode()).hexdigest())
-            for batch in used:
-                keys = self._account.lifetime.lines.cohort(batch["cohort"])
-                self._account.charge(event, channel, keys=keys, content=batch["content"])
-            return released
+            try:
+                pay(hashlib.sha256("".join(sorted(batch["content"] for batch in used)).encode()).hexdigest())
+                for batch in used:
+                    keys = self._account.lifetime.lines.cohort(batch["cohort"])
+                    self._account.charge(event, channel, keys=keys, content=batch["content"])
+            except BudgetSpent:
+                self._save(path, before)  # what was paid for is not lost for a draw that is not
+                raise
+            return kept.rows[torch.from_numpy(places)]
 
-    def holds(self, channel: str, event: Event, mechanism: str) -> bool:
-        """Whether the data as they are now were released and paid for: they are sent again for nothing."""
+    def owing(self, channel: str, event: Event, mechanism: str) -> Keys | None:
+        """Return who would pay for ``release`` as things are; None where it is sent again for nothing."""
         with releasing(self._account):
             kept = self._load(self._path(channel, event, mechanism))
-        if kept.of != self._of:
-            return False
+        places, known = self._known(kept)
         lifetime = self._account.lifetime
-        used = [kept.batches[number] for number in np.unique(kept.batch[np.isin(kept.keys, self._each)])]
-        return all(lifetime.has_paid(channel, one["content"], lifetime.lines.cohort(one["cohort"])) for one in used)
-
-    def fits(self, channel: str, rows: Tensor, event: Event, mechanism: str) -> bool:
-        """Whether the budget of all jobs has room for ``release`` of these rows, made anew where they must be."""
-        with releasing(self._account):
-            kept = self._load(self._path(channel, event, mechanism))
-        if kept.rows.shape[1] != rows.shape[1]:
-            kept = _nothing(rows.shape[1])
-        places, same = self._known(kept, self._digests(rows))
-        lifetime = self._account.lifetime
-        owing = [] if same.all() else [self._payers(torch.from_numpy(np.flatnonzero(~same)))]
-        for number in np.unique(kept.batch[places[same]]):
+        owing = [] if known.all() else [self._payers(np.flatnonzero(~known))]
+        for number in np.unique(kept.batch[places[known]]):
             keys = lifetime.lines.cohort(kept.batches[number]["cohort"])
             if not lifetime.has_paid(channel, kept.batches[number]["content"], keys):
                 owing.append(keys)
-        return not owing or lifetime.room(event, np.unique(np.concatenate(owing)), 1) != 0
+        return np.unique(np.concatenate(owing)) if owing else None
 
-    def _known(self, kept: _Kept, digests: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where each row's node is among those kept, and whether the row is sent again as it was."""
+    def fits(self, channel: str, event: Event, mechanism: str) -> bool:
+        """Return whether the budget of all jobs has room for ``release``."""
+        owing = self.owing(channel, event, mechanism)
+        return owing is None or self._account.lifetime.room(event, owing, 1) != 0
+
+    def _known(self, kept: _Kept) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where each row's node is among those kept, and whether its row is sent again: by ids, never by values."""
         places = np.searchsorted(kept.keys, self._each)
-        same = places < len(kept.keys)
-        found = places[same]
-        same[same] = (kept.keys[found] == self._each[same]) & (kept.digests[found] == digests[same]).all(axis=1)
-        if self._by_place and len(kept.keys) != len(same):
-            same[:] = False
-        return places, same & (same.all() or not self._whole)
+        known = places < len(kept.keys)
+        known[known] = kept.keys[places[known]] == self._each[known]
+        if self._whole and (not known.all() or (self._by_place and len(kept.keys) != len(known))):
+            known[:] = False
+        return places, known
+
+    def _payers(self, new: NDArray[np.int64]) -> Keys:
+        return self._account.keys if self._whole else np.unique(self._each[new])
 
     def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
-        """With rows that were made now in the place of those nodes' earlier ones."""
+        """With rows that were drawn now; in place of all earlier ones where they are drawn together."""
+        batch = {
+            "content": new_name(),
+            "cohort": self._account.lifetime.lines.keep_cohort(self._payers(new)),
+            "time": now(),
+        }
         keys, first = np.unique(self._each[new], return_index=True)
-        cohort = self._account.lifetime.lines.keep_cohort(self._payers(torch.from_numpy(new)))
-        stays = ~np.isin(kept.keys, keys) & (not self._whole)
-        all_keys = np.concatenate([kept.keys[stays], keys])
+        made = made[torch.from_numpy(first)]
+        if self._whole or not len(kept.keys):
+            return _Kept(keys, digests[first], made, np.zeros(len(keys), np.int64), [batch])
+        all_keys = np.concatenate([kept.keys, keys])
         order = np.argsort(all_keys, kind="stable")
-        batch = np.concatenate([kept.batch[stays], np.full(len(keys), len(kept.batches))])[order]
-        used, batch = np.unique(batch, return_inverse=True)
-        batches = [*kept.batches, {"content": new_name(), "cohort": cohort}]
         return _Kept(
             all_keys[order],
-            np.concatenate([kept.digests[stays], digests[first]])[order],
-            torch.cat([kept.rows[torch.from_numpy(stays)], made[torch.from_numpy(first)]])[torch.from_numpy(order)],
-            batch,
-            [batches[number] for number in used],
+            np.concatenate([kept.digests, digests[first]])[order],
+            torch.cat([kept.rows, made])[torch.from_numpy(order)],
+            np.concatenate([kept.batch, np.full(len(keys), len(kept.batches))])[order],
+            [*kept.batches, batch],
+        )
+
+    def _log_stale(self, channel: str, kept: _Kept, places: NDArray[np.int64], digests: NDArray[np.uint8]) -> None:
+        """Tell the owner, and nobody else, that records have changed since they were released."""
+        stale = (kept.digests[places] != digests).any(axis=1)
+        if not stale.any():
+            return
+        drawn = min(kept.batches[number]["time"] for number in np.unique(kept.batch[places[stale]]))
+        log.warning(
+            "%s: %s: of %d nodes the data have changed since they were released (%s), and this job sends what was "
+            "released; another `snapshot` in the job releases all of them anew, for which every node pays%s",
+            self._account.lifetime.lines.header.party,
+            channel,
+            int(stale.sum()),
+            drawn,
+            "; without ids they may be other nodes, so give them ids" if self._by_place else "",
         )
 
     def _digests(self, rows: Tensor) -> NDArray[np.uint8]:
-        content = rows.detach().contiguous().numpy()
         found = b"".join(
-            hashlib.blake2b(row.tobytes(), digest_size=_DIGEST_BYTES, key=self._secret).digest() for row in content
+            hashlib.blake2b(content, digest_size=_DIGEST_BYTES, key=self._secret).digest()
+            for content in _contents(rows)
         )
-        return np.frombuffer(found, np.uint8).reshape(len(content), _DIGEST_BYTES)
+        return np.frombuffer(found, np.uint8).reshape(len(rows), _DIGEST_BYTES)
 
     def _path(self, channel: str, event: Event, mechanism: str) -> Path:
-        about = json.dumps([channel, to_json(event), mechanism, *(["whole"] if self._whole else [])])
+        parts = [*(["whole"] if self._whole else []), *([self._snapshot] if self._snapshot else [])]
+        about = json.dumps([channel, to_json(event), mechanism, *parts])
         return self._folder / f"{hashlib.sha256(about.encode()).hexdigest()}.safetensors"
 
     def _load(self, path: Path) -> _Kept:
         if not path.is_file():
-            return _nothing(0)
+            nobody = np.empty(0, np.uint64)
+            digests = np.empty((0, _DIGEST_BYTES), np.uint8)
+            return _Kept(nobody, digests, torch.empty(0, 0), np.empty(0, np.int64))
         tensors, facts = load_tensors(path)
         try:
             return _Kept(
@@ -238,7 +251,6 @@ class SentRows:
                 tensors["rows"],
                 tensors["batch"].numpy(),
                 _batches(facts),
-                str(facts["of"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunError(
@@ -253,15 +265,21 @@ class SentRows:
             "rows": kept.rows,
             "batch": torch.from_numpy(kept.batch.copy()),
         }
-        save_tensors(path, tensors, {"batches": kept.batches, "of": kept.of})
+        save_tensors(path, tensors, {"batches": kept.batches})
         sync_folder(self._folder)
 
 
-def _nothing(columns: int) -> _Kept:
-    empty = np.empty(0, np.int64)
-    digests = np.empty((0, _DIGEST_BYTES), np.uint8)
-    return _Kept(empty.astype(np.uint64), digests, torch.empty(0, columns, dtype=torch.float64), empty)
-
-
 def _batches(facts: dict[str, Any]) -> list[dict[str, str]]:
-    return [{"content": str(each["content"]), "cohort": str(each["cohort"])} for each in facts["batches"]]
+    return [
+        {"content": str(each["content"]), "cohort": str(each["cohort"]), "time": str(each.get("time", _BEFORE_DATES))}
+        for each in facts["batches"]
+    ]
+
+
+def _contents(rows: Tensor) -> Iterable[bytes]:
+    """The bytes of each row, in whatever layout."""
+    if not rows.is_sparse_csr:
+        return (row.tobytes() for row in rows.detach().contiguous().numpy())
+    ends, columns, values = (part.numpy() for part in (rows.crow_indices(), rows.col_indices(), rows.values()))
+    between = itertools.pairwise(ends)
+    return (columns[first:last].tobytes() + values[first:last].tobytes() for first, last in between)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
+from veilgraph.graph.features import is_sparse
 from veilgraph.graph.rows import rows_between
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.local.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
@@ -198,3 +199,18 @@ def check_whole(name: str, value: object, least: int) -> None:
     """Raises ``ConfigError`` unless ``value`` is a whole number of at least ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name}={value!r} must be a whole number >= {least}")
+
+
+def packed(released: Tensor) -> Tensor:
+    """A mechanism's output as it crosses the wire.
+
+    Args:
+        released: Tensor[N, d]: sparse_csr of −1 and 1, as many in every row; int8 of −1, 0 and 1; or float32.
+
+    Returns:
+        Tensor[N, m] int64, 1 + column with the value's sign; Tensor[N, d] uint8, 1 + value; or as it is.
+    """
+    if is_sparse(released):
+        columns = released.col_indices().to(torch.int64) + 1
+        return (columns * released.values().sign().to(torch.int64)).view(released.shape[0], -1)
+    return (released + 1).to(torch.uint8) if released.dtype == torch.int8 else released

@@ -14,10 +14,11 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, LocalEvent
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local.features import FeatureMechanism
+from veilgraph.privacy.lifetime.sent import SentRows
+from veilgraph.privacy.local.features import FeatureMechanism, packed
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, is_sent_again, release_rows, room_for
 
 FEATURES: Final = "features"
 LABELS: Final = "labels"
@@ -34,7 +35,9 @@ class LocalPublisher(Publisher):
         response: for its labels; None where these are not released.
         ledger: of the holder, open; None in a plaintext simulation.
         source: of the randomness.
-        kept: what the holder has released of its data as they are now; None in a plaintext simulation.
+        kept: what the holder has released in the run; None where nothing is kept by run.
+        sent: of a holder with a ledger for life, features node by node, in all its jobs; None without one.
+        sent_labels: likewise of its labels.
     """
 
     def __init__(
@@ -44,9 +47,12 @@ class LocalPublisher(Publisher):
         ledger: Ledger | None,
         source: SecretSource,
         kept: SentRelease | None = None,
+        sent: SentRows | None = None,
+        sent_labels: SentRows | None = None,
     ) -> None:
         self.mechanism, self.response = mechanism, response
         self._ledger, self._source, self._kept = ledger, source, kept
+        self._sent, self._sent_labels = sent, sent_labels
         self._event = mechanism.event()
         self.values = self
 
@@ -57,15 +63,17 @@ class LocalPublisher(Publisher):
             x: Tensor[N, d].
 
         Returns:
-            As ``FeatureMechanism.release``.
+            As ``packed`` has it.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.
-            DataError: a value lies outside the declared range; nothing was released or paid for.
+            DataError: a value to be perturbed lies outside the declared range; nothing was released or paid for.
         """
-        self.mechanism.check(x)
-        perturbed = lambda: self.mechanism.release(x, self._source)  # noqa: E731
-        return release_once(self._kept, self._ledger, self._event, FEATURES, perturbed)
+        perturbed = lambda rows: packed(self.mechanism.release(rows, self._source))  # noqa: E731
+        if not self.is_free:
+            self.mechanism.check(x)
+        about = repr(self.mechanism)
+        return release_rows(self._sent, self._kept, self._ledger, FEATURES, x, self._event, about, perturbed)
 
     def labels(self, labels: Tensor) -> Tensor:
         """Releases labels.
@@ -83,8 +91,14 @@ class LocalPublisher(Publisher):
         response = self.response
         if response is None:
             raise ConfigError("release.labels: this holder is not the one that releases labels; name it")
-        perturbed = lambda: response.release(labels, self._source)  # noqa: E731
-        return release_once(self._kept, self._ledger, response.event(), LABELS, perturbed)
+        perturbed = lambda rows: response.release(rows, self._source)  # noqa: E731
+        about = response.event(), repr(response)
+        return release_rows(self._sent_labels, self._kept, self._ledger, LABELS, labels, *about, perturbed)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether all that it would release is paid for, and sent again as it was."""
+        return all(is_sent_again(sent, self._kept, self._ledger, *about) for sent, about in self._channels)
 
     def room(self) -> int | None:
         """How many more releases the budget allows, counted no further than 2^32; None without a budget.
@@ -93,19 +107,19 @@ class LocalPublisher(Publisher):
         and the ledger, which has the last word, either.
         """
         ledger = self._ledger
-        if ledger is None or ledger.budget is None:
+        if ledger is None or ledger.budget is None or self.is_free:
             return None
-        channels = [FEATURES] if self.response is None else [FEATURES, LABELS]
-        if all(is_paid(self._kept, ledger, channel) for channel in channels):
-            return None
-        each = sum(accountant.per_step(event, ledger.delta) for event in self._events)
+        each = sum(accountant.per_step(event, ledger.delta) for _, (_, event, _) in self._channels)
         left = ledger.budget - self.spent().epsilon_total
-        rooms = [ledger.room(event) for event in self._events]
+        rooms = [room_for(sent, ledger, *about) for sent, about in self._channels]
         return max(0, min(math.floor(left / each * _ROUNDING), *(room for room in rooms if room is not None)))
 
     @property
-    def _events(self) -> list[Event]:
-        return [self._event] if self.response is None else [self._event, self.response.event()]
+    def _channels(self) -> list[tuple[SentRows | None, tuple[str, Event, str]]]:
+        features, response = (self._sent, (FEATURES, self._event, repr(self.mechanism))), self.response
+        if response is None:
+            return [features]
+        return [features, (self._sent_labels, (LABELS, response.event(), repr(response)))]
 
     @property
     def delta(self) -> float:

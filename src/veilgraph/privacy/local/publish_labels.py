@@ -17,7 +17,7 @@ from veilgraph.privacy.lifetime.sent import SentRows
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LABELS
 from veilgraph.privacy.publisher import Publisher, Spent, account_of
-from veilgraph.privacy.single import SentRelease, is_paid, release_once
+from veilgraph.privacy.single import SentRelease, is_sent_again, release_rows, room_for
 
 
 class LabelPublisher(Publisher):
@@ -28,8 +28,8 @@ class LabelPublisher(Publisher):
         labels: Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
         ledger: of the holder, open; None in a plaintext simulation.
         source: of the randomness.
-        kept: what the holder has released of its labels as they are now; None where nothing is kept by run.
-        sent: of a party with tables, label by label, in all its jobs; None where it has none.
+        kept: what the holder has released in the run; None where nothing is kept by run.
+        sent: of a holder with a ledger for life, label by label, in all its jobs; None without one.
     """
 
     def __init__(
@@ -48,25 +48,25 @@ class LabelPublisher(Publisher):
         self.label_door = self
 
     def perturbed(self) -> Tensor:
-        """The labels under randomised response: Tensor[n] int64, the same for as long as they have not changed.
+        """The labels under randomised response: Tensor[n] int64, the same in every session and job.
 
         Raises:
             BudgetSpent: a budget does not allow them; nothing may be learned from them.
             DataError: a label is none of the classes.
             RunError: they could not be kept or paid for.
         """
-        if self._sent is None:
-            return release_once(self._kept, self._ledger, self._event, LABELS, lambda: self._anew(self._labels))
-        rows = self._sent.release(LABELS, self._rows, self._event, repr(self.response), self._anew_rows, self._pay)
-        return rows.squeeze(1).to(torch.int64)
+        rows = self._labels if self._sent is None else self._labels.to(torch.float64).unsqueeze(1)
+        about = LABELS, rows, self._event, repr(self.response)
+        released = release_rows(self._sent, self._kept, self._ledger, *about, self._anew)
+        return released.reshape(-1).to(torch.int64)
 
     @override
     def refusal(self) -> str:
         if self._ledger is None or not self._lacks_room(self._ledger):
             return ""
         return (
-            f"label_privacy.epsilon={self.response.epsilon:g} of labels that were never perturbed so, or have changed, "
-            "does not fit what limits.max_epsilon leaves; lower it, or raise the limit"
+            f"label_privacy.epsilon={self.response.epsilon:g} of labels that were never perturbed so does not fit what "
+            "limits.max_epsilon leaves; lower it, or raise the limit"
         )
 
     @property
@@ -89,25 +89,13 @@ class LabelPublisher(Publisher):
         event = self._event
         return account_of(self.spent(), self.budget, delta=0.0, unit=event.unit, neighbours=event.neighbours)
 
-    @property
-    def _rows(self) -> Tensor:
-        return self._labels.to(torch.float64).unsqueeze(1)
-
-    def _anew(self, labels: Tensor) -> Tensor:
-        return self.response.release(labels, self._source)
-
-    def _anew_rows(self, rows: Tensor) -> Tensor:
-        return self._anew(rows.squeeze(1).to(torch.int64)).to(rows.dtype).unsqueeze(1)
-
-    def _pay(self, content: str) -> None:
-        """From the ledger of the run, unless it has paid for these very draws."""
-        if self._ledger is not None and not self._ledger.has_paid(LABELS, content):
-            self._ledger.spend(self._event, LABELS, 0, content=content, by_rows=True)
+    def _anew(self, rows: Tensor) -> Tensor:
+        labels = self.response.release(rows.reshape(-1).to(torch.int64), self._source)
+        return labels.to(rows.dtype).reshape(rows.shape)
 
     def _lacks_room(self, ledger: Ledger) -> bool:
-        if self._sent is None:
-            return not is_paid(self._kept, ledger, LABELS) and ledger.room(self._event) == 0
-        return not self._sent.fits(LABELS, self._rows, self._event, repr(self.response))
+        about = LABELS, self._event, repr(self.response)
+        return not is_sent_again(self._sent, self._kept, ledger, *about) and room_for(self._sent, ledger, *about) == 0
 
 
 def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:

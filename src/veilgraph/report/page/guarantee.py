@@ -148,8 +148,7 @@ def _labels(job: JobSettings, private: LabelPrivacySettings) -> Guarantee:
     limits = (
         "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "
         "infinite.",
-        "Which nodes have a label for training, how many classes there are, and that a label has changed since another "
-        "job, is not hidden.",
+        "Which nodes have a label for training, and how many classes there are, is not hidden.",
         f"Not counted: predictions and scores that {listed(job.perturbing)} {handing} on. {compared_with(job)}",
         *several,
     )

@@ -1,0 +1,220 @@
+"""Two jobs of one ledger for life, and a record that changed between them or did not.
+
+The ledger's ε is about *histories*: all that one record ever was, against any others. So an observer of both jobs must
+not tell from them whether a record changed. Releases that follow a change record by record name who changed with
+certainty, at any ε; releases that follow it as a whole tell with certainty that somebody did.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.chance import fixed_chance
+from tests.errors import refused
+from tests.privacy.jobs import make_graphs, private_job
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.secrets import system_secrets
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.aggregation import pair_matrix
+from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
+from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.privacy.lifetime.sent import SentRows
+from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.ledgers import publisher_of
+from veilgraph.run.lifetimes import Lasting
+from veilgraph.run.run_directory import PartyStore
+from veilgraph.samples.shipped import with_overrides
+from veilgraph.testing.lower_bound import epsilon_lower_bound
+
+CUSTOMERS, FRAUDS, EPSILON, TARGET = 1200, 240, 0.05, 7
+
+
+def lifetime_in(folder: Path) -> Lifetime:
+    return Lifetime(folder / "ledger", "B", Budget(1000.0, 1e-5), Marks(folder / "marks"))
+
+
+# Labels that go one way
+
+
+def learned(lifetime: Lifetime, labels: Tensor, snapshot: str = "", epsilon: float = EPSILON) -> Tensor:
+    """What the label holder learns from in the next job."""
+    ids = [f"c{customer}" for customer in range(len(labels))]
+    account = Account(lifetime, lifetime.keys(ids), None, "ab" * 32, "job")
+    sent = SentRows(account, lifetime.each_key(ids), snapshot=snapshot)
+    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, system_secrets, sent=sent).perturbed()
+
+
+@pytest.mark.parametrize("snapshots", [("", ""), ("january", "february")], ids=["one snapshot", "two"])
+def test_new_frauds_are_not_named_by_labels_that_differ_between_two_jobs(
+    tmp_path: Path, snapshots: tuple[str, str]
+) -> None:
+    """Drawn anew label by label, 123 of 240 new frauds and nobody else had another label than before."""
+    lifetime, before = lifetime_in(tmp_path), torch.zeros(CUSTOMERS, dtype=torch.int64)
+    after = before.clone()
+    after[:FRAUDS] = 1
+    with fixed_chance("frauds"):
+        first, second = (learned(lifetime, each, name) for each, name in zip((before, after), snapshots, strict=True))
+    differ = first != second
+    if snapshots[0] == snapshots[1]:
+        assert not differ.any()
+        assert lifetime.total() == pytest.approx(EPSILON)
+    else:
+        named, others = float(differ[:FRAUDS].double().mean()), float(differ[FRAUDS:].double().mean())
+        assert abs(named - others) < 0.1, "at this ε two draws of anybody differ half of the time"
+        assert lifetime.total() == pytest.approx(2 * EPSILON)
+
+
+def outcomes(snapshots: tuple[str, str], history: tuple[int, int], folder: Path) -> Counter[tuple[int, int]]:
+    """How often two jobs give which labels, for a label of that history: customers draw apart, so each is a trial."""
+    lifetime = lifetime_in(folder)
+    first, second = (
+        learned(lifetime, torch.full((20_000,), label), name, 1.0)
+        for label, name in zip(history, snapshots, strict=True)
+    )
+    return Counter(zip(first.tolist(), second.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("snapshots", "paid"), [(("", ""), 1), (("january", "february"), 2)])
+def test_the_game_of_two_label_histories_is_within_what_was_paid(
+    tmp_path: Path, snapshots: tuple[str, str], paid: int
+) -> None:
+    histories = ((0, 0), (0, 1), (1, 1))
+    with fixed_chance("labels", snapshots):
+        worlds = [outcomes(snapshots, each, tmp_path / f"{number}") for number, each in enumerate(histories)]
+    bounds = [
+        epsilon_lower_bound(one[seen], other[seen], 20_000, 1e-9, 1 - 1e-6)
+        for one in worlds
+        for other in worlds
+        for seen in {*one, *other}
+    ]
+    assert 0.8 * paid < max(bounds) <= paid
+
+
+# Rows of every unit
+
+
+UNITS: dict[str, dict[str, Any]] = {
+    "row": {"unit": "row"},
+    "node": {"unit": "node", "degree_bound": 4, "neighbours": "replacement"},
+    "edge": {"unit": "edge", "degree_bound": 4, "neighbours": "replacement"},
+    "edge in hops": {"unit": "edge", "aggregation": {"hops": 1, "dim": 6}},
+    "node in hops": {"unit": "node", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
+    "node-edges": {"unit": "node-edges", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
+}
+
+
+def changed(graph: PartyGraph) -> PartyGraph:
+    """A record has another value, and one of its edges goes elsewhere."""
+    features, edges = graph.features.clone(), graph.edge_index.clone()
+    features[TARGET] += 1
+    edges[:, edges[0] == TARGET] = TARGET
+    return replace(graph, features=features, edge_index=edges)
+
+
+def seen(
+    settings: JobSettings, graph: PartyGraph, folder: Path, job: str, entering: Sequence[int] = ()
+) -> tuple[Tensor, int | None, int]:
+    """What other parties see of a job: the release, whether one more fits, and how long the ledger is."""
+    ids = [f"new{node}" if node in entering else f"c{node}" for node in range(graph.num_nodes)]
+    lasting = Lasting(lifetime_in(folder), ids)
+    store = PartyStore(folder / job)
+    store.path.mkdir(parents=True, exist_ok=True)
+    with publisher_of(store, settings, graph, 1000.0, begun=False, lasting=lasting) as door:
+        room = door.affordable_releases()
+        rows = graph.features.to(torch.float64)[:, :6]
+        pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
+        if settings.privacy is not None and settings.privacy.aggregation is not None:
+            released = door.aggregated(rows, pairs, graph.common)
+        else:
+            mixed = torch.from_numpy(pairs @ rows.numpy()) + rows
+            released = door.embeddings(mixed[: graph.common], 0)
+    return released, room, lasting.ledger.lines.count
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_second_job_is_the_same_to_the_bit_whether_a_record_changed_or_not(
+    tmp_path: Path, unit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the release, nor who pays, nor what a refusal would hang on: so its ε is the first job's."""
+    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
+    graph = make_graphs(settings, 0)["B"]
+    first, *_ = seen(settings, graph, tmp_path, "first")
+    for number, each in enumerate((graph, changed(graph))):
+        caplog.clear()
+        released, room, lines = seen(with_overrides(settings, {"name": "later"}), each, tmp_path, f"later-{number}")
+        assert torch.equal(released, first)
+        assert (room, lines) == (None, 2)
+        told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert len(told) == number, "its owner is told"
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_another_snapshot_is_drawn_anew_for_all_and_paid_by_all_whether_a_record_changed_or_not(
+    tmp_path: Path, unit: str
+) -> None:
+    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
+    graph, released = make_graphs(settings, 0)["B"], list[Tensor]()
+    for number, each in enumerate((graph, changed(graph))):
+        folder = tmp_path / f"{number}"
+        first, *_ = seen(settings, graph, folder, "first")
+        second, room, lines = seen(with_overrides(settings, {"snapshot": "later"}), each, folder, "later")
+        assert (first != second).any(dim=1).all()
+        assert lines == 3
+        assert room is not None
+        ledger = lifetime_in(folder)
+        with ledger.lines.held():
+            assert len({entry.cohort for entry in ledger.lines.entries}) == 1, "the same nodes pay"
+        released.append(second)
+    assert math.isfinite(ledger.total())
+
+
+@pytest.mark.parametrize("change", [{"model.dim": 5}, {"data.feature_scaling": "row"}, {"privacy.clip": 0.5}])
+def test_rows_that_are_made_otherwise_are_another_release(tmp_path: Path, change: dict[str, Any]) -> None:
+    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, "unit": "row"})
+    graph = make_graphs(settings, 0)["B"]
+    first, *_ = seen(settings, graph, tmp_path, "first")
+    second, _, lines = seen(with_overrides(settings, change), graph, tmp_path, "second")
+    assert (first != second).any(dim=1).all()
+    assert lines == 3
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_who_enters_has_rows_drawn_that_tell_of_nobody_else_alone(tmp_path: Path, unit: str) -> None:
+    """Of other units a new row tells of the data of all, as they are now, which they pay for."""
+    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "delta": 1e-5, **UNITS[unit]})
+    graph = make_graphs(settings, 0)["B"]
+    first, *_ = seen(settings, graph, tmp_path, "first")
+    second, *_ = seen(settings, changed(graph), tmp_path, "second", entering=[3])
+    summed = settings.privacy is not None and settings.privacy.aggregation is not None
+    ledger = lifetime_in(tmp_path)
+    with ledger.lines.held():
+        paid = [len(ledger.lines.cohort(entry.cohort)) for entry in ledger.lines.entries]
+    if unit == "row":
+        assert (second != first).any(dim=1).nonzero().flatten().tolist() == [3]
+        assert paid == [graph.common, 1]
+    else:
+        assert summed or (second != first).any(dim=1).all()
+        assert not set(map(tuple, first.tolist())) & set(map(tuple, second.tolist()))
+        assert paid == [graph.num_nodes, graph.num_nodes]
+
+
+def test_all_parties_agree_to_a_snapshot_with_the_job_and_it_is_refused_where_nothing_is_kept() -> None:
+    settings = private_job(2, {"schedule": "once", "epsilon_total": 1.0, "unit": "row"})
+    assert with_overrides(settings, {"snapshot": "february"}).hash() != settings.hash()
+    for privacy in (None, {"noise_multiplier": 1.0, "schedule": "every-step", "unit": "row"}):
+        with refused(ConfigError, code="config", key="snapshot"):
+            parse_job({"snapshot": "february", "privacy": privacy, "train": {"select_by": "last", "patience": None}})
