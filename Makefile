@@ -152,10 +152,10 @@ define make-venv
 	"$$python" -m venv $(1)
 endef
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml packages/embeddings/pyproject.toml constraints.txt
 	$(call make-venv,$(VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
 # Compiled when it is imported first: most of what comes never is, and to compile it all takes two fifths of the time.
-	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' -e packages/embeddings
 	@touch $@
 
 # Flower's own libraries first, then those that veilgraph has.

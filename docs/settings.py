@@ -13,11 +13,11 @@ from typing import Any, Final, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
+from veilgraph_embeddings.method import METHODS, MethodSettings
+from veilgraph_embeddings.settings import EmbedJob
 
 from veilgraph.core.registry import Registry
 from veilgraph.deploy.project import ProjectSettings
-from veilgraph.embedding.method import METHODS, MethodSettings
-from veilgraph.embedding.settings import EmbedJob
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS

@@ -18,20 +18,20 @@ import numpy as np
 import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
+from veilgraph_embeddings.assess import assess, by_families, row_means, standardised
+from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES
+from veilgraph_embeddings.door import Door
+from veilgraph_embeddings.making import given, held_out
+from veilgraph_embeddings.measure import best
+from veilgraph_embeddings.method import Embedded, Tools
+from veilgraph_embeddings.report import figures
+from veilgraph_embeddings.settings import EmbedJob, parse_embed_job
+from veilgraph_embeddings.sources import world_of
+from veilgraph_embeddings.world import World, drawn, to_scipy
 
 from research.apge_table import tables
 from veilgraph import datasets
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.embedding.assess import assess, by_families, row_means, standardised
-from veilgraph.embedding.attackers import FAMILIES, GRAPH_FAMILIES
-from veilgraph.embedding.door import Door
-from veilgraph.embedding.making import given, held_out
-from veilgraph.embedding.measure import best
-from veilgraph.embedding.method import Embedded, Tools
-from veilgraph.embedding.report import figures
-from veilgraph.embedding.settings import EmbedJob, parse_embed_job
-from veilgraph.embedding.sources import world_of
-from veilgraph.embedding.world import World, drawn, to_scipy
 from veilgraph.privacy.ledger import Ledger
 
 STORE: Final = Path("runs") / "apge.jsonl"

@@ -9,7 +9,6 @@ import pytest
 import veilgraph
 
 PUBLIC = [
-    "Embeddings",
     "FederatedNodeClassifier",
     "Job",
     "JobSettings",
@@ -20,7 +19,6 @@ PUBLIC = [
     "VeilgraphError",
     "__version__",
     "datasets",
-    "embed",
     "fit",
     "load_run",
     "nn",

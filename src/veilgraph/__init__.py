@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from veilgraph import nn as nn
     from veilgraph import simulate as simulate
     from veilgraph import tracking as tracking
-    from veilgraph.api.embed import Embeddings, embed
     from veilgraph.api.estimator import FederatedNodeClassifier
     from veilgraph.api.fit import fit
     from veilgraph.api.jobs import read_job
@@ -39,7 +38,6 @@ __version__ = "0.1.0"
 logging.getLogger("veilgraph").addFilter(PrintableRecords())
 
 __all__ = [
-    "Embeddings",
     "FederatedNodeClassifier",
     "Job",
     "JobSettings",
@@ -50,7 +48,6 @@ __all__ = [
     "VeilgraphError",
     "__version__",
     "datasets",
-    "embed",
     "fit",
     "load_run",
     "nn",
@@ -61,7 +58,6 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Embeddings": "veilgraph.api.embed",
     "FederatedNodeClassifier": "veilgraph.api.estimator",
     "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
@@ -70,7 +66,6 @@ _HOMES: Final = {
     "Run": "veilgraph.api.runs",
     "Tables": "veilgraph.tables.frames",
     "VeilgraphError": "veilgraph.core.errors",
-    "embed": "veilgraph.api.embed",
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
     "read_job": "veilgraph.api.jobs",

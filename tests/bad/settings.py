@@ -10,12 +10,12 @@ from typing import Any, Final, get_args
 
 import yaml
 from pydantic import BaseModel
+from veilgraph_embeddings.settings import EmbedJob
 
 from tests.bad.case import Arguments, Case
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml
 from veilgraph.deploy.project import ProjectSettings
-from veilgraph.embedding.settings import EmbedJob
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.party_settings import PartySettings, TextLoader, parse_party_settings
 

@@ -40,7 +40,7 @@ PRELOADED = (
     "veilgraph.deploy.project",
     "veilgraph.report.tables",
     "veilgraph.audit.audit",
-    "veilgraph.embedding.settings",
+    "veilgraph_embeddings.settings",
     "private_set_intersection.python",
     "sklearn.metrics",
 )

@@ -14,7 +14,6 @@ from veilgraph.cli import compare as compare  # isort: skip
 from veilgraph.cli import tune as tune  # isort: skip
 from veilgraph.cli import audit as audit  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
-from veilgraph.cli import embed as embed  # isort: skip
 from veilgraph.cli import data as data  # isort: skip
 from veilgraph.cli import plan as plan  # isort: skip
 from veilgraph.cli import privacy as privacy  # isort: skip
@@ -23,8 +22,10 @@ from veilgraph.cli import network as network  # isort: skip
 from veilgraph.cli import consent as consent  # isort: skip
 from veilgraph.cli import machine as machine  # isort: skip
 from veilgraph.cli import certificates as certificates  # isort: skip
-from veilgraph.cli.app import app
+from veilgraph.cli.app import add_installed, app
 from veilgraph.core.leaving import run_and_leave
+
+add_installed()
 
 __all__ = ["app", "main"]
 

@@ -18,6 +18,7 @@ from veilgraph.cli.output import echo, say
 from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
+from veilgraph.core.registry import installed
 from veilgraph.core.wording import OPTIONS
 from veilgraph.core.yaml_file import parse_yaml
 
@@ -121,6 +122,15 @@ def command(
         return (group or app).command(name, epilog=f"Example: {example}", context_settings=settings)(run)
 
     return register
+
+
+def add_installed() -> None:
+    """Import the modules of installed packages that register commands: entry points ``veilgraph.commands``."""
+    for each in installed("veilgraph.commands"):
+        try:
+            each.load()
+        except Exception as error:  # noqa: BLE001 - another package's fault must not take away every command
+            say(f"the commands of {each.value} cannot be loaded ({error}); mend or remove that package")
 
 
 def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:

@@ -42,13 +42,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         """Whether there is one of that name; nothing is loaded."""
-        return isinstance(name, str) and (
-            name in self._own or any(each.name == name for each in _installed(self.group))
-        )
+        return isinstance(name, str) and (name in self._own or any(each.name == name for each in installed(self.group)))
 
     def __iter__(self) -> Iterator[str]:
         yield from self._own
-        yield from sorted(each.name for each in _installed(self.group) if each.name not in self._own)
+        yield from sorted(each.name for each in installed(self.group) if each.name not in self._own)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -75,7 +73,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if name in self._own:
             part: T = _found_at(self._own[name])
             return part
-        for each in _installed(self.group):
+        for each in installed(self.group):
             if each.name != name:
                 continue
             try:
@@ -95,7 +93,7 @@ class Registry(Mapping[str, T], Generic[T]):
         raise KeyError(name)
 
 
-def _installed(group: str) -> tuple[EntryPoint, ...]:
+def installed(group: str) -> tuple[EntryPoint, ...]:
     """The entry points of a group in the packages that are installed now."""
     return _read(group, tuple((each, _changed_at(Path(each))) for each in sys.path))
 

@@ -44,7 +44,7 @@ class BoundedProtocol(H11Protocol):
     since: float
 
     @override
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if isinstance(self.loop, BoundedLoop):
             self.loop.arriving.pop(self, None)

@@ -1,4 +1,4 @@
-"""``vg.embed`` and ``veilgraph embed``: what is published, what is not, what is refused, what a cut leaves behind."""
+"""Embedding for publication: what is published, what is not, what is refused, what a cut leaves behind."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import veilgraph_embeddings
 import yaml
 from safetensors import safe_open
 from torch_geometric.data import Data
+from veilgraph_embeddings.report import page_of
+from veilgraph_embeddings.settings import parse_embed_job
+from veilgraph_embeddings.sources import world_of
 
-import veilgraph
 from tests.cli.commands import one_error
 from tests.cli.commands import veilgraph as command
-from tests.embedding.worlds import QUICK, crossed, job, rows_by_id
+from tests.embeddings.worlds import QUICK, crossed, job, rows_by_id
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.embedding.report import page_of
-from veilgraph.embedding.settings import parse_embed_job
-from veilgraph.embedding.sources import world_of
 
 NAMES = [f"p{place:03}" for place in np.random.default_rng(0).permutation(80)]
 
@@ -32,7 +32,7 @@ NAMES = [f"p{place:03}" for place in np.random.default_rng(0).permutation(80)]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
     stages = []
     path = tmp_path_factory.mktemp("made") / "run"
-    found = veilgraph.embed(
+    found = veilgraph_embeddings.embed(
         job(name="small", data={"edges_public": True}),
         crossed(80),
         path,
@@ -93,17 +93,17 @@ def test_the_report_has_before_and_after_and_says_that_it_proves_nothing(made: A
 
 
 def test_the_page_escapes_what_comes_from_data(tmp_path: Path) -> None:
-    found = veilgraph.embed(job("noise"), crossed(60), tmp_path / "run").report
+    found = veilgraph_embeddings.embed(job("noise"), crossed(60), tmp_path / "run").report
     found["hide"]["name"] = "<script>"
     assert "<script>" not in page_of(found)
 
 
 def test_a_complete_one_is_opened_again_and_a_changed_or_cut_one_is_not(made: Any, tmp_path: Path) -> None:
-    again = veilgraph.Embeddings(made.path)
+    again = veilgraph_embeddings.Embeddings(made.path)
     assert torch.equal(again.rows, made.rows)
     assert again.job == made.job
     with refused(RunError, key=made.path):
-        veilgraph.embed(job(), crossed(80), made.path)
+        veilgraph_embeddings.embed(job(), crossed(80), made.path)
     copied = tmp_path / "copy"
     for each in sorted(made.path.rglob("*")):
         target = copied / each.relative_to(made.path)
@@ -114,10 +114,10 @@ def test_a_complete_one_is_opened_again_and_a_changed_or_cut_one_is_not(made: An
     copied.chmod(0o700)
     (copied / "publish" / "embeddings.csv").write_text("id\n", encoding="utf-8")
     with refused(RunError, key=Path("publish/embeddings.csv")):
-        veilgraph.Embeddings(copied)
+        veilgraph_embeddings.Embeddings(copied)
     (copied / "private" / "published.json").unlink()
     with refused(RunError, key=copied):
-        veilgraph.Embeddings(copied)
+        veilgraph_embeddings.Embeddings(copied)
 
 
 def test_a_cut_leaves_nothing_to_publish(tmp_path: Path) -> None:
@@ -126,16 +126,16 @@ def test_a_cut_leaves_nothing_to_publish(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        veilgraph.embed(job(), crossed(60), tmp_path / "run", progress=cut)
+        veilgraph_embeddings.embed(job(), crossed(60), tmp_path / "run", progress=cut)
     assert not (tmp_path / "run" / "publish").exists()
     with refused(RunError, key=tmp_path / "run"):
-        veilgraph.Embeddings(tmp_path / "run")
+        veilgraph_embeddings.Embeddings(tmp_path / "run")
 
 
 def test_the_order_of_rows_is_not_published_and_each_stays_with_its_id(tmp_path: Path) -> None:
     asked, data = job(method={"name": "plain", "dim": 2, "epochs": 2}), crossed(60)
     found = [
-        veilgraph.embed(asked, data, tmp_path / str(first), ids=[abs(first - place) for place in range(60)])
+        veilgraph_embeddings.embed(asked, data, tmp_path / str(first), ids=[abs(first - place) for place in range(60)])
         for first in (0, 59)
     ]
     assert found[0].ids == found[1].ids == sorted(map(str, range(60)))
@@ -149,14 +149,14 @@ def test_the_order_of_rows_is_not_published_and_each_stays_with_its_id(tmp_path:
         ({"hidden": "x"}, "hidden", "x"),
         ({"method": {"name": "apge", "epsilon": 1.0}}, "method.epsilon", 1.0),
         ({"method": "none"}, "method.name", "none"),
-        ({"method": "noise"}, "method.epsilon", veilgraph),
-        ({"hide": "label"}, "hide", veilgraph),
+        ({"method": "noise"}, "method.epsilon", veilgraph_embeddings),
+        ({"hide": "label"}, "hide", veilgraph_embeddings),
         ({"hide": {"column": "x", "cut": [2, 1]}}, "hide.cut", [2, 1]),
         ({"evaluation": {"families": ["svm"]}}, "evaluation.families", ["svm"]),
         ({"evaluation": {"known": 1.0}}, "evaluation.known", 1.0),
-        ({"data": {"dataset": "cora", "graph": "g.safetensors"}}, "data", veilgraph),
-        ({"data": {"party": "g.safetensors"}}, "data", veilgraph),
-        ({"data": {"dataset": "cora", "block_model": {}}}, "data", veilgraph),
+        ({"data": {"dataset": "cora", "graph": "g.safetensors"}}, "data", veilgraph_embeddings),
+        ({"data": {"party": "g.safetensors"}}, "data", veilgraph_embeddings),
+        ({"data": {"dataset": "cora", "block_model": {}}}, "data", veilgraph_embeddings),
     ],
 )
 def test_settings_that_break_a_rule_are_refused(changes: dict[str, Any], key: str, value: object) -> None:
@@ -164,13 +164,13 @@ def test_settings_that_break_a_rule_are_refused(changes: dict[str, Any], key: st
         parse_embed_job({"hide": "private", **changes})
     assert caught.value.key is not None
     assert key.split(".", maxsplit=1)[0] in str(caught.value.key) + str(caught.value)
-    if value is not veilgraph:
+    if value is not veilgraph_embeddings:
         assert caught.value.value == value
 
 
 def test_data_that_cannot_be_told_apart_are_refused() -> None:
     def asked(graph: Data, **changes: Any) -> None:
-        veilgraph.embed(job(**changes), graph)
+        veilgraph_embeddings.embed(job(**changes), graph)
 
     data = crossed(60)
     with refused(DataError, key="data", value=10):
@@ -194,17 +194,17 @@ def test_data_that_cannot_be_told_apart_are_refused() -> None:
     with refused(ConfigError, key="data.dataset"):
         asked(data, data={"dataset": "cora"})
     with refused(ConfigError, key="data"):
-        veilgraph.embed(job())
+        veilgraph_embeddings.embed(job())
 
 
 def test_a_copy_of_what_is_hidden_is_refused_with_numbers_and_a_hint_is_told(tmp_path: Path) -> None:
     data = crossed(80)
     x = torch.cat([data.x, 3.0 - 2 * data.private[:, None]], dim=1)
     with refused(DataError, code="copy", key="hide", value="8"):
-        veilgraph.embed(job("noise"), Data(x=x, edge_index=data.edge_index, y=data.y, private=data.private))
+        veilgraph_embeddings.embed(job("noise"), Data(x=x, edge_index=data.edge_index, y=data.y, private=data.private))
     x[:8, 8] = 4 - x[:8, 8]
     data.x = x
-    found = veilgraph.embed(job("noise"), data, tmp_path / "run")
+    found = veilgraph_embeddings.embed(job("noise"), data, tmp_path / "run")
     tells = {each["column"]: each["tells"] for each in found.report["proxies"]}
     assert tells["8"] == pytest.approx(0.8)
     assert sorted(tells.values(), reverse=True) == list(tells.values())
@@ -245,7 +245,7 @@ def test_a_party_files_tables_and_the_command(party: Path) -> None:
     result = command("embed", path, "--out", out, "--set", "method.epochs=3", "--set", "hide.column=sex")
     assert result.exit_code == 0, result.output
     assert "proves nothing" in " ".join(result.output.split())
-    found = veilgraph.Embeddings(out)
+    found = veilgraph_embeddings.Embeddings(out)
     assert found.ids == sorted(f"n{place}" for place in range(60))
     assert found.report["hide"] == {"name": "sex", "classes": ["f", "m"]}
     assert found.job.method.model_dump()["epochs"] == 3
@@ -264,14 +264,14 @@ def test_tables_that_would_give_the_answer_away_are_refused(party: Path) -> None
             changes["nodes"]["features"][1]["categories"] = ["r", "g"]
         party.write_text(yaml.safe_dump({**PARTY, **changes}), encoding="utf-8")
         with refused(DataError, key="hide", value=column):
-            veilgraph.embed(tables(party, hide=column))
+            veilgraph_embeddings.embed(tables(party, hide=column))
 
 
 def test_features_that_all_nodes_are_in_cannot_be_noised(party: Path) -> None:
     nodes = {**PARTY["nodes"], "features": [{"columns": "age", "missing": "mean"}]}
     party.write_text(yaml.safe_dump({**PARTY, "nodes": nodes}), encoding="utf-8")
     with refused(ConfigError, key="nodes.features", value="mean"):
-        veilgraph.embed(tables(party, method={"name": "noise", "epsilon": 4.0}))
+        veilgraph_embeddings.embed(tables(party, method={"name": "noise", "epsilon": 4.0}))
 
 
 def test_a_column_of_numbers_is_cut_into_classes(party: Path) -> None:

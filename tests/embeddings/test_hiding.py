@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from veilgraph_embeddings.assess import assess, row_means, standardised
+from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES, View
+from veilgraph_embeddings.autoencoder import Training, Weights, train
+from veilgraph_embeddings.making import Made, given, held_out, make
+from veilgraph_embeddings.measure import told
+from veilgraph_embeddings.world import World
 
-from tests.embedding.worlds import crossed, job, world
+from tests.embeddings.worlds import crossed, job, world
 from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.embedding.assess import assess, row_means, standardised
-from veilgraph.embedding.attackers import FAMILIES, GRAPH_FAMILIES, View
-from veilgraph.embedding.autoencoder import Training, Weights, train
-from veilgraph.embedding.making import Made, given, held_out, make
-from veilgraph.embedding.measure import told
-from veilgraph.embedding.world import World
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,9 @@ from veilgraph.audit.attacks.links import Knowledge, link_scores
 from veilgraph.audit.attacks.pairs import sample_pairs
 from veilgraph.audit.roc import MIN_TARGETS
 from veilgraph.audit.statistics import Interval, intervals
-from veilgraph.embedding.attackers import FAMILIES, GRAPH_FAMILIES, Attacker, Flags, View
-from veilgraph.embedding.measure import Told, best, told
-from veilgraph.embedding.world import Attribute, World
+from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES, Attacker, Flags, View
+from veilgraph_embeddings.measure import Told, best, told
+from veilgraph_embeddings.world import Attribute, World
 
 _MOST_LINKS: Final = 5000
 """Known edges that link prediction learns from, and held-out ones that it is tested on."""

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.embedding.settings import LABEL, AttributeSettings, EmbedDataSettings, EmbedJob
-from veilgraph.embedding.world import UNKNOWN, Attribute, World, by_id, pairs_of, to_scipy
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids
@@ -26,6 +24,8 @@ from veilgraph.tables.feature_settings import NumericFeatures
 from veilgraph.tables.nodes import read_column
 from veilgraph.tables.settings import TableSettings
 from veilgraph.tables.source import Column
+from veilgraph_embeddings.settings import LABEL, AttributeSettings, EmbedDataSettings, EmbedJob
+from veilgraph_embeddings.world import UNKNOWN, Attribute, World, by_id, pairs_of, to_scipy
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data

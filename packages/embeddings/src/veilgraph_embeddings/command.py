@@ -16,8 +16,8 @@ from veilgraph.cli.telling import tell
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from veilgraph.api.embed import Embeddings
-    from veilgraph.embedding.making import Progress
+    from veilgraph_embeddings import Embeddings
+    from veilgraph_embeddings.making import Progress
 
 
 @command("embed", "veilgraph embed customers.yaml --set method=apge", json=True)
@@ -37,9 +37,9 @@ def embed_command(
     What may be published is in DIR/publish. The report of the attacks, before and after, is in DIR/private: it was
     computed from private values.
     """
-    from veilgraph.api.embed import embed  # noqa: PLC0415
     from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
-    from veilgraph.embedding.settings import parse_embed_job  # noqa: PLC0415
+    from veilgraph_embeddings import embed  # noqa: PLC0415
+    from veilgraph_embeddings.settings import parse_embed_job  # noqa: PLC0415
 
     said = read_yaml(job, "job file")
     if isinstance(said, Mapping):

@@ -11,8 +11,8 @@ import torch
 
 from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.core.errors import DataError
-from veilgraph.embedding.attackers import Codes
-from veilgraph.embedding.world import World, to_scipy
+from veilgraph_embeddings.attackers import Codes
+from veilgraph_embeddings.world import World, to_scipy
 
 _COPY: Final = 0.99
 """Of what a guess leaves open; a column that closes so much is the attribute under another name."""

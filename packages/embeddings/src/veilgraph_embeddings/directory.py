@@ -33,8 +33,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.wording import argument
-from veilgraph.embedding.settings import EmbedJob, read_embed_job, write_embed_job
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph_embeddings.settings import EmbedJob, read_embed_job, write_embed_job
 
 PUBLISHED: Final = ("embeddings.csv", "embeddings.safetensors", "card.json")
 _DONE: Final = "published.json"

@@ -17,18 +17,18 @@ from torch import Tensor
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
-from veilgraph.embedding.door import Door
-from veilgraph.embedding.world import World
 from veilgraph.privacy.ledger import LedgerSummary
+from veilgraph_embeddings.door import Door
+from veilgraph_embeddings.world import World
 
 METHODS: Final[Registry[type[Method[Any]]]] = Registry(
     "veilgraph.embeddings",
     {
-        "plain": "veilgraph.embedding.methods.plain:Plain",
-        "apge": "veilgraph.embedding.methods.apge:Apge",
-        "noise": "veilgraph.embedding.methods.noise:Noise",
+        "plain": "veilgraph_embeddings.methods.plain:Plain",
+        "apge": "veilgraph_embeddings.methods.apge:Apge",
+        "noise": "veilgraph_embeddings.methods.noise:Noise",
     },
-    "veilgraph.embedding.method:Method",
+    "veilgraph_embeddings.method:Method",
 )
 """The methods by the name that a job uses."""
 

@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Any
 
 from veilgraph import __version__
-from veilgraph.embedding.assess import Assessment
-from veilgraph.embedding.making import Made
-from veilgraph.embedding.settings import EmbedJob
-from veilgraph.embedding.world import World
 from veilgraph.report.page.assemble import environment
+from veilgraph_embeddings.assess import Assessment
+from veilgraph_embeddings.making import Made
+from veilgraph_embeddings.settings import EmbedJob
+from veilgraph_embeddings.world import World
 
 _VERSION = 1
 _TEMPLATE = "embedding.html.j2"

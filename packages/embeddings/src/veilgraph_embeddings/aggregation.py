@@ -36,9 +36,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.embedding.world import both_ways, to_scipy
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.degree import bound_degrees
+from veilgraph_embeddings.world import both_ways, to_scipy
 
 _UNIT: Final = 2.0**-52
 _SHORTEST: Final = 1e-12

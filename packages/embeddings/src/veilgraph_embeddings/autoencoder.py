@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.embedding.world import World, both_ways, to_scipy
 from veilgraph.nn.propagate import Adjacency, SparseMatrix
+from veilgraph_embeddings.world import World, both_ways, to_scipy
 
 _SKETCH: Final = 64
 """Numbers to which a row of features is projected for its reconstruction."""

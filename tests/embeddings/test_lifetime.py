@@ -14,27 +14,27 @@ from typing import Any, get_args
 
 import pytest
 import torch
+import veilgraph_embeddings
 import yaml
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
+from veilgraph_embeddings import making
+from veilgraph_embeddings.aggregation import Sensitivity, aggregated
+from veilgraph_embeddings.limits import lifetime_of_job
+from veilgraph_embeddings.method import Tools
+from veilgraph_embeddings.methods.plain import AutoencoderSettings
+from veilgraph_embeddings.settings import EmbedJob, parse_embed_job
+from veilgraph_embeddings.sources import world_of
 
-import veilgraph
 from tests import about
 from tests.cli.commands import veilgraph as command
-from tests.embedding.worlds import QUICK
+from tests.embeddings.worlds import QUICK
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
-from veilgraph.embedding import making
-from veilgraph.embedding.aggregation import Sensitivity, aggregated
-from veilgraph.embedding.limits import lifetime_of_job
-from veilgraph.embedding.method import Tools
-from veilgraph.embedding.methods.plain import AutoencoderSettings
-from veilgraph.embedding.settings import EmbedJob, parse_embed_job
-from veilgraph.embedding.sources import world_of
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.lifetime.ledger import About, Lifetime
@@ -181,14 +181,14 @@ def test_two_runs_at_one_moment_publish_the_same_bytes_and_pay_once(party: Path,
 
 
 def test_two_whole_runs_publish_the_same_bytes_and_pay_once(party: Path, tmp_path: Path) -> None:
-    first, second = (veilgraph.embed(job(party), out=tmp_path / name) for name in ("first", "second"))
+    first, second = (veilgraph_embeddings.embed(job(party), out=tmp_path / name) for name in ("first", "second"))
     for name in ("embeddings.csv", "embeddings.safetensors", "card.json"):
         assert (first.path / "publish" / name).read_bytes() == (second.path / "publish" / name).read_bytes()
     assert [each.report["facts"]["released_before"] for each in (first, second)] == [False, True]
     assert first.report["ledger"] == second.report["ledger"]
     assert len(events(party)) == 1
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
-        veilgraph.embed(job(party, seed=1), out=tmp_path / "third")
+        veilgraph_embeddings.embed(job(party, seed=1), out=tmp_path / "third")
     assert not (tmp_path / "third" / "publish").exists()
     shown = command("budget", "--party", party)
     assert shown.exit_code == 0
@@ -285,7 +285,7 @@ def test_it_is_booked_as_the_cost_about_the_unit_of_the_ledger(
     party: Path, tmp_path: Path, limits: Changes, unit: str
 ) -> None:
     limited(party, max_epsilon=4.0, **limits)
-    found = veilgraph.embed(job(party), out=tmp_path / "run")
+    found = veilgraph_embeddings.embed(job(party), out=tmp_path / "run")
     (event,) = events(party)
     assert (event.kind, event.unit, event.neighbours) == ("aggregation", unit, "replacement")
     facts = found.report["facts"]
@@ -345,7 +345,7 @@ def test_embeddings_about_another_unit_than_earlier_jobs_are_refused(party: Path
 @pytest.mark.parametrize("method", ["plain", "apge"])
 def test_without_noise_a_limit_on_epsilon_refuses_them(party: Path, tmp_path: Path, method: str) -> None:
     with refused(ConfigError, key="limits.max_epsilon", value=4.0):
-        veilgraph.embed(job(party, method), out=tmp_path / "run")
+        veilgraph_embeddings.embed(job(party, method), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -353,7 +353,7 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
     limited(party, leakage=[])
     for method in ("plain", None):
         with refused(ConfigError, key="limits.leakage", value=()):
-            veilgraph.embed(job(party, method), out=tmp_path / "run")
+            veilgraph_embeddings.embed(job(party, method), out=tmp_path / "run")
     limited(party, leakage=[], max_epsilon=4.0, max_delta=1e-6)
     with refused(ConfigError, key="limits.max_delta", value=1e-6):
         released(job(party), tmp_path / "run", source=never)
@@ -364,14 +364,14 @@ def test_limits_on_what_is_revealed_and_on_delta_hold(party: Path, tmp_path: Pat
         released(job(party), tmp_path / "many", source=never)
     limited(party, leakage=["output-embeddings"])
     quick = parse_embed_job({**job(party, "plain").model_dump(), "method": {"name": "plain", **QUICK, "epochs": 1}})
-    veilgraph.embed(quick, out=tmp_path / "plain")
+    veilgraph_embeddings.embed(quick, out=tmp_path / "plain")
     with refused(ConfigError, key="method.delta", value=0.02):
         released(job(party, {"delta": 0.02}), tmp_path / "wide", source=never)
 
 
 def test_ids_beside_a_party_file_are_refused(party: Path) -> None:
     with refused(ConfigError, key="ids"):
-        veilgraph.embed(job(party), ids=range(NODES))
+        veilgraph_embeddings.embed(job(party), ids=range(NODES))
 
 
 # Of graphs
@@ -405,46 +405,46 @@ def test_a_saved_graph_pays_for_life(party: Path, tmp_path: Path, ids: bool) -> 
         "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
     )
     of = graph_job({"graph": str(path)})
-    first, second = (veilgraph.embed(of, out=tmp_path / name) for name in ("first", "second"))
+    first, second = (veilgraph_embeddings.embed(of, out=tmp_path / name) for name in ("first", "second"))
     assert torch.equal(first.rows, second.rows)
     assert first.report["ledger_note"] == ""
     ledger = lifetime_at(LedgerPlace(folder, "shop"))
     assert ledger.nodes == (NODES if ids else 0)
     assert ledger.total() == pytest.approx(4.0, rel=1e-6)
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
-        veilgraph.embed(graph_job({"graph": str(path)}, dim=5), out=tmp_path / "third")
+        veilgraph_embeddings.embed(graph_job({"graph": str(path)}, dim=5), out=tmp_path / "third")
     with refused(ConfigError, key="limits.max_epsilon"):
         quick = parse_embed_job({**of.model_dump(), "method": {"name": "plain", **QUICK, "epochs": 1}})
-        veilgraph.embed(quick, out=tmp_path / "plain")
+        veilgraph_embeddings.embed(quick, out=tmp_path / "plain")
     assert ledger.total() == pytest.approx(4.0, rel=1e-6)
 
 
 def test_a_graph_from_memory_pays_for_life_where_a_ledger_is_named(party: Path, tmp_path: Path) -> None:
     graph = load_party(graph_of(party, tmp_path / "graphs"))
-    alone = veilgraph.embed(graph_job({}), graph, tmp_path / "alone")
+    alone = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "alone")
     assert "run alone" in alone.report["ledger_note"]
     assert "run alone" in alone.page.read_text(encoding="utf-8")
     folder = tmp_path / "ledger of the shop"
     told = {"folder": folder, **about.NODES, "max_epsilon": 4.0}
-    first = veilgraph.embed(graph_job({}), graph, tmp_path / "first", ledger=told)
-    again = veilgraph.embed(graph_job({}), graph, tmp_path / "again", ledger=str(folder))
+    first = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "first", ledger=told)
+    again = veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "again", ledger=str(folder))
     assert torch.equal(first.rows, again.rows)
     assert not torch.equal(first.rows, alone.rows)
     assert "run alone" not in first.page.read_text(encoding="utf-8")
     with refused(BudgetSpent, code="lifetime", key="limits.max_epsilon"):
-        veilgraph.embed(graph_job({}, dim=5), graph, tmp_path / "third", ids=range(NODES), ledger=folder)
+        veilgraph_embeddings.embed(graph_job({}, dim=5), graph, tmp_path / "third", ids=range(NODES), ledger=folder)
     said: Any
     for said in (3, {}, {"folder": folder, **about.NODES, "max_epsilon": 9.0}):
         with refused(ConfigError, key="ledger"):
-            veilgraph.embed(graph_job({}), graph, tmp_path / "x", ledger=said)
+            veilgraph_embeddings.embed(graph_job({}), graph, tmp_path / "x", ledger=said)
 
 
 def test_a_ledger_is_not_named_beside_a_party_file_or_a_data_set(party: Path, tmp_path: Path) -> None:
     with refused(ConfigError, key="ledger"):
-        veilgraph.embed(job(party), out=tmp_path / "x", ledger=tmp_path / "ledger")
+        veilgraph_embeddings.embed(job(party), out=tmp_path / "x", ledger=tmp_path / "ledger")
     with refused(ConfigError, key="ledger"):
         data = {"data": {"dataset": "synthetic"}, "hide": 3, "method": {"name": "noise", "epsilon": 4.0}}
-        veilgraph.embed(data, out=tmp_path / "x", ledger=tmp_path / "ledger")
+        veilgraph_embeddings.embed(data, out=tmp_path / "x", ledger=tmp_path / "ledger")
     assert not (tmp_path / "x").exists()
 
 
@@ -458,10 +458,10 @@ def test_another_ledger_than_a_saved_graph_s_own_is_refused(party: Path, tmp_pat
             "{max_epsilon: 4.0, epsilon_unit: node, epsilon_neighbours: replacement}\n", encoding="utf-8"
         )
     else:
-        veilgraph.embed(of, out=tmp_path / "first")
+        veilgraph_embeddings.embed(of, out=tmp_path / "first")
     with refused(ConfigError, code="another-ledger", key="ledger"):
-        veilgraph.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
-    assert veilgraph.embed(of, out=tmp_path / "its own", ledger=own).path.is_dir()
+        veilgraph_embeddings.embed(of, out=tmp_path / "x", ledger=tmp_path / "other")
+    assert veilgraph_embeddings.embed(of, out=tmp_path / "its own", ledger=own).path.is_dir()
 
 
 def test_ten_embeddings_from_the_command_line_pay_from_the_ledger_that_is_named(party: Path, tmp_path: Path) -> None:

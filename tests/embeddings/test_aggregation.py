@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
+from veilgraph_embeddings.methods.noise import calibrated, epsilon_of_node
+from veilgraph_embeddings.world import drawn_pairs
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.embedding.aggregation import Sensitivity, aggregated, first_rows_of
-from veilgraph.embedding.methods.noise import calibrated, epsilon_of_node
-from veilgraph.embedding.world import drawn_pairs
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.gaussian import Gaussian
 

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from veilgraph.embedding.autoencoder import Training, Weights, train
-from veilgraph.embedding.method import Embedded, Method, MethodSettings, Tools
-from veilgraph.embedding.world import World
+from veilgraph_embeddings.autoencoder import Training, Weights, train
+from veilgraph_embeddings.method import Embedded, Method, MethodSettings, Tools
+from veilgraph_embeddings.world import World
 
 
 class AutoencoderSettings(MethodSettings):

@@ -6,10 +6,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from veilgraph.embedding.autoencoder import Training, Weights, train
-from veilgraph.embedding.method import Embedded, Method, MethodSettings, Tools
-from veilgraph.embedding.methods.plain import AutoencoderSettings
-from veilgraph.embedding.world import World
+from veilgraph_embeddings.autoencoder import Training, Weights, train
+from veilgraph_embeddings.method import Embedded, Method, MethodSettings, Tools
+from veilgraph_embeddings.methods.plain import AutoencoderSettings
+from veilgraph_embeddings.world import World
 
 
 class ApgeSettings(AutoencoderSettings):

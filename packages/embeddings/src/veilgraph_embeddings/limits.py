@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.embedding.settings import EmbedJob
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import party_folder, read_party_settings
 from veilgraph.run import ledger_places
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph_embeddings.settings import EmbedJob
 
 GivenLedger: TypeAlias = "str | os.PathLike[str] | Mapping[str, object]"
 """Folder of a ledger for life; or ``{"folder": ..., "max_epsilon": ...}``."""

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
-
-from veilgraph.embedding.settings import EmbedJob, parse_embed_job
-from veilgraph.embedding.sources import world_of
-from veilgraph.embedding.world import World
+from veilgraph_embeddings.settings import EmbedJob, parse_embed_job
+from veilgraph_embeddings.sources import world_of
+from veilgraph_embeddings.world import World
 
 
 def crossed(nodes: int = 160, *, seed: int = 0, degree: int = 8) -> Data:

@@ -13,15 +13,15 @@ import torch
 from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.embedding.aggregation import Sensitivity, aggregated, first_rows_of
-from veilgraph.embedding.method import Embedded, Method, MethodSettings, Tools
-from veilgraph.embedding.world import World
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.event import AggregationEvent
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.noise import granularity
 from veilgraph.privacy.settings import Unit, fitting_delta
+from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
+from veilgraph_embeddings.method import Embedded, Method, MethodSettings, Tools
+from veilgraph_embeddings.world import World
 
 _TOLD: Final = (1, 5, 20)
 """Numbers of edges of a node of which a report says what it and they cost together."""

@@ -15,11 +15,11 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
-from veilgraph.embedding.attackers import FAMILIES
-from veilgraph.embedding.method import AnyMethodSettings, MethodSettings
-from veilgraph.embedding.methods.apge import ApgeSettings
 from veilgraph.graph.payments_settings import PaymentsSettings
 from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, BlockModelSettings
+from veilgraph_embeddings.attackers import FAMILIES
+from veilgraph_embeddings.method import AnyMethodSettings, MethodSettings
+from veilgraph_embeddings.methods.apge import ApgeSettings
 
 LABEL: Final = "label"
 """What a job calls the labels that come with a graph."""

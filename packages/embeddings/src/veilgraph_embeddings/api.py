@@ -11,14 +11,14 @@ from torch import Tensor
 
 from veilgraph.core.files import fresh_path, locked
 from veilgraph.core.given import check_functions, path_of, wrong_type
-from veilgraph.embedding.directory import EmbeddingDirectory
-from veilgraph.embedding.limits import GivenLedger, lifetime_of_job
-from veilgraph.embedding.making import Progress, make
-from veilgraph.embedding.report import card_of, page_of, report_of
-from veilgraph.embedding.settings import EmbedJob, parse_embed_job, read_embed_job
-from veilgraph.embedding.sources import Ids, world_of
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pyg import check_one_graph
+from veilgraph_embeddings.directory import EmbeddingDirectory
+from veilgraph_embeddings.limits import GivenLedger, lifetime_of_job
+from veilgraph_embeddings.making import Progress, make
+from veilgraph_embeddings.report import card_of, page_of, report_of
+from veilgraph_embeddings.settings import EmbedJob, parse_embed_job, read_embed_job
+from veilgraph_embeddings.sources import Ids, world_of
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -122,6 +122,6 @@ def _read(job: Mapping[str, object] | str | Path) -> EmbedJob:
     if isinstance(job, Mapping):
         return parse_embed_job(job)
     if not isinstance(job, str | os.PathLike):
-        way_out = "give vg.embed a dict of settings, or the path of a YAML file (docs/embeddings.md)"
+        way_out = "give embed a dict of settings, or the path of a YAML file (docs/embeddings.md)"
         raise wrong_type("job", job, "a job of embeddings", way_out)
     return read_embed_job(path_of("job", job, "a job file"))

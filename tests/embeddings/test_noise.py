@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from veilgraph_embeddings import Embeddings, embed
+from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
+from veilgraph_embeddings.door import CHANNEL, Door
+from veilgraph_embeddings.method import Embedded, Tools
+from veilgraph_embeddings.methods.noise import Noise, NoiseSettings
+from veilgraph_embeddings.world import World
 
-from tests.embedding.worlds import crossed, job, world
+from tests.embeddings.worlds import crossed, job, world
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
-from veilgraph.api.embed import Embeddings, embed
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.embedding.aggregation import Sensitivity, aggregated, first_rows_of
-from veilgraph.embedding.door import CHANNEL, Door
-from veilgraph.embedding.method import Embedded, Tools
-from veilgraph.embedding.methods.noise import Noise, NoiseSettings
-from veilgraph.embedding.world import World
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.audit.statistics import Interval
-from veilgraph.embedding.attackers import Codes
+from veilgraph_embeddings.attackers import Codes
 
 _SAMPLES: Final = 2000
 _CONFIDENCE: Final = 0.95

@@ -12,17 +12,17 @@ import torch
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.embedding.assess import Assessment, HeldOut, assess
-from veilgraph.embedding.door import Door
-from veilgraph.embedding.method import Embedded, MethodSettings, Tools
-from veilgraph.embedding.methods.plain import AutoencoderSettings, Plain
-from veilgraph.embedding.proxies import Proxy, check_enough, proxies
-from veilgraph.embedding.settings import EmbedJob
-from veilgraph.embedding.world import World, drawn, drawn_pairs
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
 from veilgraph.privacy.lifetime.costs import EVERYBODY
 from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph_embeddings.assess import Assessment, HeldOut, assess
+from veilgraph_embeddings.door import Door
+from veilgraph_embeddings.method import Embedded, MethodSettings, Tools
+from veilgraph_embeddings.methods.plain import AutoencoderSettings, Plain
+from veilgraph_embeddings.proxies import Proxy, check_enough, proxies
+from veilgraph_embeddings.settings import EmbedJob
+from veilgraph_embeddings.world import World, drawn, drawn_pairs
 
 LEDGER: Final = "ledger.jsonl"
 
