@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,8 @@ class Order:
     folder: str
     grace_s: float
     limit_s: float
+    state: str = field(default_factory=lambda: os.environ["XDG_STATE_HOME"])
+    """Where the test's account keeps what it has seen."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ if __name__ == "__main__":
         from veilgraph.run import launch
 
         launch.GRACE_S = given["grace_s"]  # type: ignore[misc, assignment]
+        os.environ["XDG_STATE_HOME"] = str(given["state"])
         os.chdir(str(given["folder"]))
         sys.argv = ["veilgraph", *given["arguments"]]  # type: ignore[misc]
         module_name, _, function = str(given["target"]).partition(":")

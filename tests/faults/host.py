@@ -54,6 +54,8 @@ class Order:
     grace_s: float | None = None
     dies: tuple[PartyId, int | str] | None = None
     predicts: bool = False
+    state: str = field(default_factory=lambda: os.environ["XDG_STATE_HOME"])
+    """Where the test's account keeps what it has seen."""
 
 
 @dataclass
@@ -243,6 +245,7 @@ def serve(channel: Connection) -> None:
     while True:
         try:
             order: Order = channel.recv()
+            os.environ["XDG_STATE_HOME"] = order.state
         except EOFError:
             return
         launch.GRACE_S = usual_grace_s if order.grace_s is None else order.grace_s  # type: ignore[misc]
