@@ -13,7 +13,7 @@ MAX_SOURCES: Final = 1024
 """Sources that are counted apart; further ones share one entry."""
 MAX_KINDS: Final = 64
 """Kinds of refusals of one source that get a line of their own."""
-EVERY_S: Final = 60.0
+EVERY_S: Final = 10.0
 """Longest time until a refusal without a line of its own is counted in one."""
 _LONGEST_LINE: Final = 1000
 _FURTHER: Final = ("further sources",)
@@ -30,7 +30,7 @@ class _Source:
 
 
 class RefusalLog:
-    """Logs the first refusal of each kind at once, and a minute later how many more there were.
+    """Logs the first refusal of each kind at once, and seconds later how many more there were.
 
     Memory and lines are bounded. No number of refusals silences a later one: a source can use up its own kinds and not
     another's, and whatever has no line of its own is counted within ``EVERY_S``.
