@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import veilgraph_embeddings
 from torch_geometric.data import Data, HeteroData
 
 import veilgraph as vg
@@ -25,6 +26,7 @@ HORIZONTAL: Any = {"paradigm": "horizontal", "train": {"epochs": 1}}
 TABLE = pd.DataFrame({"id": ["a", "b", "c"], "x": [1.0, 2.0, 3.0], "y": [0, 1, None], "t": ["u", "v", "w"]})
 LINKS = pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"]})
 any_: Any = vg
+apart: Any = veilgraph_embeddings
 jobs: Any = typed_jobs
 """The interface, and what is below it, of which no types are asked."""
 
@@ -73,8 +75,14 @@ TYPES: list[Case] = [
     ("job is the class", fit(job=JobSettings), ConfigError, "job", "the class veilgraph.JobSettings"),
     ("job is a DataFrame", fit(job=TABLE), ConfigError, "job", "pandas.DataFrame"),
     ("job is bytes", fit(job=b"job.yaml"), ConfigError, "job", "bytes"),
-    ("job of embeddings is an int", lambda folder: any_.embed(5), ConfigError, "job", "int"),
-    ("job of embeddings is a job", lambda folder: any_.embed(vg.Job()), ConfigError, "job", "veilgraph.VerticalJob"),
+    ("job of embeddings is an int", lambda folder: apart.embed(5), ConfigError, "job", "int"),
+    (
+        "job of embeddings is a job",
+        lambda folder: apart.embed(vg.Job()),
+        ConfigError,
+        "job",
+        "veilgraph.VerticalJob",
+    ),
     ("job to tune is an int", lambda folder: any_.tune(5, folder / "run"), ConfigError, "job", "int"),
     ("lower: a dict", lambda folder: jobs.train(JOB, folder / "run"), ConfigError, "settings", "dict"),
     ("lower: aligns a str", lambda folder: jobs.align("job.yaml", folder / "run"), ConfigError, "settings", "str"),
@@ -83,7 +91,7 @@ TYPES: list[Case] = [
     ("out is an array", fit(out=np.array("run")), ConfigError, "out", "numpy.ndarray"),
     ("out is bytes", fit(out=b"run"), ConfigError, "out", "bytes"),
     ("out is a list", fit(out=["run"]), ConfigError, "out", "list"),
-    ("out of embeddings is an int", lambda folder: any_.embed({}, out=5), ConfigError, "out", "int"),
+    ("out of embeddings is an int", lambda folder: apart.embed({}, out=5), ConfigError, "out", "int"),
     ("out to tune is an int", lambda folder: any_.tune(JOB, 5), ConfigError, "out", "int"),
     ("lower: out is an int", lambda folder: jobs.train(vg.Job(), 5), ConfigError, "out", "int"),
     ("lower: path is an int", lambda folder: jobs.resume(5), ConfigError, "path", "int"),
@@ -209,7 +217,13 @@ VALUES: list[Case] = [
     ("a column of two types", lambda f: any_.Tables(TABLE.assign(x=["1", 2, 3])), DataError, "nodes", ANY),
     ("a column without a name", lambda f: any_.Tables(TABLE.rename(columns={"x": 0})), DataError, "nodes", ANY),
     ("two columns of a name", lambda f: any_.Tables(TABLE.rename(columns={"x": "t"})), DataError, "nodes", ANY),
-    ("graph to embed is a table", lambda f: any_.embed({"hide": "z"}, TABLE), ConfigError, "graph", "pandas.DataFrame"),
+    (
+        "graph to embed is a table",
+        lambda f: apart.embed({"hide": "z"}, TABLE),
+        ConfigError,
+        "graph",
+        "pandas.DataFrame",
+    ),
     ("graph to divide is a table", lambda f: any_.simulate.vertically(TABLE), DataError, "data", ANY),
 ]
 

@@ -29,7 +29,8 @@ log = logging.getLogger("veilgraph")
 def installed_software() -> dict[str, str]:
     """Return this process's veilgraph and torch, and the packages that add parts by entry points."""
     own = {"veilgraph": veilgraph.__version__, "torch": str(torch.__version__)}
-    groups = [group for group in entry_points().groups if group.startswith("veilgraph.")]
+    # A command of another package takes no part in a session.
+    groups = [each for each in entry_points().groups if each.startswith("veilgraph.") and each != "veilgraph.commands"]
     dists = [each.dist for group in groups for each in entry_points(group=group)]
     added = {dist.name: dist.version for dist in dists if dist is not None and dist.name not in own}
     return dict(list({**own, **dict(sorted(added.items()))}.items())[:MOST_PACKAGES])

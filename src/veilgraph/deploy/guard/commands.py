@@ -27,6 +27,7 @@ from nvflare.private.defs import RequestHeader, TrainingTopic, new_cell_message
 from nvflare.private.fed.client.admin import FedAdminAgent, RequestProcessor
 from nvflare.private.scheduler_constants import ShareableHeader
 
+from veilgraph.core.files import write_whole
 from veilgraph.deploy.guard.archive import MAX_ARCHIVE_BYTES, Refused, hold_app, hold_job
 from veilgraph.deploy.guard.policy import COMMANDS, SITE_TOPICS, CellName, is_job_id
 from veilgraph.deploy.guard.refusals import shown
@@ -157,7 +158,7 @@ def _submit(handler: _Handler, kit: Path, conn: Connection, args: list[str]) -> 
         if args[1:] != [FOLDER]:
             raise Refused("submit with the same release")
         uploaded = Path(conn.get_prop(ConnProps.FILE_LOCATION) or "")
-        uploaded.write_bytes(hold_job(uploaded.read_bytes(), kit))
+        write_whole(uploaded, hold_job(uploaded.read_bytes(), kit))
     except (Refused, OSError) as error:
         why = f"refused: {error if isinstance(error, Refused) else 'no job was uploaded'}"
         log.warning("%s", why)
