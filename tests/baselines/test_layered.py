@@ -144,13 +144,14 @@ def test_a_full_message_is_equation_4_edge_by_edge(aggregate) -> None:
         torch.testing.assert_close(found[node], torch.cat(parts))
 
 
-def test_copies_of_an_edge_with_other_weights_or_features_all_count_in_a_maximum() -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_copies_of_an_edge_with_other_weights_or_features_all_count_in_a_maximum(times) -> None:
     """A holder's copy is not the other's: the combined graph has both."""
     data = small_data(5, 30, weighted=True, edge_columns=1)
     one, two = split_horizontally(data, names=NAMES[:2], seed=1, overlap=1.0, num_classes=3)
     assert two.graph.edge_weight is not None
     assert two.graph.edge_features is not None
-    other = replace(two.graph, edge_weight=3 * two.graph.edge_weight, edge_features=-two.graph.edge_features)
+    other = replace(two.graph, edge_weight=times * two.graph.edge_weight, edge_features=-two.graph.edge_features)
     parts = [one, replace(two, graph=other)]
     chosen = HorizontalSettings(dim=4, message="full")
     assert_equal_training(network(chosen, parts), network(chosen, [pool_parts(parts)]))
