@@ -86,11 +86,13 @@ def test_every_holders_edges_count() -> None:
 
 
 def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embeddings(monkeypatch) -> None:
-    settings, made = job(train={"epochs": 8}), []
+    settings, made, outputs = job(train={"epochs": 8}), [], []
 
     def catch(network, progress):
         made.append(network)
-        return fit(network, progress)
+        result = fit(network, progress)
+        outputs.append(result.output + 1)  # of the chosen epoch, and not what the network has afterwards
+        return replace(result, output=outputs[-1])
 
     monkeypatch.setattr("research.ppgnn.fit", catch)
     parts = load_parts(settings.data, 0)
@@ -101,6 +103,8 @@ def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embedding
         assert network.score(network.infer()).val_accuracy == expected.metrics[-1]["val_accuracy"]
     widths = [network.infer().shape[1] for network in alone]
     assert joint.infer().shape == (len(parts[0].ids), 3)
+    with torch.no_grad():
+        assert torch.equal(joint.infer(), joint._predict(torch.cat(outputs[:-1], dim=1)))
     assert [weight.shape for weight in joint._predict.parameters()] == [(3, sum(widths)), (3,)]
     assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
     assert result.summary["test_f1"] is not None
