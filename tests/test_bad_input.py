@@ -224,7 +224,7 @@ BAD_DATA: list[tuple[Data, tuple[str, ...]]] = [
     (Data(x=torch.ones(4, 2)), ("data.edge_index",)),
     (Data(x=torch.ones(4, 2), edge_index=torch.tensor([[0], [4]])), ("edge_index", "0..3")),
     (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 0).long(), y=torch.rand(4, 2, 2)), ("data.y", "shape")),
-    (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 1).long(), edge_attr=torch.ones(1, 3)), ("data.edge_attr",)),
+    (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 1).long(), edge_attr=torch.ones(2, 3)), ("edge_features",)),
     (Data(x=torch.ones(4, 2), edge_index=torch.zeros(2, 1).long(), edge_weight=-torch.ones(1)), ("edge_weight", "-1")),
 ]
 

@@ -41,7 +41,7 @@ def job_of(
             "data": {"dataset": "synthetic", "holders": holders},
             "model": {"dim": 1, "initial": {"method": initial}, "local": local, "combine": {"bits": BITS}},
             "train": {"epochs": epochs, **train},
-            "privacy": privacy,
+            "privacy": {"unit": "row", **privacy},
         }
     )
 

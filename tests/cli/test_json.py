@@ -219,9 +219,9 @@ TABLES_ARE_PRINTED_BY = {"print", "show_result", "show_comparison"}
 @cache
 def registered() -> dict[str, bool]:
     """Function of each command that prints a table, itself or by one that it calls in its file → whether it tells."""
-    folder = Path(__file__).parents[2] / "src" / "veilgraph" / "cli"
+    root = Path(__file__).parents[2]
     found = {}
-    for path in folder.glob("*.py"):
+    for path in (*(root / "src/veilgraph/cli").glob("*.py"), *(root / "packages").rglob("command.py")):
         functions = {node.name: node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)}
 
         def calls(name: str, seen: frozenset[str], functions: dict[str, ast.FunctionDef] = functions) -> set[str]:

@@ -102,7 +102,7 @@ def test_a_message_before_the_confirmation_is_refused() -> None:
     [
         (b"", "shop closed its link"),
         (b"DataError", r"shop stopped (DataError); its own log says why"),
-        (b"a\x1b[2Jb\xff" + b"x" * 1000, "shop stopped (a\\x1b[2Jb\ufffd" + "x" * (LONGEST_REASON - 7)),
+        (b"a\x1b[2Jb\xff" + b"x" * 1000, "shop stopped (a\\u001b[2Jb\ufffd" + "x" * (LONGEST_REASON - 8)),
     ],
 )
 def test_a_stop_notice_is_the_peers(content: bytes, said: str) -> None:

@@ -99,7 +99,7 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
         if "│" in line
     }
     assert [cell.strip() for cell in rows["degrees"]] == ["0 to 2", "0 to 0"]
-    assert [cell.strip() for cell in rows["isolated nodes"]] == ["2", "4"]
+    assert [cell.strip() for cell in rows["isolated nodes"]] == ["3", "4"], "an edge of weight 0 is none"
     assert [cell.strip() for cell in rows["nodes"]] == ["4", "4"]
     assert [cell.strip() for cell in rows["of them common"]] == ["4", "3"]
     assert [cell.strip() for cell in rows["train labels"]] == ["1", "–"]

@@ -239,8 +239,11 @@ class OwnModel(nn.Module):
         self.norm = nn.BatchNorm1d(dim)
         self.unused = nn.Linear(3, 3)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         source, target = edge_index
         h = self.norm(self.before(x))
         h = nn.functional.dropout(h, 0.3, training=self.training)
-        return h + torch.zeros_like(h).index_add(0, target, h.index_select(0, source))
+        messages = h.index_select(0, source)
+        if edge_weight is not None:
+            messages = messages * edge_weight[:, None]
+        return h + torch.zeros_like(h).index_add(0, target, messages)

@@ -278,7 +278,8 @@ SAID: dict[str, dict[Message, str]] = {
         (SERVER, "A", Kind.AVERAGED): "the weights that follow of noisy gradients alone; that of two holders, noised",
     },
     "averaging": {
-        ("A", SERVER, Kind.CONTROL): "best so far? stop?; a signature of who is in the sum",
+        ("A", SERVER, Kind.CONTROL): "best so far? stop?; a signature of who is in the sum; "
+        "the survivors of sums that were opened in earlier sessions",
         ("A", "B", Kind.KEY): "a public key that the sender's signatures are checked with",
         ("A", SERVER, Kind.KEY): "public keys of a sum, a commitment to the own mask, signed",
         (SERVER, "A", Kind.KEY): "those of all holders",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests import about
 from tests.errors import refused
 from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own_nodes
 from tests.roles.once import LOCAL, work
@@ -228,9 +229,9 @@ def test_columns_that_were_given_are_kept_and_not_sent_again() -> None:
 def test_who_releases_own_rows_in_the_clear_has_to_accept_it_by_name() -> None:
     noised, clear = (job(2, **UNITS[name], epsilon_total=4, delta=1e-5) for name in list(UNITS)[:2])
     for settings, needed in ((noised, False), (clear, True)):
-        about = LimitSettings(max_epsilon=8, epsilon_unit="edge", leakage=())
-        assert ("own-columns" in (refusal(about, settings, "B", NODES, epsilon=4) or "")) == needed
-        accepting = about.model_copy(update={"leakage": ("own-columns",)})
+        limits = LimitSettings(max_epsilon=8, **about.EDGES, leakage=())
+        assert ("own-columns" in (refusal(limits, settings, "B", NODES, epsilon=4) or "")) == needed
+        accepting = limits.model_copy(update={"leakage": ("own-columns",)})
         assert refusal(accepting, settings, "B", NODES, epsilon=4) is None
     costs = [plan(each, "B", NODES) for each in (noised, clear)]
     assert costs[0] is not None
@@ -396,9 +397,9 @@ def test_edges_and_rows_must_be_of_their_own_where_both_are_protected() -> None:
 
 def test_a_party_may_ask_for_the_unit() -> None:
     settings = job(2, **UNITS["node-edges"], epsilon_total=4, delta=1e-5)
-    limits = LimitSettings(max_epsilon=8, epsilon_unit="node-edges", leakage=())
+    limits = LimitSettings(max_epsilon=8, **about.WITH_EDGES, leakage=())
     assert refusal(limits, settings, "B", NODES, epsilon=4) is None
-    other = LimitSettings(max_epsilon=8, epsilon_unit="edge", leakage=())
+    other = LimitSettings(max_epsilon=8, **about.EDGES, leakage=())
     assert "epsilon_unit=edge" in (refusal(other, settings, "B", NODES, epsilon=4) or "")
 
 

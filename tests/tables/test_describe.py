@@ -98,7 +98,7 @@ def test_sparse_features_are_counted_as_sparse(tmp_path):
 
 
 def shown(tables):
-    console = Console(width=120)
+    console = Console(width=120, markup=False)
     with console.capture() as capture:
         for table in tables:
             console.print(table)
