@@ -338,7 +338,7 @@ def test_an_own_model_and_its_setting_go_together(tmp_path: Path) -> None:
 
 def test_an_own_model_of_another_width(tmp_path: Path) -> None:
     class Wider(OwnModel):
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
             return torch.cat([x, x], dim=1)
 
     own = small_job(2, {"model": {"local": {"model": "custom"}}})

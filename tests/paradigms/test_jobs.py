@@ -474,7 +474,7 @@ def test_an_own_model_draws_apart_from_the_process(tmp_path: Path) -> None:
 
 def test_an_error_in_an_own_model_comes_through(tmp_path: Path) -> None:
     class Broken(OwnModel):
-        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
             raise LookupError("the user's own mistake")
 
     settings = small_job(2, {"model": {"local": {"model": "custom"}}})
