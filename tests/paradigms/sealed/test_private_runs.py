@@ -265,7 +265,7 @@ def test_a_lifetime_ledger_bounds_all_runs_together(tmp_path: Path) -> None:
 def test_predictions_are_of_the_tables_that_were_trained_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of others the same noise would come off by a subtraction, and a refusal would tell that an edge changed."""
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    run = train(from_tables(tmp_path / "tables", max_epsilon=7.0, epsilon_unit="edge"), tmp_path / "run")
+    run = train(from_tables(tmp_path / "tables", max_epsilon=7.0, **about.EDGES), tmp_path / "run")
     edges = next((tmp_path / "tables" / "B").glob("*edges*.csv"))
     edges.write_text("".join(edges.read_text().splitlines(keepends=True)[:-1]))
     assert torch.equal(predict(run.path).classes, run.predictions.classes)
