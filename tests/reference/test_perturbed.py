@@ -40,6 +40,7 @@ from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.organisations import export_dataset
+from veilgraph.samples.shipped import with_overrides
 
 FEATURES, LOW, HIGH = 48, -9.0, 9.0
 TOLERANCE = 1e-6
@@ -129,9 +130,9 @@ CASES: dict[str, tuple[Settings, Settings]] = {
 class SameNoise(LocalPublisher):
     """Draws the same in every run: Adam divides by a gradient's size, and in a rare draw rounding is all of a step."""
 
-    def __init__(self, mechanism: Any, response: Any, ledger: Any, source: object, kept: Any) -> None:
-        party = Path(kept.keeper.place("any")).parent.name
-        super().__init__(mechanism, response, ledger, fixed_secrets(f"noise of {party}"), kept)
+    def __init__(self, mechanism: Any, response: Any, ledger: Any, source: object, *kept: Any) -> None:
+        party = ledger.path.parent.name
+        super().__init__(mechanism, response, ledger, fixed_secrets(f"noise of {party}"), *kept)
 
 
 @pytest.mark.parametrize(("release", "changes"), CASES.values(), ids=CASES.keys())
@@ -198,7 +199,7 @@ def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> Non
     assert not (cut / "parties" / SERVER / "ledger.jsonl").exists()
 
 
-def test_changed_features_are_released_anew_and_what_was_trained_before_is_left(tmp_path: Path) -> None:
+def test_changed_features_are_sent_as_they_were_and_another_snapshot_is_drawn(tmp_path: Path) -> None:
     settings = job(tmp_path / "data", SPARSE, parties(2), {"train": {"epochs": 7}})
     run = cut_run(settings, tmp_path / "run", 5)
     before, path = kept(run, "A"), run / "parties" / "B" / "graph.safetensors"
@@ -206,19 +207,18 @@ def test_changed_features_are_released_anew_and_what_was_trained_before_is_left(
     save_party(replace(graph, edge_index=graph.edge_index[:, 2:]), path)  # edges are not released
     assert epochs_of(run) == {"A": [2, 4], "B": [2, 4], SERVER: [2, 4]}
     save_party(replace(graph, features=graph.features.to_dense() / 2), path)
-    with refused(RunError, code="restart", party="B"):
-        resume(run)
-    assert [len(entries(run, party)) for party in "AB"] == [1, 1], "nobody paid"
-    resumed = resume(run, restart=True)
-    assert resumed.summary["started_at"] == 0
-    assert [len(entries(run, party)) for party in "AB"] == [1, 2]
-    assert [resumed.summary["privacy"][party]["epsilon_total"] for party in "AB"] == [2, 4]
-    after = kept(run, "A")
-    assert torch.equal(before["features/A"], after["features/A"]), "the same bytes again"
-    assert not torch.equal(before["features/B"], after["features/B"])
+    resumed = resume(run)
+    assert resumed.summary["started_at"] == 4
     save_party(replace(load_party(path), edge_index=graph.edge_index[:, 4:]), path)
     predict(run)
-    assert [len(entries(run, party)) for party in "AB"] == [1, 2]
+    assert [len(entries(run, party)) for party in "AB"] == [1, 1]
+    assert [resumed.summary["privacy"][party]["epsilon_total"] for party in "AB"] == [2, 2]
+    after = kept(run, "A")
+    assert all(torch.equal(before[name], after[name]) for name in ("features/A", "features/B")), "the same bytes"
+    other = train(with_overrides(settings, {"snapshot": "other"}), tmp_path / "other").path
+    assert [len(entries(other, party)) for party in "AB"] == [1, 1]
+    anew = kept(other, "A")
+    assert not any(torch.equal(before[name], anew[name]) for name in ("features/A", "features/B"))
 
 
 def test_a_value_outside_the_range_is_released_by_nobody_and_costs_nothing(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_kept_release_that_lacks_a_part_says_what_to_do(tmp_path: Path) -> Non
         predict(run.path)
 
 
-def test_tables_are_released_anew_for_a_prediction_only_if_one_has_changed(tmp_path: Path) -> None:
+def test_a_prediction_of_changed_tables_releases_nothing(tmp_path: Path) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     files = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
     initial = {"method": "perturbed", "release": {"epsilon": 2.0, **RANGE}}
@@ -258,13 +258,17 @@ def test_tables_are_released_anew_for_a_prediction_only_if_one_has_changed(tmp_p
     run = train(settings, tmp_path / "run")
     assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
     assert [len(entries(run.path, party)) for party in "AB"] == [1, 1]
+    before = kept(run.path, "A")
     table = files["B"].parent / "nodes.csv"
     lines = table.read_text(encoding="utf-8").splitlines()
     values = lines[5].split(",")
     lines[5] = ",".join([values[0], "0.5", *values[2:]])
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     predict(run.path)
-    assert [len(entries(run.path, party)) for party in "AB"] == [2, 2]
+    assert [len(entries(run.path, party)) for party in "AB"] == [1, 1]
+    assert all(torch.equal(before[name], after) for name, after in kept(run.path, "A").items())
+    for party in "AB":
+        assert not any(kind == "perturbed_features" for kind, _ in messages(run.path, party, "prediction_traffic.json"))
 
 
 # What it tells, and to whom
