@@ -14,15 +14,17 @@ from tests import about
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
+from tests.errors import refused
 from tests.paradigms.local import disclosed, kept, sent
 from tests.paradigms.local_tables import CLASSES, COMMON, party_file, tables
 from tests.paradigms.private import entries, kinds_sent, paid, refused_by_all
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import align, predict, train
+from veilgraph.samples.shipped import with_overrides
 
-ONE, TWO = Counter(features=1), Counter(features=2)
+ONE = Counter(features=1)
 EPSILON = 4.0
 
 
@@ -75,21 +77,30 @@ def test_labels_of_another_organisation(tmp_path: Path) -> None:
     assert kept(run.path)["labels"].shape == (COMMON, 2)
 
 
-def test_a_prediction_for_changed_tables_is_a_new_release_as_long_as_there_is_room(tmp_path: Path) -> None:
+def test_changed_tables_are_sent_as_they_were_and_another_snapshot_is_drawn_as_long_as_there_is_room(
+    tmp_path: Path,
+) -> None:
     settings = tables(tmp_path)
     run = train(settings, tmp_path / "run").path
     change_table(settings, "B")
     predict(run)
-    assert paid(run, "B") == paid(run, "C") == TWO, "the rows have been aligned anew"
+    for party in ("B", "C"):
+        assert paid(run, party) == sent(run, party) == ONE, "the release of the snapshot, which is kept"
+    second = train(with_overrides(settings, {"snapshot": "second"}), tmp_path / "second").path
     change_table(settings, "B", -0.5)
-    says = refused_by_all(lambda: predict(run), r"limits\.max_epsilon of B, C has no room for it; raise it there")
-    assert says.startswith("a new release is needed")
-    assert paid(run, "B") == paid(run, "C") == TWO
-    assert kinds_sent(run, "B", "prediction_traffic.json") == {"hello", "blinded_ids", "id_tokens"}
-    edit(settings, "B", limits={**about.NODES, "max_epsilon": 12.0, "leakage": []})
-    edit(settings, "C", limits={**about.NODES, "max_epsilon": 12.0, "leakage": []})
-    predict(run)
-    assert paid(run, "C") == Counter(features=3)
+    predict(second)
+    for party in ("B", "C"):
+        assert paid(second, party) == sent(second, party) == ONE
+    third = with_overrides(settings, {"snapshot": "third"})
+    with refused(BudgetSpent, code="budget-spent", party="B, C"):
+        train(third, tmp_path / "none")
+    for party in ("B", "C"):
+        assert entries(tmp_path / "none", party) == []
+    for party in ("B", "C"):
+        edit(settings, party, limits={**about.NODES, "max_epsilon": 12.0, "leakage": []})
+    more = train(third, tmp_path / "more").path
+    for party in ("B", "C"):
+        assert paid(more, party) == sent(more, party) == ONE
 
 
 def test_a_prediction_for_the_same_tables_releases_nothing(tmp_path: Path) -> None:
