@@ -128,7 +128,8 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
 def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
     """What this party holds is what it can judge the others by; with nothing of its own, it takes another's word."""
     unwilling = [other for other, willing in restarts.items() if not willing]
-    judge = party if party in unwilling or not unwilling else unwilling[0]
+    judges = [other for other in unwilling if points[other]] or unwilling or [party]
+    judge = party if party in judges else judges[0]
     mine = set(points[judge])
     others = [other for other in points if other != judge]
     without = [other for other in others if not mine & set(points[other])]
