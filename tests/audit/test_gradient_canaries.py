@@ -19,6 +19,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult, Finding
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
+from veilgraph.core.files import private_folder
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
@@ -29,6 +30,7 @@ from veilgraph.paradigms.averaging.terms import Terms, broken_rule
 from veilgraph.privacy import sampled_sum
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime.account import Account
+from veilgraph.privacy.lifetime.lines import PEOPLE
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.sampled_settings import SampledPlan
 from veilgraph.privacy.sampled_sum import SampledSum
@@ -62,6 +64,7 @@ def job_in(
     for name in names:
         path = folder / f"{name}.safetensors"
         save_party(graph_of(name, nodes, labelled=name != unlabelled), path, [f"{name}{row}" for row in range(nodes)])
+        (private_folder(folder / "ledger" / name) / PEOPLE).write_text(str(folder))  # each job's people are its own
     return made({"data": {"graphs": {name: str(folder / f"{name}.safetensors") for name in names}}}, *changes)
 
 

@@ -98,7 +98,7 @@ def guessed(x: Tensor) -> float:
     """How many signs of values of one size B gets right, of those between which A's highest bit decides."""
     summands: dict[str, Tensor] = {}
     links: dict[PartyId, RecordedLink] = {}
-    cut = HolderMachine._cut_by_bits
+    cut = HolderMachine.cut_by_bits
 
     def spied(self: HolderMachine, opening: Any, tag: Any, summand: Tensor, *more: Any) -> Tensor:
         summands[self.party] = summand
@@ -108,7 +108,7 @@ def guessed(x: Tensor) -> float:
         return machine.open(machine.summands(of(machine, "A", x), (SIZE,), 0, of="A"), 16)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HolderMachine, "_cut_by_bits", spied)
+        patch.setattr(HolderMachine, "cut_by_bits", spied)
         run(program, links=links, secrets=fixed_secrets("signs"), keeps=True)
     (got,) = [each for each in links["B"].transcript() if (each.sender, each.tag.kind) == ("A", Kind.MASKED_BITS)]
     bit, own = planes.from_plane(got.tensor, SIZE).numpy(), summands["B"].numpy().view(np.uint64)

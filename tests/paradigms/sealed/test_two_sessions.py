@@ -117,11 +117,12 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
 
 
 def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
-    """What the shares of all holders add up to."""
+    """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
     bits = {"roots": 24, "rows": 16, "weight.votes": 16}
     weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith("weight.")}
+    velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
     return {
-        name: (share * 2.0 ** {"velocity": 24}.get(name.split(".")[0], (weight | bits).get(name, 0))).round().long()
+        name: (share * 2.0 ** (weight | velocity | bits).get(name, 0)).round().long()
         for name, share in program.shares().items()
     }
 
@@ -160,12 +161,15 @@ CACHED = {("linear", MANY), ("mlp", MANY), ("sign", MANY)}
 def test_the_same_place_is_not_the_same_computation_in_every_session(
     network: str, training: int, select_by: str
 ) -> None:
-    """So no draw may follow from a place: that of a session that resumes is the same but where columns are cached."""
+    """So no draw may follow from a place: a session that resumes computes anew what the first one had cached."""
     changes: Settings = {"train": {"select_by": select_by}}
     whole, resumed = computed(job_of(network, NETWORKS[network], changes), training)
     found = differing(whole, resumed)
     judged = {"score"} if select_by == "accuracy" else set()
-    assert found == (judged | {"predict"} if (network, training) in CACHED else set())
+    if network in ("gcn", "appnp"):  # a session multiplies the teleport into the scales at its first hop
+        assert found == {"step"}
+    else:
+        assert found == judged | ({"predict"} if (network, training) in CACHED else set())
 
 
 # What is drawn

@@ -151,7 +151,7 @@ class HolderMachine(Machine):
         dealt, (*random, mask) = self._randomness(opening.dealt, opening.own)
         blinded = part + dealt[0] + (opening.offset if self._leads else 0)
         if opening.by_bits:
-            share = self._cut_by_bits(opening, tag, blinded, dealt, random)
+            share = self.cut_by_bits(opening, tag, blinded, dealt, random)
             return Wire(self._opened(tag, share.to(mask.dtype) + mask), mask, result_bits)
         opened = self._opened(tag, blinded)
         if not (opening.wraps or shift):
@@ -164,7 +164,7 @@ class HolderMachine(Machine):
         public = self._opened(Tag(tag.kind, tag.step, 1), again + whole if self._leads else again)
         return Wire(public, mask, result_bits)
 
-    def _cut_by_bits(
+    def cut_by_bits(
         self, opening: Opening, tag: Tag, summand: Tensor, dealt: Sequence[Tensor], random: Sequence[Tensor]
     ) -> Tensor:
         """One of two holders' summands of the value cut or lifted: int64."""
