@@ -283,7 +283,6 @@ LEAKS: Mapping[str, Leak] = {
     "one holder unmasked": Leak("three, masked", one_holder_unmasked, "uniformity"),
     "half the noise": Leak("noisy", half_the_noise, "noise-level"),
     "noise used again": Leak("noisy", noise_used_again, "noise-level"),
-    "noise used again for other data": Leak("once", noise_of_a_fixed_seed, "noise-level", after=changed_data),
     "half of each share of a step": Leak("joint noise", half_the_noise, "noise-level"),
     "shares of a step used again": Leak("joint noise", noise_used_again, "noise-level"),
     "half of each share": Leak("once, joint noise", half_the_noise, "noise-level"),

@@ -227,7 +227,7 @@ PRIVATE: Final = (
         "once, edges, concat",
         _job(
             _model("initial: {method: individual}, local: {model: appnp, hops: 2}, combine: {strategy: concat}"),
-            "privacy: {unit: row, mechanism: gaussian, noise_multiplier: 1.0, unit: edge, degree_bound: 4}",
+            "privacy: {mechanism: gaussian, noise_multiplier: 1.0, unit: edge, degree_bound: 4}",
         ),
         fixed=_NOISE,
     ),
