@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import assert_same_run
 from tests.reference.twins import assert_twins, odd_parties
@@ -31,7 +30,6 @@ from tests.roles.federation import (
     small_parties,
     with_own_nodes,
 )
-from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -337,15 +335,24 @@ def test_training_state_is_no_part_of_the_model() -> None:
     assert roles[SERVER].state().keys() == roles[SERVER].weights().keys()
 
 
-def test_own_nodes_need_a_model_that_was_trained_with_some() -> None:
-    settings = small_job(2)
+def test_nodes_that_left_other_holders_have_no_features_in_a_model_of_common_nodes_alone() -> None:
+    settings, graphs = small_job(2), parties(2)
     with_some, without = (
-        {party: role.weights() for party, role in federate(settings, graphs, 1).roles.items()}
-        for graphs in (parties(2), small_parties(2))
+        {party: role.weights() for party, role in federate(settings, each, 1).roles.items()}
+        for each in (graphs, small_parties(2))
     )
     predicted(settings, small_parties(2), with_some)
-    with refused(RunError, code="own-nodes"):
-        predicted(settings, parties(2), without)
+    zeros = {
+        party: {**weights, "initial.own_weight": torch.zeros_like(with_some[party]["initial.own_weight"])}
+        for party, weights in without.items()
+        if party != SERVER
+    }
+    found, expected = (
+        predicted(settings, graphs, each)["A"].logits  # type: ignore[attr-defined]
+        for each in (without, {**without, **zeros})
+    )
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, predicted(settings, graphs, with_some)["A"].logits)  # type: ignore[attr-defined]
 
 
 def test_scores_are_of_the_common_nodes() -> None:

@@ -238,12 +238,8 @@ class DataHolder(Role):
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
         own, weights = "initial.own_weight", self.weights()
         if own in weights and own not in saved:
-            raise RunError(
-                f"{self.session.link.party}: its graph has nodes of its own and the model was trained without any, so "
-                "there is no W for them; leave them out of the graph, or train anew",
-                code="own-nodes",
-                party=self.session.link.party,
-            )
+            # All nodes were common in training. Zero is the mean h^0 where features are standardised.
+            saved = {**saved, own: torch.zeros_like(weights[own])}
         if _relations(saved) != _relations(weights):
             raise RunError(
                 f"{self.session.link.party}: the relations of its edges are others than those that the model was "
