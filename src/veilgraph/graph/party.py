@@ -281,6 +281,24 @@ class PartyGraph:
         return graph
 
 
+def check_classes(graph: PartyGraph) -> None:
+    """Refuse training nodes of a single class, where no other party has labels. Targets are not checked.
+
+    Raises:
+        DataError: there is one class.
+    """
+    if graph.labels is None or graph.train_mask is None:
+        return
+    trained = graph.labels[graph.train_mask]
+    if len(trained) and bool((trained == trained[0]).all()):
+        refuse(
+            graph.party,
+            "labels",
+            f"all {len(trained)} common training nodes are of class {int(trained[0])}, so a model learns nothing",
+            "label training nodes of another class, or change the split (veilgraph data check shows classes per split)",
+        )
+
+
 def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
     """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it.
 

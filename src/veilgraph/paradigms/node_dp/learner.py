@@ -10,7 +10,7 @@ from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.paradigms.node_dp.denoise import LabelDenoising
 from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import KPropSettings, node_dp
@@ -78,6 +78,8 @@ class LocalLearner(Judge):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         """It alone has checkpoints: the others hold none."""
+        if self._learns:
+            check_classes(self.graph)
         return alone(held, self.session.nonce())
 
     @override

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.networks.sign import own_blocks
 from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan
@@ -181,13 +181,14 @@ def with_labels(own: OwnData, graph: PartyGraph, job: SealedJob, streams: Learni
         classes: C.
 
     Raises:
-        DataError: there are no training nodes.
+        DataError: there are no training nodes, or all are of one class.
     """
     assert graph.labels is not None
     assert graph.train_mask is not None
     rows = graph.train_mask.nonzero()[:, 0]
     if not rows.numel():
         raise DataError(f"party {graph.party!r}: none of its labelled common nodes is for training; mark some")
+    check_classes(graph)
     # Where a row stands among the training rows tells nothing: the order is drawn from the party's own seed.
     rows = rows[torch.randperm(rows.numel(), generator=streams.generator("rows"))]
     labels = graph.labels[rows]

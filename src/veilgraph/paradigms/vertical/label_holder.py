@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from typing_extensions import override
 
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, check_classes
 from veilgraph.nn.head import OutputHead, build_head
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.data_holder import DataHolder
@@ -45,8 +45,11 @@ class LabelHolder(DataHolder, Judge):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
+        is_perturbed = self.session.settings.label_privacy is not None
+        if self._learns and not is_perturbed:
+            check_classes(self._common)
         start = super().setup(held)
-        if self.session.settings.label_privacy is not None and self._learns:
+        if self._learns and is_perturbed:
             self._objective = self._on_perturbed_labels()
         return start
 

@@ -1,0 +1,49 @@
+"""Training nodes of a single class: nothing can be learned, and the training ends before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.errors import refused
+from veilgraph.core.errors import DataError
+from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import train
+
+
+def graphs(classes: int) -> list[PartyGraph]:
+    holders = split_vertically(synthetic_data(80, 6, 3, 0), names=list("AB"), label_holder="A", seed=0, num_classes=3)
+    first, labels = holders[0], holders[0].labels
+    assert labels is not None
+    assert first.train_mask is not None
+    return [replace(first, labels=torch.where(first.train_mask, labels % classes, labels)), holders[1]]
+
+
+JOBS: dict[str, dict[str, object]] = {
+    "vertical": {},
+    "sealed": {},
+    "node-dp": {"release": {"features": {"epsilon": 4.0, "low": -9.0, "high": 9.0}}},
+}
+
+
+@pytest.mark.parametrize("paradigm", JOBS)
+def test_one_class_among_training_nodes_ends_the_training(paradigm: str, tmp_path: Path) -> None:
+    for classes in (2, 1):
+        folder = tmp_path / str(classes)
+        folder.mkdir()
+        for graph in graphs(classes):
+            save_party(graph, folder / f"{graph.party}.safetensors")
+        saved = {name: str(folder / f"{name}.safetensors") for name in "AB"}
+        data = {"graphs": saved, "label_holder": "A"}
+        job = parse_job({"paradigm": paradigm, "data": data, "train": {"epochs": 1}, **JOBS[paradigm]})
+        if classes > 1:
+            train(job, folder / "run")
+            continue
+        with refused(DataError, key="labels", party="A"):
+            train(job, folder / "run")
