@@ -77,9 +77,12 @@ def test_the_page_has_every_extra():
     assert set(re.findall(r"^\| `veilgraph\[(\w+)\]`", PAGE, flags=re.MULTILINE)) == EXTRAS
 
 
-def test_an_extra_that_an_error_names_is_there():
+def test_a_package_that_an_error_names_is_of_an_extra():
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    assert set(re.findall(r"pip install 'veilgraph\[(\w+)\]'", sources)) == EXTRAS
+    named = set(re.findall(r"pip install ([a-z][a-z-]+)", sources))
+    firsts = {re.split(r"[^a-z-]", wanted[0])[0] for wanted in PROJECT["optional-dependencies"].values()}
+    assert named == {first for first in firsts if first != "veilgraph"}
+    assert set(re.findall(r"pip install '\.\[(\w+)\]'", sources)) == {"deploy"}
 
 
 # What the archives have.

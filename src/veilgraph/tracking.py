@@ -31,7 +31,7 @@ def tensorboard(folder: str | Path) -> Callable[[Record], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _absent("tensorboard", "pip install 'veilgraph[tensorboard]'") from error
+        raise _absent("tensorboard", "pip install tensorboard") from error
     writer = SummaryWriter(str(Path(folder)))
 
     def note(record: Record) -> None:
@@ -51,7 +51,7 @@ def mlflow() -> Callable[[Record], None]:
     try:
         import mlflow as tool  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
-        raise _absent("mlflow", "pip install 'veilgraph[mlflow]'") from error
+        raise _absent("mlflow", "pip install mlflow-skinny") from error
 
     def note(record: Record) -> None:
         tool.log_metrics(_figures(record), step=record["epoch"])

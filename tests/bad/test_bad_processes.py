@@ -1,6 +1,6 @@
 """Five hundred kinds of bad input against real processes: one error, exit code 1 or 2, nothing half-written.
 
-In ``make nightly``; ``make test`` has a sample, by ``python -m veilgraph.cli`` itself.
+In ``make nightly``; ``make test`` has a sample, by ``python -m veilgraph`` itself.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ SAMPLE = (
 
 
 def test_a_sample_of_bad_input_ends_python_in_order(tmp_path: Path) -> None:
-    """The same by ``python -m veilgraph.cli``, from its first import on."""
+    """The same by ``python -m veilgraph``, from its first import on."""
     tables = tmp_path / "tables"
     assert veilgraph("data", "export", "synthetic", "--out", tables).exit_code == 0
     every = [case for cases in SORTS.values() for case in cases(Material(tables, tables, tables, tables))]
@@ -176,7 +176,7 @@ def test_a_sample_of_bad_input_ends_python_in_order(tmp_path: Path) -> None:
 
 
 def _by_python(arguments: list[str | Path], folder: Path) -> Ended:
-    command = [sys.executable, "-m", "veilgraph.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "veilgraph", *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False

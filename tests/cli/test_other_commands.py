@@ -33,6 +33,10 @@ def test_the_version_is_printed() -> None:
     assert veilgraph("--version").stdout == f"veilgraph {__version__}\n"
 
 
+def test_shells_complete_commands() -> None:
+    assert "_VEILGRAPH_COMPLETE" in veilgraph("--show-completion", "bash").stdout
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_help_lists_every_command(group: str) -> None:
     text = veilgraph(*group.split(), "--help").stdout

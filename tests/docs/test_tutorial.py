@@ -139,7 +139,7 @@ def check_comparison(path: Path) -> None:
 def with_the_command(folder: Path) -> dict[str, str]:
     """An environment that finds this tree's ``veilgraph`` and ``python``."""
     folder.mkdir()
-    for name, words in (("veilgraph", "-m veilgraph.cli"), ("python", "")):
+    for name, words in (("veilgraph", "-m veilgraph"), ("python", "")):
         (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         (folder / name).chmod(0o755)
     paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "PATH": f"{folder}:{os.environ['PATH']}"}

@@ -26,7 +26,7 @@ def test_a_worker_killed_in_its_start(tmp_path: Path) -> None:
     job, run = tmp_path / "job.yaml", tmp_path / "run"
     write_job(graph_job(tmp_path / "data"), job)
     delay_s = random.Random(3).uniform(0, 1)
-    command = [sys.executable, "-m", "veilgraph.cli", "train", str(job), "--out", str(run), "--processes"]
+    command = [sys.executable, "-m", "veilgraph", "train", str(job), "--out", str(run), "--processes"]
     with subprocess.Popen(
         command, env=one_thread(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as training:

@@ -139,7 +139,7 @@ def _veilgraph(arguments: list[str]) -> list[str]:
     before, sys.argv = sys.argv, ["veilgraph", *arguments]
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            runpy.run_module("veilgraph.cli", run_name="__main__")
+            runpy.run_module("veilgraph", run_name="__main__")
     except SystemExit as left:
         if left.code not in (0, None, _AUDIT_FAILED):
             raise RuntimeError(f"veilgraph {' '.join(arguments)} failed: {err.getvalue()}") from left

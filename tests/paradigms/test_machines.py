@@ -83,7 +83,7 @@ def machine(party_file):
         "-W",
         "ignore",
         "-m",
-        "veilgraph.cli",
+        "veilgraph",
         "net",
         "machine",
         "--party",

@@ -34,7 +34,7 @@ def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, inste
         import pandas as pd  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{of}: pandas is not installed; install it (pip install 'veilgraph[pandas]'), or take {instead}", key=of
+            f"{of}: pandas is not installed; install it (pip install pandas), or take {instead}", key=of
         ) from error
     return pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name=index))
 

@@ -36,7 +36,6 @@ app = typer.Typer(
     help="Train a graph neural network together across organisations that share customers but not data.",
     epilog="Start with: veilgraph demo",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

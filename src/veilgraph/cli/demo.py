@@ -25,15 +25,15 @@ REPRODUCED: Final = Path("runs/reproduce")
 def demo_command(
     what: Annotated[
         Literal["digits", "payments"],
-        typer.Argument(help="Handwritten digits, or banks that look for launderers."),
+        typer.Argument(help="Handwritten digits, or a bank, a shop and a telecom that look for launderers."),
     ] = "digits",
     out: Out = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
 ) -> None:
     """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
 
-    digits: two holders of handwritten digits, each with half of the columns. payments: three banks, and launderers who
-    use them all, in a made-up world.
+    digits: two holders of handwritten digits, each with half of the columns. payments: a bank that looks for launderers
+    among its customers, and a shop and a telecom that know most of them too, in a made-up world.
     """
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
     from veilgraph.report.tables import traffic_table  # noqa: PLC0415

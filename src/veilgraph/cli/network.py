@@ -50,7 +50,7 @@ def deployment() -> Iterator[None]:
         if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn", "prometheus_client"}:
             raise
         raise ConfigError(
-            f"{error.name} is not installed, and this command needs it; install it: pip install 'veilgraph[deploy]'"
+            f"{error.name} is not installed, and this command needs it; in a checkout: pip install '.[deploy]'"
         ) from error
 
 

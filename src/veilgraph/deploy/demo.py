@@ -153,7 +153,7 @@ def join_site(kit: Path, party_file: Path | None, threads: int, *options: str) -
     party = [] if party_file is None else ["--party", str(party_file)]
     with whole_file(kit / "join.log") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.cli", "net", "join", str(kit), *party, *options],
+            [sys.executable, "-m", "veilgraph", "net", "join", str(kit), *party, *options],
             env=os.environ | {"OMP_NUM_THREADS": str(threads)},
             stdin=subprocess.DEVNULL,
             stdout=log,

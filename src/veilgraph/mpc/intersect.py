@@ -252,7 +252,7 @@ def _load_library() -> ModuleType:
         return import_module("private_set_intersection.python")
     except ImportError as error:
         raise ConfigError(
-            "private alignment needs the package openmined_psi: pip install 'veilgraph[alignment]', with Python 3.13 "
+            "private alignment needs the package openmined_psi: pip install openmined-psi, with Python 3.13 "
             "or older (for newer ones it has no wheels); or bring the same ids into the same order at all holders by "
             "other means",
             code="not-installed",

@@ -155,7 +155,7 @@ def check_installed() -> None:
         ConfigError: there is not.
     """
     if find_spec("optuna") is None:
-        raise ConfigError("tune: optuna is not installed; install it (pip install 'veilgraph[tune]')", key="tune")
+        raise ConfigError("tune: optuna is not installed; install it (pip install optuna)", key="tune")
 
 
 def _opened(out: Path, about: Mapping[str, Any]) -> TrialFile:

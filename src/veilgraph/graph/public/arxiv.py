@@ -24,7 +24,7 @@ def arxiv_data(root: Path) -> Data:
         from ogb.nodeproppred import PygNodePropPredDataset  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise DataError(
-            "data.dataset='ogbn-arxiv' needs the package ogb, which is not installed; pip install 'veilgraph[arxiv]'"
+            "data.dataset='ogbn-arxiv' needs the package ogb, which is not installed; pip install ogb"
         ) from error
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr  # noqa: PLC0415 - with the extra only
     from torch_geometric.data.storage import GlobalStorage  # noqa: PLC0415

@@ -1,0 +1,5 @@
+"""Runs the command line: ``python -m veilgraph``."""
+
+from veilgraph.cli import main
+
+main()

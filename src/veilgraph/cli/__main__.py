@@ -1,5 +1,0 @@
-"""Runs the command line: ``python -m veilgraph.cli``."""
-
-from veilgraph.cli import main
-
-main()
