@@ -105,7 +105,7 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
     response = LabelResponse(epsilon, classes)
     told = [replace(part, graph=_perturbed(part.graph, response, settings.perturbed_splits)) for part in parts]
     network = LayeredNetwork(settings.model, settings.train, told, seed=settings.seed, transition=response.transition())
-    return float(true.score(fit(network).output).test_accuracy or 0)
+    return float(true.score(fit(network).output).summary()["test_accuracy"] or 0)
 
 
 def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:

@@ -38,6 +38,7 @@ from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
@@ -120,7 +121,7 @@ class _Alone(LayeredNetwork):
         with torch.no_grad():
             return self.forward(None)
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """Score embeddings by the newest predict layer."""
         with torch.no_grad():
             return super().score(self.holder.predict(logits), everything=everything)

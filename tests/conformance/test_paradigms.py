@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.graph.datasets import load_parts
+from tests.paradigms.horizontal import VALUES, ids_of, valued
+from veilgraph.graph.datasets import load_named_graphs, load_parts
+from veilgraph.graph.party import save_party
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.horizontal.baselines import parts_of
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.testing.paradigm import ParadigmConformance
 
@@ -54,6 +59,33 @@ class TestHorizontal(ParadigmConformance):
         (own,) = (part for part in parts if part.graph.party == settings.data.label_party)
         ids = torch.unique(torch.cat([part.ids for part in parts]))
         return network.infer()[torch.searchsorted(ids, own.ids)].softmax(dim=1)
+
+
+class TestHorizontalValues(ParadigmConformance):
+    job: ClassVar[Mapping[str, Any]] = {**TestHorizontal.job, **VALUES, "data": {}}
+    processes = False
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    def saved(cls, tmp_path_factory: pytest.TempPathFactory) -> None:
+        parts = valued(load_parts(horizontal(parse_job(dict(TestHorizontal.job))).data, 0))
+        folder = tmp_path_factory.mktemp("graphs")
+        paths = {part.graph.party: folder / f"{part.graph.party}.safetensors" for part in parts}
+        for part in parts:
+            save_party(part.graph, paths[part.graph.party], ids=ids_of(parts)[part.graph.party])
+        cls.job = {**cls.job, "data": {"graphs": {party: str(path) for party, path in paths.items()}}}
+
+    def twin(self, run: RunDirectory) -> Tensor | None:
+        settings = horizontal(run.settings)
+        found = load_named_graphs(settings.data)
+        ids = {graph.party: names for graph, names in found}
+        parts, task = parts_of([graph for graph, _ in found], ids), settings.horizontal.task
+        network = LayeredNetwork(settings.model, settings.train, parts, seed=settings.seed, task=task)
+        for epoch in range(1, settings.train.epochs + 1):
+            network.train_step(epoch)
+        order = sorted({name for names in ids.values() for name in names})
+        rows = [order.index(name) for name in ids[settings.data.label_party]]
+        return network.predictions().columns["value"][rows].reshape(-1, 1)
 
 
 class TestAveraging(ParadigmConformance):

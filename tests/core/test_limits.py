@@ -242,8 +242,9 @@ SEALED_ALONE = {
     "released-weights",
     "sealed-scores",
 }
-ELSEWHERE = SEALED_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies", "target-sums"}
+ELSEWHERE = SEALED_ALONE | {"averaged-weights", "score-tallies", "single-updates", "task-tallies"}
 """Of sealed and averaging jobs alone."""
+VALUES = {"training-targets", "value-tallies", "target-sums"}
 HORIZONTAL_ALONE = {
     "node-lists",
     "edge-lists",
@@ -261,6 +262,20 @@ ALWAYS = {"training-rows", "node-lists", "global-embeddings", "weight-gradients"
 
 def horizontal(holders: int = 3, **settings: Any) -> JobSettings:
     return parse_job({"paradigm": "horizontal", "data": {"holders": holders}, "model": settings})
+
+
+def test_a_job_that_learns_numbers_reveals_these_and_needs_names_of_its_own() -> None:
+    content = horizontal().model_dump(mode="json", exclude={"train"})
+    classes = set(revelations(horizontal()))
+    for bounds, needed in (({}, VALUES), ({"low": 0.0, "high": 1.0}, VALUES - {"target-sums"})):
+        settings = parse_job({**content, "horizontal": {"task": {"name": "values", **bounds}}})
+        found = set(revelations(settings))
+        assert found == classes - {"training-rows", "label-tallies"} | needed
+        accepting = LimitSettings(leakage=tuple(found), max_rounds=2)
+        assert refusal(accepting, settings, "A") is None
+        for name in needed:
+            rest = accepting.model_copy(update={"leakage": tuple(found - {name} | classes)})
+            assert name in str(refusal(rest, settings, "A"))
 
 
 @pytest.mark.parametrize(
@@ -470,7 +485,7 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         server={"layers": 0},
         head={"logit_hops": 2},
     )
-    assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - PERTURBED - ELSEWHERE - {
+    assert set(revelations(worst)) == set(all_revelations()) - HORIZONTAL_ALONE - VALUES - PERTURBED - ELSEWHERE - {
         "training-nodes",
         "own-columns",
     }

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tests.paradigms.runs import lasting, lasting_summary
 from tests.roles.federation import Settings, merge
-from veilgraph.core.types import SERVER
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult
@@ -32,6 +39,33 @@ def job(holders: int = 2, *changes: Settings) -> JobSettings:
         "train": {"epochs": 8, "patience": None, "checkpoint_every": 2},
     }
     return parse_job(merge(base, *changes))
+
+
+VALUES: Settings = {"horizontal": {"task": {"name": "values"}}}
+
+
+def valued(parts: Sequence[HorizontalPart], times: float = 1.0, plus: float = 0.0) -> list[HorizontalPart]:
+    """The same with a number to predict where there was a label, of the node's features."""
+    return [replace(part, graph=_with_targets(part.graph, times, plus)) for part in parts]
+
+
+def _with_targets(graph: PartyGraph, times: float, plus: float) -> PartyGraph:
+    x, labels = graph.features.to_dense(), graph.labels
+    assert labels is not None
+    y = torch.where(labels >= 0, times * (20 + 7 * x[:, 0] + 3 * x[:, 1] ** 2) + plus, torch.nan)
+    return replace(graph, labels=None, num_classes=None, targets=y)
+
+
+def brought(settings: JobSettings) -> dict[str, Any]:
+    """What ``train`` is given beside the job: graphs with numbers to predict where the job is about these."""
+    if not settings.takes_of_nodes:
+        return {}
+    parts = valued(load_parts(settings.data, settings.seed))
+    return {"parties": [part.graph for part in parts], "ids": ids_of(parts)}
+
+
+def ids_of(parts: Sequence[HorizontalPart]) -> dict[PartyId, list[str]]:
+    return {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
 
 
 def models(run: TrainResult) -> dict[str, dict[str, Tensor]]:

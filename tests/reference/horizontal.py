@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.paradigms.horizontal import valued
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -25,10 +26,13 @@ from veilgraph.run.launch import run_threads
 
 
 def job(holders: int, **horizontal: Any) -> JobSettings:
+    """Settings of the network, and with ``task`` what it learns."""
+    task = horizontal.pop("task", {})
     server = {"dropout": 0.0, **horizontal.pop("server", {})}
     return parse_job(
         {
             "paradigm": "horizontal",
+            "horizontal": {"task": task},
             "precision": "float64",
             "seed": 3,
             "data": {"dataset": "synthetic", "holders": holders},
@@ -41,7 +45,9 @@ def job(holders: int, **horizontal: Any) -> JobSettings:
 def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
     data = synthetic_data(80, 7, 3, settings.seed)
     parts = split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
-    return [described(part) for part in parts] if settings.takes_edge_features else parts
+    if settings.takes_edge_features:
+        parts = [described(part) for part in parts]
+    return parts if not settings.takes_of_nodes else valued(parts)
 
 
 def described(part: HorizontalPart) -> HorizontalPart:

@@ -235,6 +235,51 @@ SAID: dict[str, dict[Message, str]] = {
             )
         ),
     },
+    "values": {
+        ("A", "B", Kind.MASKED): "; ".join(
+            (
+                "masked numbers of targets, sums of these, of errors and of squares",
+                "masked sums of training targets",
+            )
+        ),
+        ("A", SERVER, Kind.GRADIENT): "; ".join(
+            (
+                "gradient of the last layer's global embeddings of the sender's nodes, in the clear, of numbers to "
+                "predict",
+                "those of earlier layers",
+            )
+        ),
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver sent, in the clear, zero where another's prevailed, of numbers to "
+                "predict",
+                "of earlier layers as well",
+            )
+        ),
+    },
+    "values within bounds, sum": {
+        ("A", "B", Kind.MASKED): "masked numbers of targets, sums of these, of errors and of squares",
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of what the receiver sent, in the clear, of numbers to predict",
+                "of earlier layers as well",
+            )
+        ),
+    },
+    "values of three, secure-max": {
+        ("A", "B", Kind.MASKED): "; ".join(
+            (
+                "masked numbers of targets, sums of these, of errors and of squares",
+                "masked sums of training targets",
+            )
+        ),
+        (SERVER, "A", Kind.GRADIENT): "; ".join(
+            (
+                "gradient of the maximum at the receiver's nodes, in the clear, of numbers to predict",
+                "of earlier layers as well",
+            )
+        ),
+    },
     "max, labels perturbed": {
         (SERVER, "A", Kind.GRADIENT): "; ".join(
             (
@@ -299,7 +344,7 @@ SAID: dict[str, dict[Message, str]] = {
         ),
         (SERVER, "A", Kind.AVERAGED): "the weights that follow, and the mean loss; summed losses and class counts",
         ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
-        ("A", "B", Kind.COLUMN_SUMS): "masked numbers of rows, and sums over columns and their squares",
+        ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
     },
     "averaging, values": {
         ("A", SERVER, Kind.MASKED): "; ".join(
@@ -329,7 +374,7 @@ SAID: dict[str, dict[Message, str]] = {
                 "that of two holders",
             )
         ),
-        ("A", "B", Kind.COLUMN_SUMS): "masked numbers of rows, and sums over columns and their squares",
+        ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
     },
 }
 """Job of ``test_disclosures`` → sender, receiver and kind → the words."""

@@ -14,6 +14,7 @@ import pytest
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.averaging.private_jobs import job as private_averaging
+from tests.paradigms.horizontal import brought
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import small_job as sealed_job
 from tests.privacy.jobs import job, make_graphs, private_job, run_job
@@ -139,11 +140,14 @@ def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it
     assert {revelation for disclosure in found for revelation in disclosure.reveals} == set(revelations(settings))
 
 
-def horizontal(holders: int = 2, *, epsilon: float | None = None, **settings: Any) -> JobSettings:
+def horizontal(
+    holders: int = 2, *, epsilon: float | None = None, task: dict[str, Any] | None = None, **settings: Any
+) -> JobSettings:
     by_node = {} if epsilon is None else {"split": [0.5, 0.25, 0.25], "stratify": False}
     return parse_job(
         {
             "paradigm": "horizontal",
+            "horizontal": {"task": task or {}},
             "data": {"dataset": "synthetic", "holders": holders, **by_node},
             "model": {"dim": 4, **settings},
             "train": {"epochs": 2, "patience": None},
@@ -160,6 +164,11 @@ HORIZONTAL: dict[str, JobSettings] = {
     "secure-max of raw features": horizontal(2, combine="secure-max", message="none", layers=1),
     "mean": horizontal(3, aggregate="mean", edges="deduplicate"),
     "sum": horizontal(2, aggregate="sum", edges="disjoint", update="difference"),
+    "values": horizontal(task={"name": "values"}),
+    "values within bounds, sum": horizontal(
+        2, task={"name": "values", "low": -99.0, "high": 999.0}, aggregate="sum", edges="disjoint"
+    ),
+    "values of three, secure-max": horizontal(3, task={"name": "values"}, combine="secure-max"),
     "max, labels perturbed": horizontal(epsilon=2.0),
     "secure-max, labels perturbed": horizontal(3, epsilon=2.0, combine="secure-max"),
     "mean, labels perturbed": horizontal(3, epsilon=2.0, aggregate="mean", edges="deduplicate"),
@@ -178,7 +187,7 @@ def summed(lines: list[DisclosureRecord]) -> dict[tuple[str, str, str], tuple[in
 @pytest.mark.parametrize("name", HORIZONTAL)
 def test_all_that_is_sent_in_a_horizontal_run_has_a_row_as_well(name: str, tmp_path: Path) -> None:
     settings = HORIZONTAL[name]
-    run = train(settings, tmp_path / "run")
+    run = train(settings, tmp_path / "run", **brought(settings))
     lines = [
         DisclosureRecord.model_validate_json(line)
         for party in (*settings.data.names, SERVER)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
 
@@ -45,10 +45,11 @@ def part_of(graph: PartyGraph, rows: torch.Tensor) -> PartyGraph:
 def test_the_sum_of_tallies_scores_as_one_holder_with_all_labels(nodes: int, seed: int, holders: int) -> None:
     graph, logits = labelled(nodes, seed)
     home = torch.randint(holders, (nodes,), generator=torch.Generator().manual_seed(seed))
+    task = Classification(CLASSES)
     flat = torch.stack(
-        [tally(part_of(graph, home == holder), logits[home == holder], CLASSES).flat() for holder in range(holders)]
+        [task.tally(part_of(graph, home == holder), logits[home == holder]) for holder in range(holders)]
     )
-    found = Tally.of_flat(flat.sum(dim=0), CLASSES).scores()
+    found = task.scores(flat.sum(dim=0))
     expected = Objective(graph, TrainSettings(), logits.dtype).score(logits, everything=True)
     for name in ("train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1", "train_loss", "val_loss"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-5), name
@@ -65,18 +66,20 @@ def test_rows_are_true_classes_and_columns_predicted_ones() -> None:
         test_mask=None,
     )
     logits = torch.eye(CLASSES)[[1, 2, 0, 0]] * 50
-    found = tally(graph, logits, CLASSES)
-    assert found.confusion[0].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 1]]
-    assert found.confusion[1].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
-    assert found.losses.tolist() == pytest.approx([50, 0, 0], abs=1e-6)
-    assert found.scores().test_accuracy is None
-    assert found.scores().test_f1 is None
+    task = Classification(CLASSES)
+    found = task.tally(graph, logits)
+    assert task.confusion(found)[0].tolist() == [[0, 0, 0], [0, 0, 0], [0, 1, 1]]
+    assert task.confusion(found)[1].tolist() == [[1, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert found[:3].tolist() == pytest.approx([50, 0, 0], abs=1e-6)
+    assert task.scores(found).test_accuracy is None
+    assert task.scores(found).test_f1 is None
 
 
 def test_who_has_no_labels_adds_nothing() -> None:
     graph, logits = labelled(9, 1)
     without = replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
-    nothing = tally(without, logits, CLASSES)
-    assert not nothing.flat().any()
-    assert nothing.flat().shape == (3 + 3 * CLASSES**2,)
-    assert math.isnan(nothing.scores().val_accuracy)
+    task = Classification(CLASSES)
+    nothing = task.tally(without, logits)
+    assert not nothing.any()
+    assert nothing.shape == (3 + 3 * CLASSES**2,)
+    assert math.isnan(task.scores(nothing).val_accuracy)

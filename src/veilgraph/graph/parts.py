@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.types import MASKS
 from veilgraph.graph.features import compact
 from veilgraph.graph.partition import POOLED
 from veilgraph.graph.party import PartyGraph
@@ -61,8 +62,8 @@ def without_duplicates(parts: Sequence[HorizontalPart], *, alike: bool = False) 
 def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
     """The combined graph, as no holder may have it: what the federation's result must equal.
 
-    Every node once, with its features from the first holder that knows it and its label from the first that has
-    one. Of edges that are alike in ends, weight and features one holder's stay.
+    Every node once, with its features from the first holder that knows it and its label, or target, from the first that
+    has one. Of edges that are alike in ends, weight and features one holder's stay.
 
     Raises:
         DataError: columns, columns of edges or classes differ between the holders.
@@ -76,12 +77,13 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
             raise DataError(f"holders: {what} differ ({sorted(map(str, values))}), and they must be the same; mend one")
     ids, rows = positions(parts)
     place = torch.cat(rows)
-    labels = torch.cat([_values(graph, "labels", UNKNOWN) for graph in graphs])
-    labelled = _first(place, labels != UNKNOWN, len(ids))
-    has_label = labelled != UNKNOWN
-
-    def mask(name: str) -> Tensor | None:
-        return torch.cat([_values(graph, name, False) for graph in graphs])[labelled] & has_label if classes else None
+    name, absent = ("targets", torch.nan) if any(graph.targets is not None for graph in graphs) else ("labels", UNKNOWN)
+    given = torch.cat([_values(graph, name, absent) for graph in graphs])
+    first = _first(place, given != UNKNOWN if name == "labels" else ~given.isnan(), len(ids))
+    known, answers = first != UNKNOWN, dict[str, Tensor]()
+    if name == "targets" or classes:
+        answers = {mask: torch.cat([_values(graph, mask, False) for graph in graphs])[first] & known for mask in MASKS}
+        answers[name] = torch.where(known, given[first], absent)
 
     unique = [part.graph for part in without_duplicates(parts, alike=True)]
     everywhere = torch.ones(len(place), dtype=torch.bool)
@@ -93,11 +95,8 @@ def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
         edge_index=torch.cat([at[graph.edge_index] for graph, at in zip(unique, rows, strict=True)], dim=1),
         edge_weight=_weights(unique),
         edge_features=_edge_features(unique),
-        labels=torch.where(has_label, labels[labelled], UNKNOWN) if classes else None,
-        train_mask=mask("train_mask"),
-        val_mask=mask("val_mask"),
-        test_mask=mask("test_mask"),
         num_classes=next(iter(classes), None),
+        **answers,  # type: ignore[arg-type]
     )
     return HorizontalPart(pooled, ids)
 

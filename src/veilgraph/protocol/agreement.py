@@ -218,6 +218,18 @@ def agree_with_people(
     raise LinkTimeout(f"{', '.join(sorted(wait_for))} waited {MAX_APPROVAL_WAIT_S:g} s for a person; submit it anew")
 
 
+def same_count(what: str, values: Mapping[PartyId, int]) -> int:
+    """Return the number that all holders state.
+
+    Raises:
+        DataError: they differ.
+    """
+    if len(set(values.values())) > 1:
+        listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
+        raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")
+    return next(iter(values.values()))
+
+
 def room_said(releases: int | None) -> int | None:
     """What a party says of how many single releases its budget allows: whether there is room for one.
 

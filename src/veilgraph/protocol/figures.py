@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 LAST: Final = "last"
 LOSS: Final = "loss"
@@ -83,6 +83,14 @@ class Measures:
     def named(self, name: str) -> Figure:
         """The figure of a name; raises ``KeyError``."""
         return {figure.name: figure for figure in self.figures}[name]
+
+
+def selecting(job: Mapping[str, Any], measures: Measures) -> Mapping[str, Any]:
+    """Return a job, not validated yet, with the first of its figures in ``train.select_by`` where it says none."""
+    train = job.get("train", {})
+    if not isinstance(train, Mapping) or "select_by" in train:
+        return job
+    return {**job, "train": {**train, "select_by": measures.main.name}}
 
 
 ACCURACY: Final = Figure("accuracy", "accuracy", "share of the nodes whose class is right", is_share=True)

@@ -261,9 +261,9 @@ class JobSettings(Settings):
         return True
 
     @property
-    def predicts_node_classes(self) -> bool:
-        """Whether classes of nodes are predicted, which need neither targets nor many graphs."""
-        return True
+    def takes_of_nodes(self) -> tuple[str, ...]:
+        """What nodes may have beside labels: ``targets``, numbers to predict; ``membership``, of many graphs."""
+        return ()
 
     @property
     def takes_edge_features(self) -> bool:

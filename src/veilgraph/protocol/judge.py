@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, PartyId
@@ -102,3 +103,16 @@ class Judge(Role, ABC):
     def scores(self, *, everything: bool = False) -> Judged:
         """How the logits of the last forward pass do on each split; AUC and F1 as ``Objective.score`` says."""
         return self._objective.score(self.logits.detach(), everything=everything)
+
+
+class SharedJudge(Judge, ABC):
+    """One of several holders that judge alike; one of them reports, and tells the server."""
+
+    @property
+    @override
+    def reports(self) -> bool:
+        return self.session.link.party == self.session.settings.data.label_party
+
+    @override
+    def audience(self) -> list[PartyId]:
+        return [SERVER] if self.reports else []

@@ -24,7 +24,8 @@ from veilgraph.tables.edge_settings import NO_EDGE_FEATURES, EdgeSettings, beyon
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
-OF_OTHER_TASKS: Final = "is for paradigm averaging with task values or graphs; choose that, or leave it out"
+OF_OTHER_TASKS: Final = "is for task values (averaging, horizontal) or graphs (averaging); choose that, or leave it out"
+_NODE_KEYS: Final = {"targets": "target", "membership": "graph"}
 
 if TYPE_CHECKING:
     from veilgraph.protocol.feature_release import Releases
@@ -115,8 +116,8 @@ class Organisation:
                 f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
                 "this job's ε protects edges: leave them out of nodes.features"
             )
-        for key in ("target", "graph") if job.predicts_node_classes else ():
-            if getattr(nodes, key) is not None:
+        for name, key in _NODE_KEYS.items():
+            if name not in job.takes_of_nodes and getattr(nodes, key) is not None:
                 return f"nodes.{key} {OF_OTHER_TASKS}"
         return None
 

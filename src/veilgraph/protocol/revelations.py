@@ -56,6 +56,9 @@ SINGLE_DEGREES: Final = (
 TRAINING_ROWS: Final = (
     "training-rows", "Gradients go in the clear: the server and every holder can infer which nodes are trained on and "
     "which of those share a class or, in paradigm horizontal, a holder the class itself.")
+TARGET_SUMS: Final = (
+    "target-sums", "Every holder, in paradigm averaging the server too, learns, before the first round, how many "
+    "training nodes there are together, and the sums over these of targets, of their sizes and of their squares.")
 PERTURBED_FEATURES: Final = (
     "perturbed-features", "The label holder, with model.initial.method=perturbed every holder, sees every node's "
     "features as the node itself perturbed them, with the job's ε; how many columns there are is in the clear.")

@@ -207,8 +207,8 @@ def _paying(
 def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
     """Refuse what the job's network does not use: features of edges, targets, many graphs, and relations' hops."""
     for graph in graphs:
-        for name in ("targets", "membership") if settings.predicts_node_classes else ():
-            if getattr(graph, name) is not None:
+        for name in ("targets", "membership"):
+            if name not in settings.takes_of_nodes and getattr(graph, name) is not None:
                 text = f"parties: {graph.party!r} brings {name}, which {OF_OTHER_TASKS}"
                 raise ConfigError(text, key=name, party=graph.party)
         if graph.edge_features is not None and not settings.takes_edge_features:

@@ -21,6 +21,7 @@ from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
 from veilgraph.protocol.revealed import causes, rows_of, statements
 from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.predictions import Predictions
 from veilgraph.run.run_directory import Record, RunDirectory
 
 
@@ -59,7 +60,7 @@ class ParadigmConformance:
         return (*self.settings.data.names, SERVER)
 
     def twin(self, run: RunDirectory) -> Tensor | None:
-        """Probabilities [N, C] that the trained model gives in one process with everybody's data; None: it has no twin.
+        """What the trained model predicts in one process with everybody's data, [N, C]; None: it has no twin.
 
         By default that of the audit's ``Source``.
         """
@@ -92,7 +93,7 @@ class ParadigmConformance:
         assert other.summary["sent_bytes"] == trained.summary["sent_bytes"]
         if self.is_repeatable:
             assert self._lasting(other) == self._lasting(trained)
-            assert torch.equal(other.predictions.probabilities, trained.predictions.probabilities)
+            assert torch.equal(_predicted(other.predictions), _predicted(trained.predictions))
 
     def test_what_one_sends_another_gets_and_every_message_has_a_row(self, trained: TrainResult) -> None:
         settings = self.settings
@@ -150,14 +151,14 @@ class ParadigmConformance:
     def test_the_twin_agrees(self, trained: TrainResult) -> None:
         expected = self.twin(RunDirectory.open(trained.path))
         if expected is not None:
-            found = trained.predictions.probabilities
-            torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=self.tolerance)
+            found = _predicted(trained.predictions)
+            torch.testing.assert_close(found, expected.double(), rtol=0, atol=self.tolerance)
 
     def test_predictions_can_be_made_again(self, trained: TrainResult) -> None:
         again = predict(trained.path)
-        assert again.probabilities.shape == trained.predictions.probabilities.shape
+        assert _predicted(again).shape == _predicted(trained.predictions).shape
         if self.is_repeatable:
-            assert torch.equal(again.probabilities, trained.predictions.probabilities)
+            assert torch.equal(_predicted(again), _predicted(trained.predictions))
 
     def test_a_run_that_was_cut_off_goes_on_to_the_same_end(
         self, trained: TrainResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +179,7 @@ class ParadigmConformance:
         assert resumed.summary["started_at"] > 0, "it began again"
         if self.is_repeatable:
             assert self._lasting(resumed) == self._lasting(trained)
-            assert torch.equal(resumed.predictions.probabilities, trained.predictions.probabilities)
+            assert torch.equal(_predicted(resumed.predictions), _predicted(trained.predictions))
 
     @staticmethod
     def _lasting(result: TrainResult) -> list[Record]:
@@ -192,3 +193,9 @@ class ParadigmConformance:
     @staticmethod
     def _lines(path: Path) -> list[Record]:
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _predicted(predictions: Predictions) -> Tensor:
+    """Probabilities, and beside them all other columns: [N, C]."""
+    columns = [column.double().reshape(-1, 1) for column in predictions.columns.values()]
+    return torch.cat([predictions.probabilities.double(), *columns], dim=1)

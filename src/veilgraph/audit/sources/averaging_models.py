@@ -22,7 +22,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.classes import Classes
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import EXTRA, opened, public, update_bits
-from veilgraph.paradigms.horizontal.tally import Tally
+from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.job import JobSettings
 
 _MOST_EXAMPLES: Final = 1 << 29
@@ -210,7 +210,7 @@ def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tu
     for seen in _told(view):
         of_sum = counted.get((seen.session, seen.tag.step))
         if of_sum is not None and seen.shape == (task.tally_size,):
-            found[of_sum] = round(float(Tally.of_flat(seen.tensor(), task.public.stated).confusion[0].sum()))
+            found[of_sum] = round(float(Classification(task.public.stated).confusion(seen.tensor())[0].sum()))
     return found
 
 

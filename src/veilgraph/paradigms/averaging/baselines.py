@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
-from veilgraph.paradigms.averaging.training import public, with_fact
+from veilgraph.paradigms.averaging.training import public
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
@@ -47,14 +47,9 @@ class OnePlace:
         self._own: Own = owns[0] if len(owns) == 1 else self._task.join(owns)
         self._streams = LearningStreams(job.seed, SERVER)
         self._network = self._task.network(self._streams)
-        self._gather()
-        self._optimizer = build_optimizer(list(self._network.parameters()), {}, job)
-
-    def _gather(self) -> None:
         self._network.keep_facts(sum(self._task.gathers))
-        known = torch.empty(0, dtype=torch.float64)
-        for _ in self._task.gathers:
-            known = with_fact(self._network, known, self._task.gathered(self._own, known))
+        self._network.gather(self._task.gathers, lambda _, known: self._task.gathered(self._own, known))
+        self._optimizer = build_optimizer(list(self._network.parameters()), {}, job)
 
     @property
     def trains(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
 from veilgraph.link.recorded import RecordedLink
@@ -18,24 +18,23 @@ from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.nn.facts import FACT_BITS
 from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
-    FACT_BITS,
     RECORDS,
     REMEDY,
     heard,
     public,
     summand,
     update_bits,
-    with_fact,
 )
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.figures import Judged
-from veilgraph.protocol.judge import Judge, Predicted
+from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
@@ -48,7 +47,7 @@ _SIGNING = 2
 """Round of the signing keys; those of masks are new in every sum."""
 
 
-class AveragingHolder(Judge):
+class AveragingHolder(SharedJudge):
     """Holds a graph of its own.
 
     With ``label_privacy`` all that it computes of labels is of perturbed ones.
@@ -161,10 +160,11 @@ class AveragingHolder(Judge):
             link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
 
     def _gather(self) -> None:
-        known = torch.empty(0, dtype=torch.float64)
-        for size in self._task.gathers:
+        def summed(size: int, known: Tensor) -> Tensor:
             self._add(self._task.gathered(self._own, known), FACT_BITS, SumId.of("facts", None, known))
-            known = with_fact(self._network, known, self._told(self._sums, size, torch.float64))
+            return self._told(self._sums, size, torch.float64)
+
+        self._network.gather(self._task.gathers, summed)
 
     def _evaluate(self) -> None:
         task = self._task
@@ -214,16 +214,6 @@ class AveragingHolder(Judge):
         with torch.no_grad():
             found: Predicted = self._task.predictions(self._network, self._own, self.logits)
         return found
-
-    @property
-    @override
-    def reports(self) -> bool:
-        return self.session.link.party == self.session.settings.data.label_party
-
-    @override
-    def audience(self) -> list[PartyId]:
-        """All holders judge alike; one tells the server."""
-        return [SERVER] if self.reports else []
 
     @override
     def modules(self) -> dict[str, nn.Module]:

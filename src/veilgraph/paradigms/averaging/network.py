@@ -12,6 +12,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
+from veilgraph.nn.facts import FactNetwork
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
 from veilgraph.nn.local.build import build_local
@@ -23,14 +24,9 @@ _ALONE = 1
 """Nobody else has a part of a holder's graph."""
 
 
-class Averaged(nn.Module):
-    """A network whose weights are averaged, whatever it computes.
+class Averaged(FactNetwork):
+    """A network whose weights are averaged, whatever it computes."""
 
-    Attributes:
-        facts: Tensor[K] float64, what holders added up before the first round; absent where a task needs nothing.
-    """
-
-    facts: Tensor
     _staying: frozenset[str] = frozenset()
 
     def keep_home(self, parts: Collection[str]) -> None:
@@ -69,21 +65,6 @@ class Averaged(nn.Module):
         with torch.no_grad():
             for weight, part in zip(weights, torch.split(vector, [each.numel() for each in weights]), strict=True):
                 weight.copy_(part.view_as(weight))
-
-    def keep_facts(self, count: int) -> None:
-        """Makes room, once, for what holders add up before the first round; it is kept with the weights.
-
-        Args:
-            count: of numbers; with 0 there is no such thing.
-        """
-        if count:
-            self.register_buffer("facts", torch.full((count,), torch.nan, dtype=torch.float64))
-
-    @property
-    def has_facts(self) -> bool:
-        """Whether all that is to be known before the first round is known."""
-        found = self._buffers.get("facts")
-        return found is None or not bool(found.isnan().any())
 
 
 def _part(name: str) -> str:

@@ -7,48 +7,37 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.core.words import listed
-from veilgraph.graph.party import PartyGraph, check_names
-from veilgraph.paradigms.averaging import baselines, inputs, words
+from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.averaging import baselines, words
 from veilgraph.paradigms.averaging.costs import costs_of
 from veilgraph.paradigms.averaging.holder import AveragingHolder
-from veilgraph.paradigms.averaging.rows import COLUMNS, ROWS
+from veilgraph.paradigms.averaging.rows import ROWS
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.task import TaskSettings
 from veilgraph.paradigms.averaging.terms import check_rule
-from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
-from veilgraph.paradigms.horizontal.inputs import check_own
+from veilgraph.paradigms.horizontal.paradigm import SameColumns
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
-from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Range
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
 from veilgraph.protocol.space import LEARNING, Options, Space, Span
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 _MEASURED: Final = 3
 """Holders whose noise together is what ε needs, in research/private_averaging.py."""
 
 
-class Averaging(Paradigm[AveragingJob]):
+class Averaging(SameColumns[AveragingJob]):
     """Every holder trains on a graph of its own; sums of their weights become one model."""
 
     title: ClassVar[str] = "averaging: graphs of one's own, one model"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
-    has_privacy: ClassVar[bool] = False
     way: ClassVar[str] = "labels, averaging"
-    protects: ClassVar[tuple[str, ...]] = ("label",)
     begins_with_weights: ClassVar[bool] = True
     has_costs: ClassVar[bool] = True
-
-    def told_by_tables(
-        self, job: AveragingJob, features: Sequence[NumericFeatures | CategoricalFeatures]
-    ) -> dict[str, str]:
-        filled = any(feature.missing == "mean" for feature in features)
-        return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
@@ -91,28 +80,11 @@ class Averaging(Paradigm[AveragingJob]):
             fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
         return fields
 
-    def load(self, job: AveragingJob) -> Inputs:
-        return inputs.load(job)
-
-    def label_party(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names([graph.party for graph in graphs])
-        check_own(graphs)
-        return job.data.label_holder or graphs[0].party
-
-    def accept(self, job: AveragingJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        return inputs.accept(job, graphs, ids)
-
-    def check_tables(self, job: AveragingJob) -> None:
-        check_columns_here(job)
-
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
         """A private training's rule on neighbours; see ``Paradigm.check_graphs``."""
         if job.averaging.privacy is not None:
             for graph in graphs:
                 check_rule(graph, job.averaging.privacy.degree_bound)
-
-    def prepare(self, own: Preparation) -> Prepared:
-        return collect(own)
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
@@ -131,9 +103,6 @@ class Averaging(Paradigm[AveragingJob]):
     def describe(self, job: AveragingJob) -> list[str]:
         return words.describe(job)
 
-    def part_of(self, job: AveragingJob, holder: PartyId) -> str:
-        return "evaluator" if holder == job.data.label_party else "holder"
-
     def collusion(self, job: AveragingJob) -> str:
         """What parties could find out that work together, in a sentence."""
         return (
@@ -147,11 +116,6 @@ class Averaging(Paradigm[AveragingJob]):
     def predicts(self, job: AveragingJob, classes: int | None) -> str:
         task = job.averaging.task
         return super().predicts(job, classes) if task.name == TaskSettings().name else task.kind.words
-
-    def verdict(self, job: AveragingJob, what: str, nodes: str) -> str:
-        scored = job.data.label_party
-        names = listed(job.data.names)
-        return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
 
 
 AVERAGING: Final = Averaging()

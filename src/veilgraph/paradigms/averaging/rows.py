@@ -6,18 +6,15 @@ from typing import Final
 
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.horizontal.rows import COLUMNS as OF_COLUMNS
-from veilgraph.protocol.revelations import Told
+from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
+from veilgraph.protocol.revelations import TARGET_SUMS, Told
 from veilgraph.protocol.rows import (
     COMMON_ROWS,
     EXACTLY,
     FROM_SERVER,
     LABELLED_TO_SERVER,
-    MORE_HOLDERS,
-    OPENED,
     TO_HOLDER,
     TO_SERVER,
-    TWO_HOLDERS,
     Fact,
     Form,
     Row,
@@ -29,13 +26,7 @@ def _paradigm(_: AveragingJob) -> str:
     return "paradigm=averaging"
 
 
-def _standardised(job: AveragingJob) -> str:
-    scaled = job.data.from_tables and job.data.feature_scaling == "standard"
-    return "data.feature_scaling=standard" if scaled else ""
-
-
 # fmt: off
-COLUMNS: Final = Told[AveragingJob](OF_COLUMNS.name, OF_COLUMNS.statement, _standardised, jobs=OF_COLUMNS.jobs)
 WEIGHTS: Final = Told[AveragingJob](
     "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
     "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
@@ -58,9 +49,7 @@ TALLIES: Final = Told[AveragingJob](
     "and how far predictions are off; where a holder is left out of one evaluation, they follow of that holder alone.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
 TARGETS: Final = Told[AveragingJob](
-    "target-sums", "The server and every holder learn, before the first round, how many training nodes all holders "
-    "have together, and the sums over these of targets, of their sizes and of their squares.",
-    lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
+    *TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
 
 CLASSES: Final = Fact[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
 NOISED: Final = Fact[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
@@ -143,13 +132,6 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
-    # Columns
-    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
-        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
-        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "mask", OPENED,
-        (COLUMNS,), (MORE_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked numbers of rows, and sums over columns and their squares", "none", EXACTLY,
-        (COLUMNS,), (TWO_HOLDERS,), forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
+    *COLUMN_ROWS,
 )
 # fmt: on

@@ -18,11 +18,11 @@ from veilgraph.link.collectives import gather
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import GONE, Group, SummingServer
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
+from veilgraph.nn.facts import FACT_BITS
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.training import (
     EXTRA,
-    FACT_BITS,
     RECORDS,
     REMEDY,
     averaged,
@@ -30,7 +30,6 @@ from veilgraph.paradigms.averaging.training import (
     public,
     said,
     update_bits,
-    with_fact,
 )
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.resumption import Point, Start
@@ -126,11 +125,12 @@ class AveragingServer(Role):
         self._tell(said(following, loss))
 
     def _gather(self) -> None:
-        known = torch.empty(0, dtype=torch.float64)
-        for size in self._task.gathers:
+        def summed(size: int, known: Tensor) -> Tensor:
             total = self._add(size, FACT_BITS, SumId.of("facts", None, known))
             self._tell(total)
-            known = with_fact(self._network, known, total)
+            return total
+
+        self._network.gather(self._task.gathers, summed)
 
     def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
         self._sums, what = self._sums + 1, sum_id.what

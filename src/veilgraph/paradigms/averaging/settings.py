@@ -20,7 +20,7 @@ from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
 from veilgraph.paradigms.averaging.tasks.task import TASKS, AnyTaskSettings, TaskSettings
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_settings import SampledPlan, SampledSettings, sampled_plan
-from veilgraph.protocol.figures import Measures
+from veilgraph.protocol.figures import Measures, selecting
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -166,8 +166,8 @@ class AveragingJob(JobSettings):
         return self.averaging.task.kind.measures.led_by(self.train.select_by)
 
     @property
-    def predicts_node_classes(self) -> bool:
-        return self.averaging.task.name == "classes"
+    def takes_of_nodes(self) -> tuple[str, ...]:
+        return () if self.averaging.task.name == "classes" else ("targets", "membership")
 
     @property
     def threshold(self) -> int:
@@ -237,12 +237,10 @@ class AveragingJob(JobSettings):
 
 def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """A job that says no ``train.select_by`` has the first of its task's figures there."""
-    train, own = data.get("train", {}), data.get("averaging", {})
+    own = data.get("averaging", {})
     said = own.get("task") if isinstance(own, Mapping) else None
     name = said.get("name") if isinstance(said, Mapping) else None
-    if not isinstance(train, Mapping) or "select_by" in train or not isinstance(name, str) or name not in TASKS:
-        return data
-    return {**data, "train": {**train, "select_by": TASKS[name].measures.main.name}}
+    return selecting(data, TASKS[name].measures) if isinstance(name, str) and name in TASKS else data
 
 
 _FEWEST_SHARES: Final = 2

@@ -16,16 +16,15 @@ from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.rules.rule import Rule
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import Public, Task, same
+from veilgraph.paradigms.averaging.tasks.task import Public, Task
 from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.role import build_optimizer, precision
 
 EXTRA: Final = 2
 """Numbers in a summand beside those of the weights: the loss and the number of training examples."""
 UPDATE_BITS: Final = 32
 """Fractional bits of a summand: the sum stays below 2^29."""
-FACT_BITS: Final = 20
-"""Of sums before the first round."""
 RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
 """Of a holder's record of survivors, before the sums of a session that goes on from another."""
 REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
@@ -51,7 +50,7 @@ def public(
     Raises:
         DataError: holders' columns differ, or what the task needs of them.
     """
-    task, columns = job.averaging.task, same("columns", features)
+    task, columns = job.averaging.task, same_count("columns", features)
     agreed, private = task.kind.agreed(stated), job.label_privacy
     transition = None if private is None else LabelResponse(private.epsilon, agreed).transition()
     return Public(task, job.model, job.train, columns, agreed, precision(job), custom, transition)
@@ -98,15 +97,6 @@ def summand(
     else:
         change = network.vector() - start
     return torch.cat([examples * change, change.new_tensor([examples * first, examples])])
-
-
-def with_fact(network: Averaged, known: Tensor, found: Tensor) -> Tensor:
-    """What is known with one more sum, in the network once it is all: Tensor[K] float64."""
-    known = torch.cat([known, found.double()])
-    facts = network.facts
-    if len(known) == len(facts):
-        facts.copy_(known)
-    return known
 
 
 def averaged(rule: Rule, weights: Tensor, total: Tensor, *, tells_loss: bool = True) -> tuple[Tensor, float | None]:

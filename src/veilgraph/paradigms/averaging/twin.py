@@ -20,7 +20,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
 from veilgraph.paradigms.averaging.terms import check_rule
-from veilgraph.paradigms.averaging.training import averaged, opened, public, summand, with_fact
+from veilgraph.paradigms.averaging.training import averaged, opened, public, summand
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted
@@ -85,11 +85,13 @@ class PlainAveraging:
 
     def gather(self, absent: Sequence[Collection[PartyId]] = ()) -> None:
         """The sums before the first round, each without those that are absent from it."""
-        known = torch.empty(0, dtype=torch.float64)
-        for place, _ in enumerate(self.task.gathers):
-            gone = absent[place] if absent else ()
-            parts = [self.task.gathered(own, known) for party, own in self._own.items() if party not in gone]
-            known = with_fact(self.network, known, masked_sum(parts))
+        left = iter(absent)
+
+        def summed(_: int, known: Tensor) -> Tensor:
+            gone = next(left, ())
+            return masked_sum([self.task.gathered(own, known) for party, own in self._own.items() if party not in gone])
+
+        self.network.gather(self.task.gathers, summed)
 
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
         """One round.

@@ -19,7 +19,7 @@ from veilgraph.protocol.role import precision
 
 def alone(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult | None:
     """Trains the job's network on one holder's part (SAPGNN 5.2, SP), judged on its own nodes; None without labels."""
-    return None if part.graph.labels is None else _fit(job, part, progress)
+    return _fit(job, part, progress) if job.horizontal.task.outputs(part.graph) else None
 
 
 def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progress) -> PlainResult:
@@ -40,7 +40,7 @@ def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]])
 
 def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
     order = places.argsort()
-    given = {name: getattr(graph, name) for name in ("labels", *MASKS) if getattr(graph, name) is not None}
+    given = {name: getattr(graph, name) for name in ("labels", "targets", *MASKS) if getattr(graph, name) is not None}
     moved = replace(
         graph,
         features=choose_rows(graph.features, order),
@@ -51,4 +51,5 @@ def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
 
 
 def _fit(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult:
-    return fit(LayeredNetwork(job.model, job.train, [part], seed=job.seed, dtype=precision(job)), progress)
+    task = job.horizontal.task
+    return fit(LayeredNetwork(job.model, job.train, [part], seed=job.seed, dtype=precision(job), task=task), progress)

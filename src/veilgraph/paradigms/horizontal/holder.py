@@ -18,6 +18,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
+from veilgraph.nn.facts import FACT_BITS
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.handed import handed
 from veilgraph.nn.propagate import Adjacency
@@ -30,12 +31,14 @@ from veilgraph.paradigms.horizontal.node_lists import (
     send_nodes,
     share_secrets,
 )
+from veilgraph.paradigms.horizontal.regression import Regression
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.tally import Tally, tally, total_loss
+from veilgraph.paradigms.horizontal.tally import learnt_task
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
-from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.agreement import Hello, agreed_start, same_count
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
-from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
@@ -45,11 +48,10 @@ from veilgraph.protocol.stated import agree_within
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
 
-TALLY_BITS: Final = 20
 _REMEDY: Final = "lower train.learning_rate or scale the features (data.feature_scaling)"
 
 
-class HorizontalHolder(Judge):
+class HorizontalHolder(SharedJudge):
     """Holds nodes, their features, edges between them, and perhaps labels.
 
     With ``label_privacy`` all that it computes of labels is of perturbed ones, scores of test nodes too. A prediction
@@ -64,6 +66,8 @@ class HorizontalHolder(Judge):
     def __init__(self, session: Session, graph: PartyGraph, ids: Sequence[str]) -> None:
         super().__init__(session)
         graph.validate()
+        self._learnt = horizontal(session.settings).horizontal.task
+        self._learnt.check_targets(graph)
         if len(ids) != graph.num_nodes:
             raise DataError(f"{graph.party}: {len(ids)} ids for {graph.num_nodes} nodes; name every node once")
         self.graph, self._ids = graph, ids
@@ -76,12 +80,11 @@ class HorizontalHolder(Judge):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, graph = self.session, self.graph
-        classes = graph.num_classes or 0 if graph.labels is not None else 0
         mine = Hello(
             job=session.settings.hash(),
             features=graph.num_features,
             edge_columns=graph.num_edge_features,
-            classes=classes,
+            classes=self._learnt.outputs(graph),
             checkpoints=list(held),
             restarts=session.restarts,
             nonce=session.nonce(),
@@ -89,13 +92,14 @@ class HorizontalHolder(Judge):
         )
         hellos = agree_within(session, mine)
         start = agreed_start(session.link.party, hellos)
-        self._classes = common_classes({holder: hellos[holder] for holder in session.holders})
+        outputs = common_outputs({holder: hellos[holder] for holder in session.holders}, self._learnt.answers)
         if session.settings.label_privacy is not None and graph.labels is not None and self._learns:
             self.graph, self._transition = learned_graph(session, graph)
         key, streams = share_secrets(session.link, session.holders, session.streams, session.secrets)
         self._network = LayeredHolder(
-            self._settings, graph.num_features, self._classes, streams, session.dtype, graph.num_edge_features
+            self._settings, graph.num_features, outputs, streams, session.dtype, graph.num_edge_features
         )
+        self._task = learnt_task(self._learnt, self._network, outputs, self._transition)
         self._widths = layer_widths(self._settings, graph.num_features)
         self._masks = PairwiseMasks.agree(
             session.link, session.holders, session.secrets, rounding_key=session.rounding_key
@@ -103,9 +107,13 @@ class HorizontalHolder(Judge):
         self._cut = HolderCut(session.link, None, 0, session.dtype)
         session.link.expect(unread_bytes_by_rows(horizontal(session.settings), graph.num_nodes, self._widths))
         self._send_lists(key)
-        self._labels = float(self._among(torch.tensor([self._training_nodes()]).double(), "training nodes", 0))
-        if self._labels == 0:
-            raise DataError("train_mask: no holder has a training node; give labels and a train_mask to one")
+        self._examples = float(
+            self._among(torch.tensor([self._task.examples(self.graph)]).double(), "training nodes", 0)
+        )
+        if self._examples == 0:
+            raise DataError(
+                f"train_mask: no holder has a training node; give {self._learnt.answers} and a train_mask to one"
+            )
         return start
 
     def _send_lists(self, key: bytes) -> None:
@@ -126,6 +134,8 @@ class HorizontalHolder(Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
+        if self._learns and not self._network.has_facts:
+            self._gather()
         self._sent: dict[int, Tensor] = {}
         self._wins: dict[int, Tensor] = {}
         self._inputs: list[Tensor] = []
@@ -138,6 +148,15 @@ class HorizontalHolder(Judge):
             h = leaf(self._cut.combined(step, index + 1, (self.graph.num_nodes, widths.output)))
             self._inputs.append(h)
         self.logits = self._network.predict(self._inputs[-1])
+
+    def _gather(self) -> None:
+        """The sums from which the scale of numbers to predict follows, once a run: they are kept with the weights."""
+
+        def summed(_: int, known: Tensor) -> Tensor:
+            self._tallies += 1
+            return self._among(Regression.gathered(self.graph, known), "sums of targets", self._tallies, FACT_BITS)
+
+        self._network.gather(self._learnt.sums_before, summed)
 
     def _most_nodes(self) -> int:
         """N at most: the codes of all nodes in the widest layer are one message."""
@@ -154,9 +173,8 @@ class HorizontalHolder(Judge):
     @override
     def backward(self, step: int) -> None:
         graph, loss = self.graph, torch.zeros(())
-        if graph.labels is not None and graph.train_mask is not None and self._training_nodes():
-            mask = graph.train_mask
-            own = total_loss(self.logits[mask], graph.labels[mask], self._transition) / self._labels
+        if self._task.examples(graph):
+            own = self._task.loss(graph, self.logits) / self._examples
             loss = own.detach()
             backward(own)
         self._cut.publish_gradient(step, len(self._inputs), gradient_of(self._inputs[-1]))
@@ -191,16 +209,20 @@ class HorizontalHolder(Judge):
             weight.grad = part.view_as(weight)
 
     @override
-    def scores(self, *, everything: bool = False) -> Scores:
-        """Over the labels of all holders; all ask for them at the same time, and learn the same."""
-        own = tally(self.graph, self.logits.detach(), self._classes, self._transition).flat()
-        self._tallies += 1
-        scores = Tally.of_flat(self._among(own, "scores", self._tallies), self._classes).scores()
-        if everything or self.session.settings.train.select_by == "f1":
+    def scores(self, *, everything: bool = False) -> Judged:
+        """Over the answers of all holders; all ask for them at the same time, and learn the same."""
+        task, self._tallies = self._task, self._tallies + 1
+        own = task.tally(self.graph, self.logits.detach())
+        scores = task.scores(self._among(own, "scores", self._tallies, task.tally_bits))
+        if everything or self.session.settings.train.select_by == "f1" or not isinstance(scores, Scores):
             return scores
         return replace(scores, val_f1=None, test_f1=None)
 
-    def _among(self, values: Tensor, purpose: str, number: int) -> Tensor:
+    @override
+    def predictions(self) -> Predicted:
+        return self._task.predictions(self.logits.detach())
+
+    def _among(self, values: Tensor, purpose: str, number: int, bits: int = FACT_BITS) -> Tensor:
         tag = Tag(Kind.MASKED, number, 0)
         return sum_among(
             self.session.link,
@@ -208,42 +230,29 @@ class HorizontalHolder(Judge):
             self._masks,
             values,
             tag,
-            bits=TALLY_BITS,
+            bits=bits,
             purpose=purpose,
             remedy=_REMEDY,
         )
-
-    def _training_nodes(self) -> int:
-        return 0 if self.graph.train_mask is None else int(self.graph.train_mask.sum())
-
-    @property
-    @override
-    def reports(self) -> bool:
-        return self.session.link.party == self.session.settings.data.label_party
-
-    @override
-    def audience(self) -> list[PartyId]:
-        """All holders judge alike; one tells the server."""
-        return [SERVER] if self.reports else []
 
     @override
     def modules(self) -> dict[str, nn.Module]:
         return {"holder": self._network}
 
 
-def common_classes(hellos: dict[PartyId, Hello]) -> int:
-    """The number of classes that all holders with labels state; all must have the same columns as well.
+def common_outputs(hellos: dict[PartyId, Hello], answers: str) -> int:
+    """The width that all holders with answers state; all must have the same columns as well.
+
+    Args:
+        hellos: of the holders.
+        answers: labels, or targets.
 
     Raises:
-        DataError: they differ, or nobody has labels.
+        DataError: they differ, or nobody has answers.
     """
-    features = {holder: hello.features for holder, hello in hellos.items()}
-    classes = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
-    edges = {holder: hello.edge_columns for holder, hello in hellos.items()}
-    for what, values in (("columns", features), ("columns of edges", edges), ("classes", classes)):
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
-            raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")
-    if not classes:
-        raise DataError("labels: no holder has any; give labels and masks to one")
-    return next(iter(classes.values()))
+    same_count("columns", {holder: hello.features for holder, hello in hellos.items()})
+    same_count("columns of edges", {holder: hello.edge_columns for holder, hello in hellos.items()})
+    stated = {holder: hello.classes for holder, hello in hellos.items() if hello.classes}
+    if not stated:
+        raise DataError(f"{answers}: no holder has any; give {answers} and masks to one")
+    return same_count("classes", stated)

@@ -1,4 +1,4 @@
-"""What a horizontal job on one machine begins with: holders' own graphs, and their nodes' ids."""
+"""What a job of same columns on one machine begins with: holders' own graphs, and their nodes' ids."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.datasets import load_named_graphs, load_parts
 from veilgraph.graph.features import scale_together
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.job import JobSettings
 
 
-def load(job: HorizontalJob) -> Inputs:
+def load(job: JobSettings) -> Inputs:
     """Of a data set, divided by nodes, or of saved graphs."""
     check_split(job)
     if job.data.graphs is None:
@@ -40,6 +40,6 @@ def check_own(graphs: Sequence[PartyGraph]) -> None:
             )
 
 
-def accept(job: HorizontalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+def accept(job: JobSettings, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
     """Graphs of holders' own nodes, scaled together."""
     return Inputs(job, scale_together(graphs, job.data.feature_scaling), ids)

@@ -16,6 +16,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.activation import ACTIVATIONS
 from veilgraph.nn.dropout import dropout
+from veilgraph.nn.facts import FactNetwork
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.linear import linear
 from veilgraph.nn.propagate import Adjacency
@@ -213,13 +214,13 @@ class ServerLayer(nn.Module):
         return dropout(ACTIVATIONS[server.activation](h), server.dropout, generator)
 
 
-class LayeredHolder(nn.Module):
+class LayeredHolder(FactNetwork):
     """All weights that a holder has: Θ_ρ and Θ_φ of every layer, and ψ's. They are the same at every holder.
 
     Args:
         settings: of the network.
         features: F.
-        classes: of the labels.
+        outputs: width of the predict layer: classes of the labels, or 1 number.
         streams: shared by the holders; initial weights come from the stream "local".
         dtype: of the weights.
         edge_columns: F_e, features of an edge.
@@ -229,7 +230,7 @@ class LayeredHolder(nn.Module):
         self,
         settings: HorizontalSettings,
         features: int,
-        classes: int,
+        outputs: int,
         streams: LearningStreams,
         dtype: torch.dtype,
         edge_columns: int = 0,
@@ -238,7 +239,7 @@ class LayeredHolder(nn.Module):
         widths = layer_widths(settings, features)
         with streams.global_generator("local"):
             self.layers = nn.ModuleList(HolderLayer(settings, layer, edge_columns) for layer in widths)
-            self.predict = linear(widths[-1].output, classes, bias=True)
+            self.predict = linear(widths[-1].output, outputs, bias=True)
         self.to(dtype)
 
     def layer(self, index: int) -> HolderLayer:

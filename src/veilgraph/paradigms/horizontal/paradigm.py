@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeVar
 
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
@@ -12,10 +12,12 @@ from veilgraph.graph.party import PartyGraph, check_names
 from veilgraph.paradigms.horizontal import baselines, inputs, words
 from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
 from veilgraph.paradigms.horizontal.holder import HorizontalHolder
+from veilgraph.paradigms.horizontal.regression import VALUE_WORDS
 from veilgraph.paradigms.horizontal.rows import COLUMNS, ROWS
 from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
 from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
@@ -24,21 +26,51 @@ from veilgraph.protocol.rows import Row
 from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
+J = TypeVar("J", bound=JobSettings)
 
-class Horizontal(Paradigm[HorizontalJob]):
+
+class SameColumns(Paradigm[J]):
+    """Holders of the same columns, each with nodes and answers of its own; all of them judge."""
+
+    has_privacy: ClassVar[bool] = False
+    protects: ClassVar[tuple[str, ...]] = ("label",)
+
+    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
+        filled = any(feature.missing == "mean" for feature in features)
+        return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
+
+    def load(self, job: J) -> Inputs:
+        return inputs.load(job)
+
+    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
+        check_names([graph.party for graph in graphs])
+        inputs.check_own(graphs)
+        return job.data.label_holder or graphs[0].party
+
+    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        return inputs.accept(job, graphs, ids)
+
+    def check_tables(self, job: J) -> None:
+        check_columns_here(job)
+
+    def prepare(self, own: Preparation) -> Prepared:
+        return collect(own)
+
+    def part_of(self, job: J, holder: PartyId) -> str:
+        return "evaluator" if holder == job.data.label_party else "holder"
+
+    def verdict(self, job: J, what: str, nodes: str) -> str:
+        scored = job.data.label_party
+        names = listed(job.data.names)
+        return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
+
+
+class Horizontal(SameColumns[HorizontalJob]):
     """Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""
 
     title: ClassVar[str] = "horizontal: the same columns, different nodes"
     rows: ClassVar[tuple[Row[Any], ...]] = ROWS
-    has_privacy: ClassVar[bool] = False
     way: ClassVar[str] = "labels, horizontal"
-    protects: ClassVar[tuple[str, ...]] = ("label",)
-
-    def told_by_tables(
-        self, job: HorizontalJob, features: Sequence[NumericFeatures | CategoricalFeatures]
-    ) -> dict[str, str]:
-        filled = any(feature.missing == "mean" for feature in features)
-        return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
     def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf
@@ -54,23 +86,6 @@ class Horizontal(Paradigm[HorizontalJob]):
             fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
             fields["edge_columns"] = (0, MAX_FEATURES if job.takes_edge_features else 0)
         return fields
-
-    def load(self, job: HorizontalJob) -> Inputs:
-        return inputs.load(job)
-
-    def label_party(self, job: HorizontalJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names([graph.party for graph in graphs])
-        inputs.check_own(graphs)
-        return job.data.label_holder or graphs[0].party
-
-    def accept(self, job: HorizontalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        return inputs.accept(job, graphs, ids)
-
-    def check_tables(self, job: HorizontalJob) -> None:
-        check_columns_here(job)
-
-    def prepare(self, own: Preparation) -> Prepared:
-        return collect(own)
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         if aligned.graph is None:
@@ -90,13 +105,8 @@ class Horizontal(Paradigm[HorizontalJob]):
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)
 
-    def part_of(self, job: HorizontalJob, holder: PartyId) -> str:
-        return "evaluator" if holder == job.data.label_party else "holder"
-
-    def verdict(self, job: HorizontalJob, what: str, nodes: str) -> str:
-        scored = job.data.label_party
-        names = listed(job.data.names)
-        return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
+    def predicts(self, job: HorizontalJob, classes: int | None) -> str:
+        return VALUE_WORDS if job.horizontal.task.is_values else super().predicts(job, classes)
 
 
 HORIZONTAL: Final = Horizontal()

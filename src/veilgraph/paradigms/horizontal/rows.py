@@ -8,11 +8,13 @@ from typing import Any, Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.revelations import (
     EMBEDDING_SUMS,
     POOLED_DEGREES,
     SINGLE_DEGREES,
     SINGLE_EMBEDDINGS,
+    TARGET_SUMS,
     TRAINING_ROWS,
     Told,
 )
@@ -48,7 +50,15 @@ def _paradigm(_: HorizontalJob) -> str:
     return "paradigm=horizontal"
 
 
-def _standardised(job: HorizontalJob) -> str:
+def _values(job: HorizontalJob) -> str:
+    return "horizontal.task.name=values" if job.horizontal.task.is_values else ""
+
+
+def _classes(job: HorizontalJob) -> str:
+    return "" if job.horizontal.task.is_values else "paradigm=horizontal"
+
+
+def _standardised(job: JobSettings) -> str:
     scaled = job.data.from_tables and job.data.feature_scaling == "standard"
     return "data.feature_scaling=standard" if scaled else ""
 
@@ -58,7 +68,7 @@ def _label_privacy(job: HorizontalJob) -> str:
 
 
 # fmt: off
-COLUMNS: Final = Told[HorizontalJob](
+COLUMNS: Final = Told[JobSettings](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
     "and variance over them, and each of two holders works out the other's exactly.", _standardised,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
@@ -81,10 +91,13 @@ SINGLE_POOLED: Final = Told[HorizontalJob](*SINGLE_DEGREES, _aggregate)
 GLOBAL: Final = Told[HorizontalJob](
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
-TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _paradigm)
+TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _classes)
 TRAINED_NODES: Final = Told[HorizontalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.", _label_privacy, part_of="training-rows")
+TRAINED_TARGETS: Final = Told[HorizontalJob](
+    "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
+    "and work out the numbers to predict of them, the server up to unit and zero point.", _values)
 SPREAD: Final = Told[HorizontalJob](
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
@@ -94,10 +107,15 @@ WEIGHTS: Final = Told[HorizontalJob](
     "that all share, and of the loss.", _paradigm)
 TALLIES: Final = Told[HorizontalJob](
     "label-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
-    "holders of losses and of how many nodes of each class, in each split, are taken for which.", _paradigm)
+    "holders of losses and of how many nodes of each class, in each split, are taken for which.", _classes)
+VALUE_TALLIES: Final = Told[HorizontalJob](
+    "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
+    "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
+    "squares.", _values)
+TARGETS: Final = Told[HorizontalJob](*TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
 SUMMANDS: Final = Told[HorizontalJob](
-    "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses and "
-    "class counts, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
+    "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
+    "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
 # fmt: on
 # In which jobs
@@ -113,6 +131,11 @@ FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fix
 MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
 PERTURBED: Final = Fact[HorizontalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
+VALUES: Final = Fact[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
+CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
+SUMS_BEFORE: Final = Fact[HorizontalJob](
+    "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before)
+)
 MORE_LEARNING: Final = Fact[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
 )
@@ -129,6 +152,9 @@ _FIXED: Final = "It has no weights and is the same in every pass."
 _LABELS: Final = (
     "Not protected: the receiver, which has the output's weights, can infer labels that others have of its nodes."
 )
+_ERRORS: Final = (
+    "Not protected: a training node's row is its error times weights that all rows share, so it tells its target."
+)
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in their holder's ledger."
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
@@ -139,12 +165,12 @@ _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global emb
 
 
 def _summed(
-    kind: Kind, what: str, told: Told[HorizontalJob], *single: Told[HorizontalJob], forms: tuple[Form, ...]
+    kind: Kind, what: str, told: Told[HorizontalJob], *when: Fact[HorizontalJob], forms: tuple[Form, ...]
 ) -> list[Row[HorizontalJob]]:
     """The rows of a sum that holders open among themselves: of two, each has the other's."""
     return [
-        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS,), forms=forms),
-        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, *single), (TWO_HOLDERS,), forms=forms),
+        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS, *when), forms=forms),
+        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, SUMMANDS), (TWO_HOLDERS, *when), forms=forms),
     ]
 
 
@@ -156,10 +182,19 @@ def _learned(
     forms: tuple[Form, ...],
     exposed: Exposed | None = None,
 ) -> list[Row[HorizontalJob]]:
-    """The rows of a gradient: of labels as they are, of perturbed ones, and of which nodes have one."""
+    """The rows of a gradient: of labels as they are, of numbers, of perturbed labels, and of which nodes have one."""
     of = partial(Row[HorizontalJob], Kind.GRADIENT, ends)
     return [
-        of(what, "none", why, (TRAINED,), (TRUE, *when), exposed=exposed, forms=forms),
+        of(what, "none", why, (TRAINED,), (CLASSES, TRUE, *when), exposed=exposed, forms=forms),
+        of(
+            f"{what}, of numbers to predict",
+            "none",
+            _ERRORS,
+            (TRAINED_TARGETS,),
+            (VALUES, *when),
+            exposed=exposed,
+            forms=forms,
+        ),
         of(
             f"{what.replace(', in the clear', '')}, of perturbed labels",
             "noise",
@@ -175,6 +210,17 @@ def _learned(
 
 # One row, few lines: a table is read across.
 # fmt: off
+_OF_SUMS: Final = (Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
+COLUMN_ROWS: Final[tuple[Row[JobSettings], ...]] = (
+    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
+        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "mask", OPENED,
+        (COLUMNS,), (MORE_HOLDERS,), forms=_OF_SUMS),
+    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "none", EXACTLY,
+        (COLUMNS,), (TWO_HOLDERS,), forms=_OF_SUMS),
+)
+"""What holders of the same columns tell each other of these, before all else."""
 ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
     *COMMON_ROWS,
     judgement(LABELLED_TO_SERVER),
@@ -243,15 +289,14 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
         "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
         (GLOBAL,), (SECURE_MAX,), forms=(Form("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
     # What holders open among themselves
-    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS, SUMMANDS,
+    *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS,
              forms=(Form("s, 0", "ring [W + 1]", "training"),)),
-    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, SUMMANDS,
+    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, CLASSES,
              forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [3 + 3C²]", "every evaluation"))),
-    # Columns
-    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
-        "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
-        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
-    *_summed(Kind.COLUMN_SUMS, "masked number of rows, sums of columns and of their squares", COLUMNS,
-             forms=(Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)),
+    *_summed(Kind.MASKED, "masked numbers of targets, sums of these, of errors and of squares", VALUE_TALLIES, VALUES,
+             forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [15]", "every evaluation"))),
+    *_summed(Kind.MASKED, "masked sums of training targets", TARGETS, SUMS_BEFORE,
+             forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first epoch"),)),
+    *COLUMN_ROWS,
 )
 # fmt: on

@@ -5,14 +5,19 @@ Its network has layers that are split between the holders and the server.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
+from veilgraph.paradigms.horizontal.regression import VALUE_MEASURES, TargetBounds
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import JobSettings, job_of
 
 PROPOSITION: Final = (
@@ -102,11 +107,64 @@ class HorizontalSettings(Settings):
         return self
 
 
+class LearntSettings(TargetBounds):
+    """What is learnt of the nodes."""
+
+    name: Literal["classes", "values"] = Field(
+        "classes",
+        description="classes: of each node its class, by cross-entropy; values: of each node a number, by the squared "
+        "error (eq. 15)",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low is not None and not self.is_values:
+            raise ValueError(f"low={self.low:g} is for name=values; set name to values, or leave low and high out")
+        return self
+
+    @property
+    @override
+    def sums_before(self) -> tuple[int, ...]:
+        return super().sums_before if self.is_values else ()
+
+    @property
+    def is_values(self) -> bool:
+        """Whether numbers are learnt."""
+        return self.name == "values"
+
+    @property
+    def answers(self) -> str:
+        """What a graph has of nodes whose answer is known."""
+        return "targets" if self.is_values else "labels"
+
+    def outputs(self, graph: PartyGraph) -> int:
+        """Width of the predict layer as a holder's own answers need it: C classes, or 1; 0 where it has none."""
+        if getattr(graph, self.answers) is None:
+            return 0
+        return 1 if self.is_values else graph.num_classes or 0
+
+
+class HorizontalJobSettings(Settings):
+    """What is a horizontal job's alone, beside its network."""
+
+    task: LearntSettings = Field(LearntSettings(), description="what is learnt")
+
+
 class HorizontalJob(JobSettings):
     """Holders have the same columns of different nodes, with edges and labels of their own."""
 
     paradigm: Literal["horizontal"] = "horizontal"
+    horizontal: HorizontalJobSettings = Field(HorizontalJobSettings(), description="what the holders learn")
     model: HorizontalSettings = Field(HorizontalSettings(), description="the network")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _select(cls, data: object) -> object:
+        """A job of task ``values`` that says no ``train.select_by`` selects by the first figure of these."""
+        own = data.get("horizontal") if isinstance(data, Mapping) else None
+        task = own.get("task") if isinstance(own, Mapping) else None
+        is_values = isinstance(task, Mapping) and task.get("name") == "values"
+        return selecting(data, VALUE_MEASURES) if is_values and isinstance(data, Mapping) else data
 
     def _check_unused(self) -> None:
         super()._check_unused()
@@ -124,6 +182,19 @@ class HorizontalJob(JobSettings):
 
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)
+        if self.horizontal.task.is_values:
+            raise ValueError(
+                f"{said} with horizontal.task.name=values: what is perturbed is the class of a node, and a number has "
+                "none; choose task classes, or leave label_privacy out"
+            )
+
+    @property
+    def measures(self) -> Measures:
+        return (VALUE_MEASURES if self.horizontal.task.is_values else CLASS_MEASURES).led_by(self.train.select_by)
+
+    @property
+    def takes_of_nodes(self) -> tuple[str, ...]:
+        return ("targets",) if self.horizontal.task.is_values else ()
 
     @property
     def takes_edge_features(self) -> bool:

@@ -1,48 +1,89 @@
-"""Scores over the labels of several holders: each adds up its own, and only the sums are opened among them."""
+"""Scores over the answers of several holders: each adds up its own, and only the sums are opened among them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.correction import corrected_losses
+from veilgraph.paradigms.horizontal.network import LayeredHolder
+from veilgraph.paradigms.horizontal.regression import Regression
+from veilgraph.paradigms.horizontal.settings import LearntSettings
+from veilgraph.protocol.judge import Predicted
 from veilgraph.protocol.scores import Scores
 
-SPLITS = ("train_mask", "val_mask", "test_mask")
 
+class Classification:
+    """Cross-entropy of C classes; scores of summed losses and class counts.
 
-@dataclass(frozen=True)
-class Tally:
-    """What adds up: of every split the sum of the losses, and how many nodes of each class were taken for each.
+    A tally is the sum of the losses of training, validation and test nodes, and how many nodes of each class were taken
+    for each in these: Tensor[3 + 3·C²] float64, true class by predicted class.
+
+    Args:
+        classes: C.
+        transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
 
     Attributes:
-        losses: Tensor[3] float64, of training, validation and test nodes.
-        confusion: Tensor[3, C, C] float64, true class by predicted class.
+        tally_bits: fractional bits of a tally that is added up.
+        tally_size: numbers in a tally.
     """
 
-    losses: Tensor
-    confusion: Tensor
+    tally_bits: ClassVar[int] = 20
 
-    def flat(self) -> Tensor:
-        """All numbers: Tensor[3 + 3·C²]."""
-        return torch.cat([self.losses, self.confusion.reshape(-1)])
+    def __init__(self, classes: int, transition: Tensor | None = None) -> None:
+        self._classes, self._transition = classes, transition
+        self.tally_size = len(MASKS) * (1 + classes**2)
 
-    @classmethod
-    def of_flat(cls, numbers: Tensor, classes: int) -> Tally:
-        """What ``flat`` flattened."""
-        return cls(numbers[:3], numbers[3:].view(3, classes, classes))
+    @staticmethod
+    def examples(graph: PartyGraph) -> int:
+        """Number of a holder's training nodes with a label."""
+        return 0 if graph.labels is None or graph.train_mask is None else int(graph.train_mask.sum())
 
-    def scores(self) -> Scores:
-        """Of all that was added up. AUC is None: it does not follow from sums."""
-        train, val, test = self.confusion
+    def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        """Sum of the training nodes' cross-entropies, of which there are some (SAPGNN eq. 15): Tensor[].
+
+        Args:
+            graph: of a holder.
+            output: Tensor[N, C], logits of its nodes.
+        """
+        assert graph.labels is not None  # there are training nodes
+        return self._loss(output[graph.train_mask], graph.labels[graph.train_mask])
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self._transition is not None:
+            return corrected_losses(logits, labels, self._transition).sum()
+        return functional.cross_entropy(logits, labels, reduction="sum")
+
+    def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        """A holder's part of what the scores follow from, nothing without labels. Arguments as for ``loss``."""
+        losses = torch.zeros(len(MASKS), dtype=torch.float64)
+        counts = torch.zeros(len(MASKS), self._classes**2, dtype=torch.float64)
+        for index, name in enumerate(MASKS):
+            mask: Tensor | None = getattr(graph, name)
+            if graph.labels is None or mask is None or not bool(mask.any()):
+                continue
+            labels, found = graph.labels[mask], output[mask].double()
+            losses[index] = self._loss(found, labels)
+            pairs = labels * self._classes + found.argmax(dim=1)
+            counts[index] = torch.bincount(pairs, minlength=self._classes**2)
+        return torch.cat([losses, counts.reshape(-1)])
+
+    def confusion(self, total: Tensor) -> Tensor:
+        """The counts of a sum of tallies: Tensor[3, C, C]."""
+        return total[len(MASKS) :].view(len(MASKS), self._classes, self._classes)
+
+    def scores(self, total: Tensor) -> Scores:
+        """Scores of all whose tallies were added up. AUC is None: it does not follow from sums."""
+        train, val, test = self.confusion(total)
         return Scores(
-            train_loss=_mean(self.losses[0], train),
-            val_loss=_mean(self.losses[1], val),
+            train_loss=_mean(total[0], train),
+            val_loss=_mean(total[1], val),
             train_accuracy=_accuracy(train),
             val_accuracy=_accuracy(val),
             test_accuracy=_accuracy(test) if bool(test.any()) else None,
@@ -50,40 +91,24 @@ class Tally:
             test_f1=_macro_f1(test) if bool(test.any()) else None,
         )
 
-
-def total_loss(logits: Tensor, labels: Tensor, transition: Tensor | None) -> Tensor:
-    """Sum of the nodes' cross-entropies, corrected where labels were perturbed.
-
-    Args:
-        logits: Tensor[n, C].
-        labels: Tensor[n] int64.
-        transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
-    """
-    if transition is not None:
-        return corrected_losses(logits, labels, transition).sum()
-    return functional.cross_entropy(logits, labels, reduction="sum")
+    def predictions(self, output: Tensor) -> Predicted:
+        """Probabilities of logits Tensor[N, C]."""
+        return Predicted(output.detach().softmax(dim=1))
 
 
-def tally(graph: PartyGraph, logits: Tensor, classes: int, transition: Tensor | None = None) -> Tally:
-    """One holder's own part.
+def learnt_task(
+    task: LearntSettings, network: LayeredHolder, outputs: int, transition: Tensor | None = None
+) -> Classification | Regression:
+    """Return what a job learns, and make room in its network for the sums that this needs first.
 
     Args:
-        graph: the holder's; without labels nothing is added.
-        logits: Tensor[N_p, C] of its nodes.
-        classes: C.
-        transition: as for ``total_loss``.
+        task: of the job.
+        network: of a holder.
+        outputs: width of its predict layer.
+        transition: as for ``Classification``.
     """
-    losses = torch.zeros(3, dtype=torch.float64)
-    confusion = torch.zeros(3, classes, classes, dtype=torch.float64)
-    for index, name in enumerate(SPLITS):
-        mask: Tensor | None = getattr(graph, name)
-        if graph.labels is None or mask is None or not bool(mask.any()):
-            continue
-        labels, found = graph.labels[mask], logits[mask].double()
-        losses[index] = total_loss(found, labels, transition)
-        pairs = labels * classes + found.argmax(dim=1)
-        confusion[index] = torch.bincount(pairs, minlength=classes**2).view(classes, classes)
-    return Tally(losses, confusion)
+    network.keep_facts(sum(task.sums_before))
+    return Regression(task, network) if task.is_values else Classification(outputs, transition)
 
 
 def _mean(loss: Tensor, confusion: Tensor) -> float:

@@ -19,14 +19,19 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
+from veilgraph.mpc.plain import masked_sum
 from veilgraph.nn.adam import Adam
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed
 from veilgraph.paradigms.horizontal.pooling import total
-from veilgraph.paradigms.horizontal.settings import HorizontalSettings
+from veilgraph.paradigms.horizontal.regression import Regression
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings, LearntSettings
+from veilgraph.paradigms.horizontal.tally import learnt_task
+from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.scores import Objective, Scores
+from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.scores import Objective
 
 SHARED: Final = "holders"
 """Name of the learning streams that all holders share: their weights start equal."""
@@ -47,6 +52,7 @@ class LayeredNetwork:
         seed: of the job; the weights start alike whatever the number of holders.
         dtype: of weights and embeddings.
         transition: Tensor[C, C] float64, P(label = j | true label = i), where the parts' labels are perturbed ones.
+        task: what is learnt; by default classes.
 
     Raises:
         ConfigError: ``train.class_weights`` is ``balanced``, which one holder cannot compute from its labels.
@@ -67,6 +73,7 @@ class LayeredNetwork:
         seed: int,
         dtype: torch.dtype = torch.float32,
         transition: Tensor | None = None,
+        task: LearntSettings | None = None,
     ) -> None:
         if train.class_weights != "none":
             raise ConfigError(
@@ -76,9 +83,12 @@ class LayeredNetwork:
         self.train_settings = train
         self._settings = settings
         parts = counted_parts(settings, parts)
-        pooled = pool_parts(parts).graph
-        if pooled.labels is None or pooled.num_classes is None:
-            raise DataError("holders: none has labels, and training needs some; give labels to one")
+        pooled, learnt = pool_parts(parts).graph, task or LearntSettings()
+        outputs = learnt.outputs(pooled)
+        if not outputs:
+            raise DataError(
+                f"holders: none has {learnt.answers}, and training needs some; give {learnt.answers} to one"
+            )
         self._num_nodes = pooled.num_nodes
         _, self._rows = positions(parts)
         self._features = [FixedInput(part.graph.features, dtype) for part in parts]
@@ -87,14 +97,17 @@ class LayeredNetwork:
         self._degrees = total(degrees, self._rows, self._num_nodes)
         self._streams = LearningStreams(seed, SERVER)
         columns, shared = pooled.num_features, LearningStreams(seed, SHARED)
-        self.holder = LayeredHolder(settings, columns, pooled.num_classes, shared, dtype, pooled.num_edge_features)
+        self.holder = LayeredHolder(settings, columns, outputs, shared, dtype, pooled.num_edge_features)
+        self._task = learnt_task(learnt, self.holder, outputs, transition)
+        self._graphs = [part.graph for part in parts]
         self.server = LayeredServer(settings, columns, self._streams, dtype)
-        self._objectives = [
-            (at, Objective(part.graph, train, dtype, transition), _training_nodes(part))
-            for part, at in zip(parts, self._rows, strict=True)
-            if part.graph.labels is not None
-        ]
-        self._judge = Objective(pooled, train, dtype, transition)
+        self._examples = sum(map(self._task.examples, self._graphs))
+        self.holder.gather(
+            learnt.sums_before,
+            lambda _, known: masked_sum([Regression.gathered(graph, known) for graph in self._graphs]),
+        )
+        self._pooled = pooled
+        self._judge = None if learnt.is_values else Objective(pooled, train, dtype, transition)
         self.optimizer = Adam(self.trained(), lr=train.learning_rate, weight_decay=train.weight_decay)
         self.embeddings: list[Tensor] = []
         self._dtype = dtype
@@ -136,10 +149,10 @@ class LayeredNetwork:
         for parameter in self.trained():
             parameter.grad = None
         embedding = self.forward(epoch)
-        labels = sum(count for _, _, count in self._objectives)
         losses = [
-            objective.training_loss(self.holder.predict(embedding[at])) * (count / labels)
-            for at, objective, count in self._objectives
+            self._task.loss(graph, self.holder.predict(embedding[at])) / self._examples
+            for graph, at in zip(self._graphs, self._rows, strict=True)
+            if self._task.examples(graph)
         ]
         loss = torch.stack(losses).sum()
         backward(loss)
@@ -152,14 +165,16 @@ class LayeredNetwork:
             logits: Tensor = self.holder.predict(self.forward(None))
             return logits
 
+    def predictions(self) -> Predicted:
+        """What the holders would have of the model, of all nodes."""
+        return self._task.predictions(self.infer())
+
     def judged(self) -> Tensor:
         """Logits that an epoch is judged by: those of ``infer``."""
         return self.infer()
 
-    def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
+    def score(self, logits: Tensor, *, everything: bool = False) -> Judged:
         """How logits do on each split of all holders' labels; AUC and F1 as ``Objective.score`` says."""
+        if self._judge is None:
+            return self._task.scores(self._task.tally(self._pooled, logits))
         return self._judge.score(logits, everything=everything)
-
-
-def _training_nodes(part: HorizontalPart) -> int:
-    return 0 if part.graph.train_mask is None else int(part.graph.train_mask.sum())

@@ -21,8 +21,9 @@ from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.tasks.beside import side_by_side
 from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import Public, Task, TaskSettings, same
-from veilgraph.paradigms.horizontal.tally import Tally, tally
+from veilgraph.paradigms.averaging.tasks.task import Public, Task, TaskSettings
+from veilgraph.paradigms.horizontal.tally import Classification
+from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import CLASS_MEASURES, Judged, Measures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
@@ -55,7 +56,7 @@ class ClassTask(Task[S, O], ABC):
         having = {holder: count for holder, count in stated.items() if count}
         if not having:
             raise DataError("labels: no holder has any; give labels and masks to one")
-        return same("classes", having)
+        return same_count("classes", having)
 
     @classmethod
     @override
@@ -64,7 +65,7 @@ class ClassTask(Task[S, O], ABC):
 
     def __init__(self, public: Public) -> None:
         super().__init__(public)
-        self._classes = public.stated
+        self._sums = Classification(public.stated, public.transition)
 
     @abstractmethod
     def judged(self, own: O) -> PartyGraph:
@@ -76,8 +77,7 @@ class ClassTask(Task[S, O], ABC):
 
     @override
     def examples(self, own: O) -> int:
-        graph = self.judged(own)
-        return 0 if graph.labels is None or graph.train_mask is None else int(graph.train_mask.sum())
+        return Classification.examples(self.judged(own))
 
     @override
     def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
@@ -98,15 +98,15 @@ class ClassTask(Task[S, O], ABC):
     @property
     @override
     def tally_size(self) -> int:
-        return 3 + 3 * self._classes**2
+        return self._sums.tally_size
 
     @override
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        return tally(self.judged(own), output, self._classes, self.public.transition).flat()
+        return self._sums.tally(self.judged(own), output)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Scores:
-        return Tally.of_flat(total, self._classes).scores()
+        return self._sums.scores(total)
 
     @override
     def each_epoch(self, scores: Judged) -> Judged:

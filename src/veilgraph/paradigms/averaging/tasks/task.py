@@ -14,7 +14,6 @@ import torch
 from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
@@ -274,15 +273,3 @@ class Task(ABC, Generic[S, O]):
     @abstractmethod
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
         """What a holder has of the model: a row each of its nodes, or of what the task is about."""
-
-
-def same(what: str, values: Mapping[PartyId, int]) -> int:
-    """The number that all holders state.
-
-    Raises:
-        DataError: they differ.
-    """
-    if len(set(values.values())) > 1:
-        listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
-        raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")
-    return next(iter(values.values()))
