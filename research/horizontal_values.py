@@ -1,8 +1,8 @@
 """Regression in paradigm horizontal on card payments: each holder alone, the federation, all in one place.
 
-Data: S-FFSD (github.com/AI4Risk/antifraud, ``data/S-FFSD.zip``) under ``$VEILGRAPH_DATA/fraud/s_ffsd``. A node is one of
-the first payments. Its number to predict is ln(1 + amount); its columns are the hour and the commonest kinds and places.
-An edge joins payments that follow one another of one payer, or of one payee. Edges are dealt to three holders.
+Data: S-FFSD (github.com/AI4Risk/antifraud, ``data/S-FFSD.zip``) under ``$VEILGRAPH_DATA/fraud/s_ffsd``. A node is one
+of the first payments. Its number to predict is ln(1 + amount). Its columns are the hour and the commonest kinds and
+places. An edge joins payments that follow one another of one payer, or of one payee. Edges are dealt to three holders.
 
 Run it with: ``VEILGRAPH_DATA=DIR python -m research.horizontal_values [SEEDS]``
 """

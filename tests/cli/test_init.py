@@ -10,9 +10,13 @@ import yaml
 
 from tests.cli.commands import one_error, veilgraph
 from tests.messy.export import export
+from tests.paradigms.horizontal import job as horizontal_job
+from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import write
+from veilgraph.graph.datasets import load_parts
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.tables.edge_settings import EdgeSettings, says_weights
 from veilgraph.tables.feature_settings import beyond_own_row
 
@@ -326,3 +330,16 @@ def test_party_files_that_lie_side_by_side_have_ledgers_of_their_own(files: list
     folders = [read_party_settings(path).ledger for path in files]
     assert len({*folders}) == len(files)
     assert all(path.stem in str(folder) for path, folder in zip(files, folders, strict=True))
+
+
+@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+def test_tables_with_numbers_to_predict_make_a_job_that_learns_these(paradigm: str, tmp_path: Path) -> None:
+    out, accepts = tmp_path / "job.yaml", sorted(all_revelations())
+    parts = valued(load_parts(horizontal_job(2).data, 5))
+    files = write_tables(parts, tmp_path / "tables", accepts)
+    said = init(*files.values(), "--paradigm", paradigm, "--out", out)
+    assert "refuses" not in said
+    assert yaml.safe_load(out.read_text())[paradigm] == {"task": {"name": "values"}}
+    assert "# what is learnt: the tables have numbers to predict" in out.read_text()
+    assert read_job(out).train.select_by == "rmse"
+    assert veilgraph("check", out).exit_code == 0

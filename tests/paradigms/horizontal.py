@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult
 from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.samples.exported_tables import Export, export_party
 
 PLAIN: Settings = {"model": {"server": {"dropout": 0.0}}}
 
@@ -66,6 +69,19 @@ def brought(settings: JobSettings) -> dict[str, Any]:
 
 def ids_of(parts: Sequence[HorizontalPart]) -> dict[PartyId, list[str]]:
     return {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
+
+
+def write_tables(parts: Sequence[HorizontalPart], folder: Path, accepts: Iterable[str]) -> dict[str, Path]:
+    """Party → its file, over tables of its own; of ids that are numbers with an n."""
+    files = {}
+    for part in parts:
+        graph = part.graph
+        (folder / graph.party).mkdir(parents=True)
+        files[graph.party] = folder / graph.party / "party.yaml"
+        limits = {"seed": "job", "limits": {"leakage": sorted(accepts), "max_rounds": 2}}
+        names = [f"n{node}" for node in part.ids.tolist()]
+        export_party(Export(graph, names, np.arange(graph.num_nodes)), files[graph.party], "csv", limits)
+    return files
 
 
 def models(run: TrainResult) -> dict[str, dict[str, Tensor]]:

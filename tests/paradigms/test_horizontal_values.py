@@ -16,7 +16,7 @@ from torch import Tensor
 from tests.errors import About, refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.exported import over
-from tests.paradigms.horizontal import PLAIN, SECURE, VALUES, assert_same, brought, ids_of, valued
+from tests.paradigms.horizontal import PLAIN, SECURE, VALUES, assert_same, brought, ids_of, valued, write_tables
 from tests.paradigms.horizontal import job as small_job
 from tests.reference.horizontal import federate
 from tests.reference.horizontal import job as twin_job
@@ -39,7 +39,6 @@ from veilgraph.protocol.limits import revelations
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.exported_tables import Export, export_party
 
 QUICK: Settings = {"train": {"learning_rate": 0.05}}
 
@@ -175,23 +174,11 @@ def sums_sent(run: Path, party: PartyId) -> int:
     return sum(line["messages"] - 1 for line in lines if line["kind"] == "masked")  # a session counts training nodes
 
 
-def tables(parts: list[HorizontalPart], folder: Path, accepts: set[str]) -> dict[str, Path]:
-    files = {}
-    for part in parts:
-        graph = part.graph
-        (folder / graph.party).mkdir(parents=True)
-        files[graph.party] = folder / graph.party / "party.yaml"
-        limits = {"seed": "job", "limits": {"leakage": sorted(accepts), "max_rounds": 2}}
-        names = [f"n{node}" for node in part.ids.tolist()]
-        export_party(Export(graph, names, np.arange(graph.num_nodes)), files[graph.party], "csv", limits)
-    return files
-
-
 def test_from_tables_a_run_learns_the_same_and_predicts_on_the_scale_that_it_learnt(tmp_path: Path) -> None:
     """Later tables have other targets; no sum of these is opened, and predictions are as before."""
     settings = job(2, VALUES, PLAIN, {"precision": "float64"})
     parts = valued(load_parts(settings.data, settings.seed))
-    files = tables(parts, tmp_path / "tables", set(revelations(settings)))
+    files = write_tables(parts, tmp_path / "tables", revelations(settings))
     run, reference = train(over(files, settings), tmp_path / "run"), fitted(settings, tmp_path / "reference")
     assert run.summary["test_rmse"] == pytest.approx(reference.summary["test_rmse"], rel=1e-5)
     mine, theirs = written_values(run.path, "B"), written_values(reference.path, "B")

@@ -23,6 +23,7 @@ _HEAD: Final = """# Keys that are not here have their defaults: docs/settings.md
 # Any may be replaced for once, as with --set train.epochs=100.
 """
 _RANKED: Final = "what the best epoch has the best of on the validation nodes: of two classes, one of them rare"
+_NUMBERS: Final = "what is learnt: the tables have numbers to predict"
 _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
 _TOGETHER: Final = (
     "columns to mean 0 and variance 1 over all holders' rows, of which these tell them (column-statistics)"
@@ -123,6 +124,8 @@ def draft_job(
         content["train"] = {"select_by": select_by}
     elif any(_classes(settings) == 2 for settings in here.values()):
         _take(content, comments, "train.select_by", "auc", _RANKED)
+    if any(settings.nodes.target is not None for settings in here.values()):
+        _take(content, comments, f"{paradigm}.task", {"name": "values"}, _NUMBERS)
     if not any(_is_scaled(settings) for settings in here.values()):
         _take(content, comments, "data.feature_scaling", "standard", _ALIKE if is_aligned else _TOGETHER)
     edges = [each for settings in here.values() for each in settings.edges]

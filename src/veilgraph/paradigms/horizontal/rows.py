@@ -184,26 +184,14 @@ def _learned(
 ) -> list[Row[HorizontalJob]]:
     """The rows of a gradient: of labels as they are, of numbers, of perturbed labels, and of which nodes have one."""
     of = partial(Row[HorizontalJob], Kind.GRADIENT, ends)
+    whole, noised = (
+        partial(of, exposed=exposed, forms=forms),
+        f"{what.replace(', in the clear', '')}, of perturbed labels",
+    )
     return [
-        of(what, "none", why, (TRAINED,), (CLASSES, TRUE, *when), exposed=exposed, forms=forms),
-        of(
-            f"{what}, of numbers to predict",
-            "none",
-            _ERRORS,
-            (TRAINED_TARGETS,),
-            (VALUES, *when),
-            exposed=exposed,
-            forms=forms,
-        ),
-        of(
-            f"{what.replace(', in the clear', '')}, of perturbed labels",
-            "noise",
-            _OF_PERTURBED,
-            (TRAINED,),
-            (PERTURBED, *when),
-            exposed=exposed,
-            forms=forms,
-        ),
+        whole(what, "none", why, (TRAINED,), (CLASSES, TRUE, *when)),
+        whole(f"{what}, of numbers to predict", "none", _ERRORS, (TRAINED_TARGETS,), (VALUES, *when)),
+        whole(noised, "noise", _OF_PERTURBED, (TRAINED,), (PERTURBED, *when)),
         of("which of its rows are not zero", "none", _WHO, (TRAINED_NODES,), (PERTURBED, *when)),
     ]
 

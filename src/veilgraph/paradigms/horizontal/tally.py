@@ -84,9 +84,9 @@ class Classification:
         return Scores(
             train_loss=_mean(total[0], train),
             val_loss=_mean(total[1], val),
-            train_accuracy=_accuracy(train),
-            val_accuracy=_accuracy(val),
-            test_accuracy=_accuracy(test) if bool(test.any()) else None,
+            train_accuracy=_mean(train.diagonal().sum(), train),
+            val_accuracy=_mean(val.diagonal().sum(), val),
+            test_accuracy=_mean(test.diagonal().sum(), test) if bool(test.any()) else None,
             val_f1=_macro_f1(val),
             test_f1=_macro_f1(test) if bool(test.any()) else None,
         )
@@ -111,14 +111,9 @@ def learnt_task(
     return Regression(task, network) if task.is_values else Classification(outputs, transition)
 
 
-def _mean(loss: Tensor, confusion: Tensor) -> float:
+def _mean(total: Tensor, confusion: Tensor) -> float:
     count = float(confusion.sum())
-    return float(loss) / count if count else math.nan
-
-
-def _accuracy(confusion: Tensor) -> float:
-    count = float(confusion.sum())
-    return float(confusion.diagonal().sum()) / count if count else math.nan
+    return float(total) / count if count else math.nan
 
 
 def _macro_f1(confusion: Tensor) -> float:
