@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.attacks.sums import watching
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import NAMES, Dropped, dropping_out, job, sums_of
 from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run
@@ -19,8 +19,6 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.mpc.aggregation.holder import HolderRound
-from veilgraph.mpc.aggregation.summing import Sum, SummingServer
 from veilgraph.mpc.aggregation.survivors import SurvivorRecord
 from veilgraph.paradigms.averaging import training
 from veilgraph.paradigms.averaging.settings import AveragingJob
@@ -38,51 +36,6 @@ PATIENT: Settings = {
 SETTINGS, LONGER = job(PATIENT), job(PATIENT, {"train": {"epochs": 5}})
 FIRST = sums_of(1)
 """Numbers of the sums of weights and of scores of the first epoch that a session makes."""
-
-
-@dataclass
-class Seen:
-    """What the server opened, and what single holders put in."""
-
-    sums: list[Sum] = field(default_factory=list)
-    values: list[tuple[PartyId, Tensor]] = field(default_factory=list)
-
-    def exposed(self) -> set[PartyId]:
-        """The holders of whom two sums differ by their exact values."""
-        found = set()
-        for place, one in enumerate(self.sums):
-            for other in self.sums[:place]:
-                if one.total.shape != other.total.shape:
-                    continue
-                difference = one.total - other.total
-                found |= {
-                    holder
-                    for holder, values in self.values
-                    if values.shape == difference.shape
-                    and bool(values.any())
-                    and (torch.equal(values, difference) or torch.equal(values, -difference))
-                }
-        return found
-
-
-@contextmanager
-def watching() -> Iterator[Seen]:
-    """The view of a server over all sessions within, and beside it what it should not learn."""
-    seen, opened, masked = Seen(), SummingServer.add, HolderRound.mask
-
-    def open_(self: SummingServer, *rest: Any) -> Sum:
-        found = opened(self, *rest)
-        seen.sums.append(Sum(found.total.clone(), found.counted))
-        return found
-
-    def mask(self: HolderRound, sealed: Tensor, encoded: Tensor) -> Tensor:
-        seen.values.append((self._party, encoded.clone()))
-        return masked(self, sealed, encoded)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SummingServer, "add", open_)
-        patch.setattr(HolderRound, "mask", mask)
-        yield seen
 
 
 def late(*sums: int, holder: PartyId = LATE) -> Dropped:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
+from veilgraph.mpc.aggregation.survivors import begin_new_rounds
 from veilgraph.protocol.aligning import rebuild, split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
@@ -77,9 +79,13 @@ def prepare(
         if rebuilt is None or organisation is None:
             return kept
         return _aligned(settings, kept.identity, rebuilt.graph, rebuilt.ids.to_pylist(), organisation)
+    seed = store.seed()
+    if not anew:
+        seed = _seed_for_new_tables(store)
+        own = replace(own, streams=LearningStreams(seed, link.party))
     prepared = paradigm_of(settings).prepare(own)
     if not anew:
-        _keep(store, prepared, digest)
+        _keep(store, prepared, digest, seed)
     if organisation is None or prepared.built is None:
         return Aligned(prepared.identity)
     # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
@@ -97,11 +103,23 @@ def kept_identity(store: PartyStore) -> str:
     return _identity(path) if path.is_file() else ""
 
 
-def _keep(store: PartyStore, prepared: Prepared, digest: str) -> None:
+def _seed_for_new_tables(store: PartyStore) -> int:
+    """Another one where this is not the run's first reading: values of other tables under it would show what changed.
+
+    The job's own seed stays, for everybody knows it.
+    """
+    begun = store.has_trained() or (store.path / _ALIGNMENT).is_file()
+    seed = store.seed()
+    return private_seed() if begun and seed >= PUBLIC_SEEDS else seed
+
+
+def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
     """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
     store.checkpoints.set_aside_with(
         [store.path / _ALIGNMENT, store.graph_path, store.ids_path, store.path / _ENCODING, store.path / _TABLES]
     )
+    store.save_seed(seed)
+    begin_new_rounds(store.keeper)
     if prepared.built is not None:
         save_party(prepared.built.graph, store.graph_path)
         store.save_ids(prepared.built.ids.to_pylist())

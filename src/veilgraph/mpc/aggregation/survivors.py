@@ -128,6 +128,17 @@ class SurvivorRecord:
         self._keeper.put(RECORD, {RECORD: self.rows()}, {})
 
 
+def begin_new_rounds(keeper: Keeper) -> None:
+    """Know the recorded sums by their weights alone, for rounds that are made over other tables.
+
+    New weights may then be summed over any survivors, and the same weights as before over the same survivors alone.
+    """
+    if (kept := keeper.get(RECORD)) is not None:
+        rows = kept.tensors[RECORD].clone()
+        rows[:, 1:9] = 255  # the epoch: -1
+        keeper.put(RECORD, {RECORD: rows}, {})
+
+
 class RecordedSum:
     """One sum in a party's record.
 

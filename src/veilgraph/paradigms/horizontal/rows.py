@@ -70,7 +70,8 @@ def _label_privacy(job: HorizontalJob) -> str:
 # fmt: off
 COLUMNS: Final = Told[JobSettings](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
-    "and variance over them, and each of two holders works out the other's exactly.", _standardised,
+    "and variance over them, and each of two holders works out the other's exactly; of two jobs the difference is the "
+    "row that was added, removed or changed in between.", _standardised,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
 NODES: Final = Told[HorizontalJob](
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",

@@ -1,0 +1,74 @@
+"""What a server opens over several sessions of averaging, and what single holders put in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import PartyId
+from veilgraph.mpc.aggregation.holder import HolderRound
+from veilgraph.mpc.aggregation.summing import Sum, SummingServer
+
+
+@dataclass
+class Seen:
+    """What the server opened, and what single holders put in."""
+
+    sums: list[Sum] = field(default_factory=list)
+    values: list[tuple[PartyId, Tensor]] = field(default_factory=list)
+
+    def exposed(self) -> set[PartyId]:
+        """The holders of whom two sums differ by their exact values."""
+        return self._told(self.values)
+
+    def changed(self) -> set[PartyId]:
+        """The holders of whom two sums differ by what changed of their values between two sessions."""
+        pairs = [
+            (holder, values - earlier)
+            for place, (holder, values) in enumerate(self.values)
+            for before, earlier in self.values[:place]
+            if before == holder and values.shape == earlier.shape
+        ]
+        return self._told(pairs)
+
+    def _told(self, candidates: list[tuple[PartyId, Tensor]]) -> set[PartyId]:
+        wanted = {
+            (tuple(values.shape), each.contiguous().numpy().tobytes()): holder
+            for holder, values in candidates
+            if bool(values.any())
+            for each in (values, -values)
+        }
+        found = set()
+        for place, one in enumerate(self.sums):
+            for other in self.sums[:place]:
+                if one.total.shape == other.total.shape:
+                    difference = one.total - other.total
+                    holder = wanted.get((tuple(difference.shape), difference.numpy().tobytes()))
+                    found |= set() if holder is None else {holder}
+        return found
+
+
+@contextmanager
+def watching() -> Iterator[Seen]:
+    """The view of a server over all sessions within, and beside it what it should not learn."""
+    seen, opened, masked = Seen(), SummingServer.add, HolderRound.mask
+
+    def open_(self: SummingServer, *rest: Any) -> Sum:
+        found = opened(self, *rest)
+        seen.sums.append(Sum(found.total.clone(), found.counted))
+        return found
+
+    def mask(self: HolderRound, sealed: Tensor, encoded: Tensor) -> Tensor:
+        seen.values.append((self._party, encoded.clone()))
+        return masked(self, sealed, encoded)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SummingServer, "add", open_)
+        patch.setattr(HolderRound, "mask", mask)
+        yield seen
