@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId

@@ -19,11 +19,12 @@ from tests import nightly
 from tests.errors import refused
 from tests.faults.runs import table_job
 from tests.paradigms.apart import apart
-from tests.paradigms.cutting import CutError, cut_at, cut_run
+from tests.paradigms.cutting import CutError, cut_at, cut_run, wait_for
 from tests.paradigms.horizontal import assert_same as assert_same_rows
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.local import saved as local_job
 from tests.paradigms.once import once_job
+from tests.paradigms.private import private_job
 from tests.paradigms.runs import assert_same_run, saved_job
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError, VeilgraphError
@@ -41,6 +42,7 @@ from veilgraph.run.jobs import TrainResult, resume, train
 from veilgraph.run.run_directory import RunDirectory
 
 LIAR = "B"
+CONCAT: Settings = {"model": {"combine": {"strategy": "concat"}}}
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 Files = dict[str, bytes]
 
@@ -555,3 +557,26 @@ def test_a_refusal_is_the_same_at_every_party(vertical: tuple[TrainResult, Path]
     assert said.keys() == {"A", "B", "C", SERVER}
     assert all(text.startswith("C: without the checkpoints that ") for text in said.values())
     assert all("replace what A, B, server trained" in text for text in said.values())
+
+
+def test_who_only_sends_and_has_its_model_goes_back_with_one_that_was_killed_before_its_last_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """B ends without hearing of A again: a whole model does not show that A has the last checkpoint."""
+    settings = private_job(
+        tmp_path / "data", {"train": {"epochs": 2, "checkpoint_every": 1}}, CONCAT, noise_multiplier=2.0
+    )
+    model = tmp_path / "run" / "parties" / "B" / "model.safetensors"
+    saved = Checkpoints.save
+
+    def save(self: Checkpoints, epoch: int, *rest: Any) -> None:
+        if epoch == 2 and "A" in self.path(0).parts and not model.is_file():
+            wait_for(model.is_file, 20, "B to end")
+            raise CutError
+        saved(self, epoch, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save)
+        with pytest.raises(CutError):
+            train(settings, tmp_path / "run")
+    assert resume(tmp_path / "run").summary["started_at"] == 1

@@ -63,8 +63,8 @@ class Checkpoints:
     def points(self, *, restarts: bool) -> list[Point]:
         """The points to go on from: the last two, of which another party may have saved the older alone.
 
-        Every party has the last where the model is whole, and what an unfinished session set aside is as good. Nothing
-        behind a point that every party is known to have is among them without leave.
+        What an unfinished session set aside is as good. Nothing behind a point that every party is known to have is
+        among them without leave. A whole model shows nothing of the kind: a party that only sends may end first.
 
         Args:
             restarts: the party's leave to go back to any.
@@ -76,8 +76,7 @@ class Checkpoints:
         if restarts:
             return [*aside, *held]
         common = self._common() or BEGINNING
-        newest = held[-1:] if _has_weights(self._model) else held[-_KEPT:]
-        return [point for point in (*aside, *newest) if point >= common]
+        return [point for point in (*aside, *held[-_KEPT:]) if point >= common]
 
     def begin(self, start: Start) -> None:
         """A session begins: nothing is removed, and the old model is set aside."""
@@ -87,7 +86,7 @@ class Checkpoints:
         self._set_common(Point(start.number, 0, start.session) if start.point == BEGINNING else start.point)
 
     def confirm(self, *, everybody: bool) -> None:
-        """A training step was made after the newest checkpoint; ``everybody``: only a party that has it took part."""
+        """A step, or the session, ended after the newest checkpoint; ``everybody``: all that took part have it."""
         if everybody and self._unconfirmed is not None:
             self._set_common(self._unconfirmed)
             self._unconfirmed = None

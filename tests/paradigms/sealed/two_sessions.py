@@ -53,9 +53,14 @@ def nodes_with_equal_low_bits(run: Path, party: PartyId) -> set[int]:
     directory = RunDirectory.open(run)
     holders = len(directory.settings.data.names)
     before, *later = ([each for each in opened(some, holders) if each.dim() == 2] for some in sessions(run, party))
+    return low_bits_in_common(before, [each for some in later for each in some])
+
+
+def low_bits_in_common(before: list[Tensor], later: list[Tensor]) -> set[int]:
+    """The rows in which an opening of one session has the same low bits as one of another; all are int64 [rows, d]."""
     found = set[int]()
     for one in before:
-        for other in (each for some in later for each in some if each.shape == one.shape and each.shape[1] > 1):
+        for other in (each for each in later if each.shape == one.shape and each.shape[1] > 1):
             equal = ((one - other) & ((1 << LOW_BITS) - 1) == 0).all(1)
             found |= {ALL} if bool(equal.all()) else set(torch.nonzero(equal)[:, 0].tolist())
     return found

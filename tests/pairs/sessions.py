@@ -1,0 +1,152 @@
+"""Pairs of sessions of one job: cut and resumed, repeated, of changed data, of other survivors, in copied folders."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.sums import Seen as Sums
+from tests.attacks.sums import watching
+from tests.pairs.drawn import Drawn
+from tests.paradigms.averaging.jobs import dropping_out, sums_of
+from tests.paradigms.cutting import CutError, cut_at
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.link.view import Seen, read_view
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run.jobs import predict, resume, train
+from veilgraph.run.run_directory import RunDirectory
+
+
+@dataclass
+class Pair:
+    """What two sessions, or more, leave.
+
+    Attributes:
+        job: that was run.
+        runs: their directories.
+        sums: of averaging: what the server opened, and what holders put in.
+        uncut: the run without interruption that the newest of ``runs`` should equal; None where none should.
+        changed: whose data changed in between; empty for nobody's.
+    """
+
+    job: Drawn
+    runs: list[Path]
+    sums: Sums
+    uncut: Path | None = None
+    changed: PartyId = ""
+    wire: list[list[Seen]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Reads what crossed the wire, session by session: what each party received."""
+        for path in self.runs:
+            run = RunDirectory.open(path)
+            parties = (*run.settings.data.names, SERVER)
+            views = {party: run.party(party).views() for party in parties}
+            for number in range(max(map(len, views.values()))):
+                seen = [
+                    one
+                    for party, paths in views.items()
+                    if number < len(paths)
+                    for one in read_view(paths[number], number)
+                    if one.receiver == party != one.sender
+                ]
+                self.wire.append(seen)
+
+
+Play = Callable[[Drawn, random.Random, Path, Sums], Pair]
+
+
+def trained(job: Drawn, out: Path, *, private: bool) -> Path:
+    return train(job.settings, out, private_seeds=private, record_views=True, view_passes=0).path
+
+
+def _cut(job: Drawn, draw: random.Random, out: Path, *, private: bool) -> Path:
+    with cut_at(draw.randint(1, job.settings.train.epochs)), pytest.raises(CutError):
+        trained(job, out, private=private)
+    return out
+
+
+def _resumed(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+    """Cut, resumed, and asked for a prediction; with the job's own seeds it is what it would have been uncut."""
+    run = _cut(job, draw, folder / "run", private=False)
+    resume(run)
+    uncut = train(job.settings, folder / "uncut").path if repeats(job) else None
+    predict(run)
+    return Pair(job, [run], sums, uncut)
+
+
+def _repeated(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+    private = draw.random() < 0.5
+    return Pair(job, [trained(job, folder / name, private=private) for name in ("one", "other")], sums)
+
+
+def _changed(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+    one = trained(job, folder / "one", private=True)
+    whose = job.change(draw)
+    return Pair(job, [one, trained(job, folder / "other", private=True)], sums, changed=whose)
+
+
+def _copied(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+    """A run is cut, copied, and both copies go on."""
+    run = _cut(job, draw, folder / "run", private=draw.random() < 0.5)
+    copy = Path(shutil.copytree(run, folder / "copy"))
+    for path in (run, copy):
+        resume(path)
+    for path in (copy / "parties").glob("*/view/000-*"):  # the session that both have is one
+        path.unlink()
+    return Pair(job, [run, copy], sums)
+
+
+def _other_survivors(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+    """A holder misses sums of the first session and is back in the second."""
+    late = draw.choice([graph.party for graph in job.graphs])
+    epoch = draw.randint(1, job.settings.train.epochs)
+    missed = draw.sample(sums_of(epoch), draw.randint(1, 2))
+    out = folder / "run"
+    with dropping_out({late: dict.fromkeys(missed, 1)}):
+        with suppress(AssertionError, ProtocolError):  # where it ends by itself, or too few are left
+            _cut(job, draw, out, private=True)
+    try:
+        resume(out)
+    except ProtocolError as error:
+        if error.code not in ("other-survivors", "too-few"):
+            raise
+    return Pair(job, [out], sums)
+
+
+KINDS: Mapping[str, Play] = {
+    "resumed": _resumed,
+    "repeated": _repeated,
+    "changed": _changed,
+    "copied": _copied,
+    "survivors": _other_survivors,
+}
+
+
+def kinds_of(job: Drawn) -> Sequence[str]:
+    """The kinds of pairs that a job can be played in."""
+    tolerates = job.settings.tolerates_dropouts
+    return [kind for kind in KINDS if kind != "survivors" or tolerates]
+
+
+def repeats(job: Drawn) -> bool:
+    """Whether a run that is resumed should equal one without a cut: no noise is drawn in its sessions."""
+    settings = job.settings
+    return not settings.adds_noise and paradigm_of(settings) is not None
+
+
+@contextmanager
+def played(job: Drawn, kind: str, draw: random.Random, folder: Path) -> Iterator[Pair]:
+    """A pair of sessions, in a folder to be made."""
+    with ExitStack() as stack:
+        sums = stack.enter_context(watching())
+        pair = KINDS[kind](job, draw, folder, sums)
+        pair.read()
+        yield pair

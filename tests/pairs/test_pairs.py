@@ -1,0 +1,150 @@
+"""Random jobs over pairs of sessions tell no more than the claims say; faults that are planted in them are found.
+
+``python -m tests.pairs`` plays 200 of every paradigm, as ``make nightly`` does here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import nightly
+from tests.pairs.claims import found_in
+from tests.pairs.drawn import PARADIGMS, Drawn, drawn
+from tests.pairs.playing import one
+from tests.pairs.sessions import played
+from tests.paradigms.sealed.two_sessions import draws_of_the_place
+from veilgraph.core.tensor_file import Record
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.resumption import Point
+from veilgraph.run.checkpoints import Checkpoints
+
+SOME, ALL = 2, 200
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
+@pytest.mark.parametrize("paradigm", PARADIGMS)
+def test_a_pair_of_sessions_tells_what_the_claims_say(paradigm: str, seed: int, tmp_path: Path) -> None:
+    kind, found = one(paradigm, seed, tmp_path / "pair")
+    assert found == [], kind
+
+
+def the_same(size: int) -> bytes:
+    """A source of secrets that repeats itself."""
+    return hashlib.shake_256(b"planted").digest(size)
+
+
+def same_secrets(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("veilgraph.run.computing.system_secrets", the_same)
+
+
+def same_noise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("veilgraph.run.ledgers.system_secrets", the_same)
+
+
+def same_seeds(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("veilgraph.run.jobs.private_seed", lambda: (1 << 256) | 7)
+
+
+def unrecorded(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AveragingJob, "records_survivors", False)
+
+
+def unpaid(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lifetime, "charge", lambda self, *rest, **named: None)
+
+
+def other_weights(patch: pytest.MonkeyPatch) -> None:
+    load = Checkpoints.load
+
+    def scaled(self: Checkpoints, point: Point) -> tuple[Path, dict[str, Any], Record]:
+        path, tensors, facts = load(self, point)
+        return path, {name: each * 2 if each.is_floating_point() else each for name, each in tensors.items()}, facts
+
+    patch.setattr(Checkpoints, "load", scaled)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault, and a job in which it shows.
+
+    Attributes:
+        plant: puts it in.
+        paradigm: of the job.
+        kind: of the pair.
+        job: whether it shows in such a job.
+        words: of what has to be found.
+    """
+
+    plant: Callable[[pytest.MonkeyPatch], None]
+    paradigm: str
+    kind: str
+    words: str
+    job: Callable[[JobSettings], bool] = lambda job: True
+
+
+def initial(method: str) -> Callable[[JobSettings], bool]:
+    return lambda job: job.privacy is None and job.model_dump()["model"]["initial"]["method"] == method
+
+
+def every_step(job: JobSettings) -> bool:
+    return job.privacy is not None and job.privacy.schedule == "every-step"
+
+
+def is_open(job: JobSettings) -> bool:
+    return not job.adds_noise
+
+
+FAULTS: dict[str, Fault] = {
+    "secrets of products": Fault(same_secrets, "vertical", "repeated", "STATIC_DIFFERENCE: ", initial("collaborative")),
+    "masks of products over changed data": Fault(
+        same_secrets, "vertical", "changed", "differ by small numbers", initial("collaborative")
+    ),
+    "masks of sums over changed data": Fault(
+        same_secrets, "vertical", "changed", "differ by small numbers", initial("secure-sum")
+    ),
+    "keys of nodes": Fault(same_secrets, "horizontal", "repeated", "NODE_KEY: "),
+    "masks of products, when resumed": Fault(same_secrets, "vertical", "resumed", "SEED: ", initial("collaborative")),
+    "keys of masks, in a copy": Fault(same_secrets, "vertical", "copied", "KEY: ", initial("secure-sum")),
+    "seeds over changed data": Fault(same_seeds, "averaging", "changed", "differ by what changed of ", is_open),
+    "survivors": Fault(unrecorded, "averaging", "survivors", "differ by the values of ", is_open),
+    "a dealer's stream": Fault(
+        draws_of_the_place, "sealed", "resumed", "the same low bits", lambda job: len(job.data.names) > 2
+    ),
+    "seeds of a dealer": Fault(same_secrets, "sealed", "copied", "SEED: "),
+    "noise over changed data": Fault(same_noise, "vertical", "changed", "noise of one|of a release", every_step),
+    "a ledger": Fault(unpaid, "vertical", "repeated", "for life counts 0", every_step),
+    "a ledger of perturbed rows": Fault(unpaid, "node-dp", "changed", "for life counts 0"),
+    "weights of a checkpoint": Fault(other_weights, "vertical", "resumed", "differs from the uncut one", is_open),
+    "weights of a round": Fault(
+        other_weights, "averaging", "resumed", "differs from the uncut one|other-weights", is_open
+    ),
+}
+
+
+def a_job(fault: Fault, folder: Path) -> tuple[Drawn, random.Random]:
+    """The first random job in which the fault shows."""
+    for seed in range(100):
+        draw = random.Random(f"{fault.paradigm}/{seed}")
+        job = drawn(fault.paradigm, draw, folder / f"data {seed}")
+        if fault.job(job.settings):
+            return job, draw
+    raise AssertionError("no such job")
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = FAULTS[name]
+    job, draw = a_job(fault, tmp_path)
+    fault.plant(monkeypatch)
+    with played(job, fault.kind, draw, tmp_path) as pair:
+        found = found_in(pair)
+    assert any(words in each for each in found for words in fault.words.split("|")), found
