@@ -110,9 +110,9 @@ def _other_survivors(job: Drawn, draw: random.Random, folder: Path, sums: Sums) 
     epoch = draw.randint(1, job.settings.train.epochs)
     missed = draw.sample(sums_of(epoch), draw.randint(1, 2))
     out = folder / "run"
-    with dropping_out({late: dict.fromkeys(missed, 1)}):
-        with suppress(AssertionError, ProtocolError):  # where it ends by itself, or too few are left
-            _cut(job, draw, out, private=True)
+    late_in_these = dropping_out({late: dict.fromkeys(missed, 1)})
+    with late_in_these, suppress(AssertionError, ProtocolError):  # where it ends by itself, or too few are left
+        _cut(job, draw, out, private=True)
     try:
         resume(out)
     except ProtocolError as error:
