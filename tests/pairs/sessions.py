@@ -19,7 +19,6 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.view import Seen, read_view
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -138,8 +137,7 @@ def kinds_of(job: Drawn) -> Sequence[str]:
 
 def repeats(job: Drawn) -> bool:
     """Whether a run that is resumed should equal one without a cut: no noise is drawn in its sessions."""
-    settings = job.settings
-    return not settings.adds_noise and paradigm_of(settings) is not None
+    return not job.settings.adds_noise
 
 
 @contextmanager
