@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 ROWS: Final[dict[str, Any]] = {"epsilon_unit": "row", "epsilon_neighbours": "zero-out"}
-EDGES: Final[dict[str, Any]] = {"epsilon_unit": "edge", "epsilon_neighbours": "replacement"}
+EDGES: Final[dict[str, Any]] = {"epsilon_unit": "edge", "epsilon_neighbours": "replacement", "most_neighbours": 1000}
 NODES: Final[dict[str, Any]] = {"epsilon_unit": "node", "epsilon_neighbours": "replacement"}
-WITH_EDGES: Final[dict[str, Any]] = {"epsilon_unit": "node-edges", "epsilon_neighbours": "zero-out"}
+WITH_EDGES: Final[dict[str, Any]] = {
+    "epsilon_unit": "node-edges",
+    "epsilon_neighbours": "zero-out",
+    "most_neighbours": 3,
+}
 LABELS: Final[dict[str, Any]] = {"epsilon_unit": "label", "epsilon_neighbours": "replacement"}

@@ -81,6 +81,7 @@ def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, uni
             "--ids",
             "strip,lower",
         ]
+        words += [word.replace("degree-bound", "most-neighbours") for word in bound if unit == "node-edges"]
         words += ["--protect", unit, "--epsilon", "4", "--as-of", "2024-04-15", *(LABEL if party == "bank" else ())]
         columns = re.findall(r"--range (.+):LOW:HIGH", veilgraph(*words).stdout)
         assert bool(columns) == (unit != "edge")

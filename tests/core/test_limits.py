@@ -17,7 +17,6 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
     REASON_CHARACTERS,
     LimitSettings,
-    degree_rule,
     delta_in_doubt,
     delta_too_large,
     joined,
@@ -513,6 +512,8 @@ def test_a_party_that_is_not_in_the_job() -> None:
         {"max_epsilon": 1},
         {"max_epsilon": 1, "epsilon_unit": "row"},
         {"max_epsilon": 1, "epsilon_neighbours": "zero-out"},
+        {**about.EDGES, "max_epsilon": 1, "most_neighbours": None},
+        {**about.WITH_EDGES, "max_epsilon": 1, "most_neighbours": None},
         {"min_common_nodes": 0},
         {"min_colluding": -1},
         {"max_round": 2},
@@ -547,7 +548,11 @@ EDGE: dict[str, Any] = {"unit": "edge", "degree_bound": 5}
         ({}, released(1e-4), None),
         ({}, released(0.9999), "limits.max_delta=0.0001 and privacy.delta=0.9999: lower it or raise the limit"),
         ({"max_delta": 1e-6}, released(), "limits.max_delta=1e-06 and privacy.delta=1e-05: "),
-        ({"epsilon_unit": "edge"}, released(), "limits.epsilon_unit=edge and the job's ε is about row: "),
+        (
+            {"epsilon_unit": "edge", "most_neighbours": 9},
+            released(),
+            "limits.epsilon_unit=edge and the job's ε is about row: ",
+        ),
         ({"epsilon_unit": "row"}, released(**EDGE), "limits.epsilon_unit=row and the job's ε is about edge: "),
         (about.EDGES, released(**EDGE), None),
         ({"epsilon_neighbours": "replacement"}, released(), "limits.epsilon_neighbours=replacement and the job's ε"),
@@ -629,7 +634,7 @@ def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
     trained = {"epsilon_total": 1, "batch": 9, "degree_bound": 7}
     apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
     averaged = parse_job({**apart, "averaging": {"privacy": trained}})
-    found = {(job.paradigm, party): degree_rule(job, party) for job in (released(**hops), learner, averaged)
+    found = {(job.paradigm, party): job.degree_rule(party) for job in (released(**hops), learner, averaged)
              for party in "AB"}  # fmt: skip
     assert found == {
         ("vertical", "A"): None,
@@ -639,7 +644,7 @@ def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
         ("averaging", "A"): ("averaging.privacy.degree_bound", 7),
         ("averaging", "B"): ("averaging.privacy.degree_bound", 7),
     }
-    assert degree_rule(released(**EDGE), "B") is None
+    assert released(**EDGE).degree_rule("B") is None
     for most, reason in ((None, ""), (5, ""), (6, "limits.most_neighbours=6 and privacy.degree_bound=5: raise the")):
         limits = LimitSettings(leakage=tuple(all_revelations()), most_neighbours=most)
         assert (refusal(limits, released(**hops), "B", epsilon=1.0) or "").startswith(reason)

@@ -75,7 +75,7 @@ def limited(path: Path, **limits: Any) -> Path:
         "party": "shop",
         "nodes": {"file": "nodes.csv", "id": "id", "features": [{"columns": "coin"}]},
         "edges": [{"file": "edges.csv", "source": "a", "target": "b"}],
-        "limits": {**(about.NODES if "max_epsilon" in limits else {}), **limits},
+        "limits": {**({**about.NODES, "most_neighbours": NODES} if "max_epsilon" in limits else {}), **limits},
     }
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
     return path

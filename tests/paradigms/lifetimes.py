@@ -22,7 +22,9 @@ def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:
     )
     unit = str(privacy.get("unit", "row"))
     relation = privacy.get("neighbours") or ("zero-out" if unit in ("row", "node-edges") else "replacement")
-    protects = {"epsilon_unit": unit, "epsilon_neighbours": relation}
+    protects: dict[str, Any] = {"epsilon_unit": unit, "epsilon_neighbours": relation, "most_neighbours": 1000}
+    if unit == "node-edges":
+        protects["most_neighbours"] = privacy["degree_bound"]
     path = folder / OTHER / "party.yaml"
     said = yaml.safe_load(path.read_text())
     said["nodes"]["features"] = [{"columns": ["x", "y"], "scale": {"low": -10, "high": 10}}]

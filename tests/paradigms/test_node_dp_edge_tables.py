@@ -23,6 +23,7 @@ from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.samples.shipped import with_overrides
@@ -94,10 +95,17 @@ def test_what_the_learner_does_not_accept(tmp_path: Path, limits: dict[str, Any]
     assert says in str(caught.value)
 
 
-def test_too_many_neighbours_among_the_common_nodes_end_the_job_before_anything_is_released(tmp_path: Path) -> None:
+@pytest.mark.parametrize("declares", [False, True])
+def test_too_many_neighbours_among_the_common_nodes_end_the_job_before_anything_is_released(
+    tmp_path: Path, declares: bool
+) -> None:
     made = tables(tmp_path, edges("node-edges"), learner=about.WITH_EDGES)
-    settings = with_overrides(made, {"privacy.degree_bound": 3})
-    refused_by_all(lambda: train(settings, tmp_path / "run"), "more than privacy.degree_bound=3 neighbours")
+    settings, path = with_overrides(made, {"privacy.degree_bound": 3}), party_file(made, "A")
+    if not declares:
+        content = yaml.safe_load(path.read_text()) | {"limits": {"leakage": list(all_revelations())}}
+        path.write_text(yaml.safe_dump(content))
+    said = "neighbours than limits.most_neighbours" if declares else "more than privacy.degree_bound=3 neighbours"
+    refused_by_all(lambda: train(settings, tmp_path / "run"), said)
     for party in "ABC":
         assert not paid(tmp_path / "run", party)
 

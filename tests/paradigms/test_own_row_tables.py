@@ -204,9 +204,9 @@ def test_jobs_of_one_degree_bound_after_another_find_no_degree(parties: dict[str
     ``limits.most_neighbours`` smaller bounds are refused by the party file alone, and larger ones all alike."""
 
     def refusal(bound: int, declared: int | None) -> str:
-        said = {"leakage": [], **about.WITH_EDGES, "max_epsilon": 99} | (
-            {} if declared is None else {"most_neighbours": declared}
-        )
+        said: dict[str, Any] = {"leakage": list(all_revelations())}
+        if declared is not None:
+            said = {"leakage": [], **about.WITH_EDGES, "max_epsilon": 99, "most_neighbours": declared}
         declare(parties["B"], limits=said, scale=RANGE)
         run = tmp_path / f"{bound} {declared}"
         try:

@@ -261,3 +261,30 @@ def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_
     assert ("rare" in text) == relations
     assert settings.limits.epsilon_unit == unit
     assert settings.limits.epsilon_neighbours == ("zero-out" if unit == "node-edges" else "replacement")
+
+
+def test_most_neighbours_in_a_draft_are_of_no_tables(tmp_path):
+    """The largest degree of the tables would tell of a node; whoever knows what they mean decides."""
+    limits = []
+    for hub in (1, 30):
+        write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40})
+        write(tmp_path / "e.csv", {"source": ["n0"] * hub, "target": [f"n{i + 1}" for i in range(hub)]})
+        files = [tmp_path / "n.csv", tmp_path / "e.csv"]
+        for unit in ("edge", "node-edges", "node", "label"):
+            said, settings = init(
+                files, tmp_path / "p.yaml", "--no-label", "--protect", unit, "--epsilon", "1", "--replace"
+            )
+            protects = unit in ("edge", "node-edges")
+            assert ("to decide: limits.most_neighbours" in said) == protects
+            assert (settings.limits.most_neighbours is not None) == protects
+            limits.append((unit, settings.limits.most_neighbours))
+        chosen, settings = init(
+            files, tmp_path / "p.yaml", "--no-label", "--protect", "edge", "--epsilon", "1", "--replace",
+            "--most-neighbours", "50",
+        )  # fmt: skip
+        assert settings.limits.most_neighbours == 50
+        assert "limits.most_neighbours" not in chosen
+    assert limits[:4] == limits[4:]
+    error = veilgraph("data", "init", *files, "--protect", "node", "--epsilon", "1", "--most-neighbours", "9")
+    assert error.exit_code == 2
+    assert "--most-neighbours" in error.stderr

@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # seconds to import
 
 
 _OVERLAP: Final = 0.8
+_MOST_NEIGHBOURS: Final = 1000
+"""In a draft: of no tables, for the largest degree that they have would tell of one node."""
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
 """Data sets that come divided, and a setting of how."""
 
@@ -152,6 +154,15 @@ def init_command(
             metavar="E", min=0.001, help="Limit for life on the total ε of what --protect names, over all jobs."
         ),
     ] = None,
+    most_neighbours: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The most neighbours that any node can have, by public knowledge; with --protect edge and node-edges. "
+            f"Default: {_MOST_NEIGHBOURS}, to decide.",
+        ),
+    ] = None,
     replace: Replace = False,
 ) -> None:
     """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
@@ -165,6 +176,12 @@ def init_command(
         raise typer.BadParameter(
             "--protect says what a limit is about and --epsilon how much it allows; give both or neither",
             param_hint="--protect" if epsilon is None else "--epsilon",
+        )
+    of_edges = protect in ("edge", "node-edges")
+    if most_neighbours is not None and not of_edges:
+        raise typer.BadParameter(
+            "is a limit of what protects edges; give it with --protect edge or node-edges, or leave it out",
+            param_hint="--most-neighbours",
         )
     check_new(out, replace=replace)
     choices = Choices.read(
@@ -183,15 +200,19 @@ def init_command(
     )
     samples = [sample(path, choices.encoding, choices.missing) for path in files]
     drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    text = drafted.text + _limits(accept or [], protect, epsilon)
+    text = drafted.text + _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS)
     parse_party_text(text, str(out))
     write_whole(out, text.encode())
-    for decision in drafted.decisions:
+    undecided = (
+        "limits.most_neighbours: how many can a node have at most, from what the data mean and not from these tables? "
+        f"{_MOST_NEIGHBOURS} is a guess (--most-neighbours)"
+    )
+    for decision in (*drafted.decisions, *([undecided] if of_edges and most_neighbours is None else ())):
         echo(f"to decide: {decision}")
     echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
-def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None) -> str:
+def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
     """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
 
     A name that a job's ε bounds need not be accepted.
@@ -207,6 +228,8 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
         comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
         relation = "zero-out" if protect == "node-edges" else "replacement"
         limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
+    if protect in ("edge", "node-edges"):
+        limits["most_neighbours"] = most_neighbours
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
 
 

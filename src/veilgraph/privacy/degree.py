@@ -128,19 +128,17 @@ def _in_powers_of_two(edge_index: Tensor) -> int:
     return 1 << (pairs - 1).bit_length() if pairs else 0
 
 
-def too_many_neighbours(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
-    """Why a holder's graph breaks the rule that unit ``node-edges`` rests on; empty where it keeps it.
+def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
+    """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
 
     Args:
-        privacy: of the job.
+        rule: of the job, for the holder (``JobSettings.degree_rule``).
         graph: of a holder that releases.
     """
-    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
-        return ""
-    if most_neighbours(graph.edge_index, graph.num_nodes) <= privacy.degree_bound:
+    if rule is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
         return ""
     return (
-        f"a node of its graph has more than privacy.degree_bound={privacy.degree_bound} neighbours, and with unit "
-        "node-edges no edge can be left out without touching other nodes: raise degree_bound, or have the edges "
-        "exported with fewer at a node, a choice that no ε covers"
+        f"a node of its graph has more than {rule[0]}={rule[1]} neighbours, and no edge can be left out without "
+        "touching other nodes: raise degree_bound, or have the edges exported with fewer at a node, a choice that no ε "
+        "covers"
     )

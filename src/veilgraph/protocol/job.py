@@ -351,6 +351,16 @@ class JobSettings(Settings):
         """The holders whose ε is of one edge: its weight must be made of that edge's own row alone."""
         return ()
 
+    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
+        """The most edges that a holder's node may have, and the setting that says so; None where any number may.
+
+        A holder whose graph has more refuses the job.
+        """
+        privacy = self.privacy
+        if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None or party not in self.noising:
+            return None
+        return "privacy.degree_bound", privacy.degree_bound
+
     @property
     def protects_edges(self) -> tuple[PartyId, ...]:
         """The holders whose edges an ε of this job protects, alone or with their nodes."""

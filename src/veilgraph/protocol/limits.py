@@ -63,9 +63,10 @@ class LimitSettings(Settings):
     most_neighbours: int | None = Field(
         None,
         ge=1,
-        description="the most neighbours of any node of this party's tables, by public knowledge: where ε is of a node "
-        "with its edges a job of a smaller degree_bound is refused, and every job where a node has more; null: each "
-        "job's bound is held against the tables, and jobs of one bound after another find the largest degree",
+        description="the most neighbours of any node of this party's tables, by public knowledge, given with a "
+        "max_epsilon of edges: a job that allows fewer (privacy.degree_bound of node-edges, the share of "
+        "model.max_degree) is refused, and every such job where a node has more; null: each job's bound is held "
+        "against the tables, and jobs of one bound after another find the largest degree",
     )
     min_common_nodes: int = Field(
         2, ge=1, description="fewest nodes common to all holders that are accepted; of vertical jobs, which count them"
@@ -101,6 +102,13 @@ class LimitSettings(Settings):
                 f"max_epsilon={self.max_epsilon:g} without {' and '.join(missing)}: an ε says nothing without what it "
                 "protects, and a job would choose it; give epsilon_unit (edge, node, node-edges, label, or row, which "
                 "is no person) and epsilon_neighbours (replacement, or zero-out with row and node-edges)"
+            )
+        edges = self.max_epsilon is not None and self.epsilon_unit in ("edge", "node-edges")
+        if edges and self.most_neighbours is None:
+            raise ValueError(
+                f"epsilon_unit={self.epsilon_unit} without most_neighbours: jobs that allow ever fewer edges at a node "
+                "would be refused from the largest degree on, which tells it; give the most neighbours that a node can "
+                "have, from what the data mean and not from these tables, as 1000"
             )
         return self
 
@@ -346,20 +354,10 @@ def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> st
 
 
 def _too_narrow(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    rule = degree_rule(job, party)
+    rule = job.degree_rule(party)
     if rule is None or limits.most_neighbours is None or rule[1] >= limits.most_neighbours:
         return None
     return f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={rule[1]}: raise the latter"
-
-
-def degree_rule(job: JobSettings, party: PartyId) -> tuple[str, int] | None:
-    """The setting and bound of the neighbours that a holder's nodes may have, on which its ε rests; None where none."""
-    privacy, plan = job.privacy, job.training_plan
-    if plan is not None and plan.settings.degree_bound is not None:
-        return "averaging.privacy.degree_bound", plan.settings.degree_bound
-    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
-        return None
-    return ("privacy.degree_bound", privacy.degree_bound) if party in job.noising else None
 
 
 def _unaccepted(

@@ -102,6 +102,12 @@ class Paradigm(ABC, Generic[J]):
             nodes: common to all holders, where that is known.
         """
 
+    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
+        """Count what ``JobSettings.degree_rule`` bounds, at the node of a holder's graph that has most of it."""
+        from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
+
+        return most_neighbours(graph.edge_index, graph.num_nodes)
+
     def holds_against(self, job: J) -> str:
         """Against whom a holder's ε holds."""
         return "the server and all other holders"

@@ -13,10 +13,9 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.degree import delta_of_too_many, too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.limits import degree_rule, delta_too_large
+from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
@@ -137,9 +136,9 @@ def _breaks_own_delta(part: Part, graph: PartyGraph) -> str:
 def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
     """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
-    if own is None or degree_rule(part.settings, part.party) is None:
+    if own is None or part.settings.degree_rule(part.party) is None:
         return ""
-    if most_neighbours(graph.edge_index, graph.num_nodes) <= own:
+    if paradigm_of(part.settings).most_edges_at_a_node(graph) <= own:
         return ""
     return (
         "a node of its graph has more neighbours than limits.most_neighbours: raise that, or have the edges exported "

@@ -220,7 +220,8 @@ def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tm
     train(over(parties, settings), tmp_path / "run")
     cost, delta = price(plan.event, plan.steps, plan.settings.delta), plan.settings.delta
     content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
-    content["limits"] |= {**about.WITH_EDGES, "max_epsilon": (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2}
+    limit = (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2
+    content["limits"] |= {**about.WITH_EDGES, "max_epsilon": limit, "most_neighbours": 20}
     parties["A"].write_text(yaml.safe_dump(content), encoding="utf-8")
     ledgers = {name: file.parent / "ledger" / FILE for name, file in parties.items()}
     before = {name: path.read_bytes() for name, path in ledgers.items()}

@@ -14,13 +14,14 @@ from torch.nn import functional
 from tests import nightly
 from tests.errors import refused
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.averaging.terms import Terms, check_rule
+from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.sampled_event import reach
 from veilgraph.privacy.sampled_sum import SampledSum
@@ -204,7 +205,6 @@ def test_noise_too_fine_for_exact_sums_is_refused() -> None:
 
 def test_a_node_with_more_neighbours_is_refused_and_edges_to_itself_are_none() -> None:
     star = graph(4, [(1, 0), (2, 0), (0, 3), (0, 0), (1, 0)])
-    check_rule(star, 3)
-    check_rule(star, None)
-    with refused(DataError, key="averaging.privacy.degree_bound", value=2):
-        check_rule(star, 2)
+    setting = "averaging.privacy.degree_bound"
+    assert [too_many_neighbours(rule, star) for rule in ((setting, 3), None)] == ["", ""]
+    assert f"a node of its graph has more than {setting}=2 neighbours" in too_many_neighbours((setting, 2), star)

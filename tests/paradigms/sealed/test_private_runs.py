@@ -17,7 +17,7 @@ from tests.paradigms.cutting import CutError, checkpoint, cut_at
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
 from tests.roles.federation import Settings
-from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.sealed import dealer
@@ -277,3 +277,40 @@ def test_a_holder_refuses_a_job_beyond_its_limit(tmp_path: Path) -> None:
     pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
     with refused(ConfigError, party="B"):
         train(from_tables(tmp_path / "tables", max_epsilon=3.0, **about.EDGES), tmp_path / "run")
+
+
+@pytest.mark.parametrize("party", ["A", "B"])
+def test_sealed_jobs_of_one_max_degree_after_another_find_no_hub(tmp_path: Path, party: str) -> None:
+    """Of edges that no noise covers: the label holder's, and everybody's in a job without ``privacy``. With
+    ``limits.most_neighbours`` a smaller bound is refused by the party file alone, and a larger one like all others."""
+    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+    job, file = from_tables(tmp_path / "tables"), tmp_path / "tables" / party / "party.yaml"
+    content = yaml.safe_load(file.read_text())
+    if party == "B":
+        job = job.model_copy(update={"privacy": None})
+
+    def told(share: int, declared: int | None) -> str:
+        """What the others see of how a job with such a share of the bound ends: which error, and its words."""
+        limits = {"leakage": ["predicted-classes"]} | ({} if declared is None else {"most_neighbours": declared})
+        file.write_text(yaml.safe_dump(content | {"limits": limits}))
+        run = tmp_path / f"{share} {declared}"
+        try:
+            train(job.model_copy(update={"model": job.model.model_copy(update={"max_degree": 2 * share + 1})}), run)
+        except VeilgraphError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    low, high = 1, 29  # refused, accepted
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if told(middle, None) == "" else (middle, high)
+    graph = load_party(tmp_path / f"{high} None" / "parties" / party / "graph.safetensors").common_part()
+    hub = int(torch.bincount(graph.edge_index[1]).max())
+    assert hub == high, "which the jobs told"
+    narrow = {told(share, hub + 3).partition(" and each holder")[0] for share in (hub - 1, hub, hub + 2)}
+    assert narrow == {f"ConfigError: {party} refuses the job: limits.most_neighbours={hub + 3}"}
+    assert told(hub + 3, hub + 3) == ""
+    assert told(29, hub + 3) == ""
+    broken = {told(share, hub - 2) for share in (hub - 2, hub - 1, hub, 29)}
+    assert len(broken) == 1
+    assert "more neighbours than limits.most_neighbours" in broken.pop()

@@ -11,11 +11,11 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging import baselines, words
 from veilgraph.paradigms.averaging.costs import costs_of
 from veilgraph.paradigms.averaging.holder import AveragingHolder
+from veilgraph.paradigms.averaging.private import check_rule
 from veilgraph.paradigms.averaging.rows import ROWS
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.tasks.task import TaskSettings
-from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.horizontal.paradigm import SameColumns
 from veilgraph.protocol.costs import Costs, PartySizes
 from veilgraph.protocol.inputs import Inputs
@@ -82,9 +82,8 @@ class Averaging(SameColumns[AveragingJob]):
 
     def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
         """A private training's rule on neighbours; see ``Paradigm.check_graphs``."""
-        if job.averaging.privacy is not None:
-            for graph in graphs:
-                check_rule(graph, job.averaging.privacy.degree_bound)
+        for graph in graphs:
+            check_rule(job, graph)
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)

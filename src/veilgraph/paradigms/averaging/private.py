@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.row_terms import RowTerms
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.terms import Terms, broken_rule
+from veilgraph.paradigms.averaging.terms import Terms
 from veilgraph.paradigms.averaging.training import EXTRA
+from veilgraph.privacy.degree import too_many_neighbours
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.role import precision
@@ -34,7 +35,7 @@ class PrivateTraining:
         self._plan, self._decay = plan, job.train.weight_decay
         self._terms: Terms | RowTerms | None = None
         self._train_mask = graph.train_mask
-        self.refuses = broken_rule(graph, plan.settings.degree_bound)
+        self.refuses = broken_rule(job, graph)
         if graph.labels is not None and not self.refuses:
             model, dtype = job.model, precision(job)
             by_row = plan.hops == 0 and not model.local.normalize  # which would make the last rows of length 1
@@ -82,3 +83,18 @@ class PrivateTraining:
             return frozenset()
         among = torch.isin(torch.nonzero(self._train_mask).flatten(), nodes)
         return frozenset(torch.nonzero(among).flatten().tolist())
+
+
+def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
+    """Return why a holder does not train: its graph breaks the rule that the count of terms rests on; else empty."""
+    return "" if graph.labels is None else too_many_neighbours(job.degree_rule(graph.party), graph)
+
+
+def check_rule(job: AveragingJob, graph: PartyGraph) -> None:
+    """The same where all graphs are in one place.
+
+    Raises:
+        DataError: a node has more neighbours.
+    """
+    if reason := broken_rule(job, graph):
+        raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key="averaging.privacy.degree_bound")

@@ -189,6 +189,13 @@ class AveragingJob(JobSettings):
         joint = None if given.joint_noise is None else Joint(self.threshold, given.joint_noise.colluding)
         return sampled_plan(given, self.model.local.hops, self.train.epochs, joint)
 
+    @override
+    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
+        given = self.averaging.privacy
+        if given is None or given.degree_bound is None:
+            return None
+        return "averaging.privacy.degree_bound", given.degree_bound
+
     @property
     @override
     def tolerates_dropouts(self) -> bool:

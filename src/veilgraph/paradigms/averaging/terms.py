@@ -19,13 +19,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency, by_target
 from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.privacy.aggregation import most_neighbours
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,31 +127,3 @@ class Terms:
         start, end = self._incoming.indptr[target : target + 2]
         found: np.ndarray = self._incoming.data[start:end]
         return found
-
-
-def broken_rule(graph: PartyGraph, degree_bound: int | None) -> str:
-    """Why a holder that trains does not take part: its graph breaks the rule that the count of terms rests on.
-
-    Args:
-        graph: of the holder.
-        degree_bound: D; None where no edge is used.
-    """
-    trains = graph.labels is not None and degree_bound is not None
-    if not trains or most_neighbours(graph.edge_index, graph.num_nodes) <= (degree_bound or 0):
-        return ""
-    return (
-        f"a node of its graph has more than averaging.privacy.degree_bound={degree_bound} neighbours, and no edge can "
-        "be left out without touching other nodes: raise degree_bound, or have the edges exported with fewer at a "
-        "node, a choice that no ε covers"
-    )
-
-
-def check_rule(graph: PartyGraph, degree_bound: int | None) -> None:
-    """The same where all graphs are in one place.
-
-    Raises:
-        DataError: a node has more neighbours.
-    """
-    if reason := broken_rule(graph, degree_bound):
-        key = "averaging.privacy.degree_bound"
-        raise DataError(f"party {graph.party!r}: {reason}", code="degree-bound", key=key, value=degree_bound)

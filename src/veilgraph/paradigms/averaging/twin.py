@@ -15,11 +15,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.plain import masked_sum
 from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.private import PrivateTraining
+from veilgraph.paradigms.averaging.private import PrivateTraining, check_rule
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import Task
-from veilgraph.paradigms.averaging.terms import check_rule
 from veilgraph.paradigms.averaging.training import averaged, opened, public, summand
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.protocol.figures import Judged
@@ -64,7 +63,7 @@ class PlainAveraging:
         self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
         if (plan := job.training_plan) is not None:
             for graph in graphs:
-                check_rule(graph, plan.settings.degree_bound)
+                check_rule(job, graph)
                 self._private[graph.party] = PrivateTraining(job, graph)
                 self._publishers.setdefault(graph.party, SampledPublisher(plan, None, system_secrets))
 

@@ -57,7 +57,7 @@ def check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
     for graph in graphs:
         if reason := misplaced_labels(settings, graph):
             raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
-        if graph.party in settings.summing and (reason := too_many_neighbours(settings.privacy, graph.common_part())):
+        if reason := too_many_neighbours(settings.degree_rule(graph.party), graph.common_part()):
             raise ConfigError(
                 f"{graph.party} refuses the job: {reason}",
                 code="refused",

@@ -116,9 +116,9 @@ class NodeDp(Paradigm[NodeDpJob]):
 
     def release(self, session: Session, aligned: Aligned) -> Aligned:
         graph = aligned.graph
-        if graph is not None and graph.party in session.settings.summing:
-            refuses = session.refuses or too_many_neighbours(session.settings.privacy, graph.common_part())
-            session = replace(session, refuses=refuses)
+        if graph is not None:
+            rule = session.settings.degree_rule(graph.party)
+            session = replace(session, refuses=session.refuses or too_many_neighbours(rule, graph.common_part()))
         return replace(aligned, releases=agreed(session, graph))
 
     def role(self, session: Session, aligned: Aligned) -> Role:

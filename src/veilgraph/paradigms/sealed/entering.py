@@ -83,8 +83,14 @@ def suited(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
     return job.model_copy(update={"model": job.model.model_copy(update=says)})
 
 
-def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
+def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> OwnData:
     """What a holder puts in.
+
+    Args:
+        job: validated.
+        graph: of the holder.
+        refuses: whether it takes no part anyway: then its edges are held to no bound of the job, or whether they fit
+            would show in how the job ends.
 
     Raises:
         DataError: it does not fit the job's public bounds.
@@ -99,7 +105,9 @@ def own_data(job: SealedJob, graph: PartyGraph) -> OwnData:
             value=False,
         )
     weights = _weights(common)
-    if _is_noised(job, graph.party):
+    if refuses:
+        pass
+    elif _is_noised(job, graph.party):
         _check_slots(job, graph.party, hidden_edges(job, common))
     else:
         _check_edges(job, common, weights)
@@ -131,12 +139,11 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.edge_slots",
             value=slots,
         )
-    share = (model.max_degree - 1) // len(job.data.names)
-    degree = max((float(torch.bincount(ends, weights=weights).max()) for ends in edges if ends.numel()), default=0)
-    if plan.crosses and degree > share:
+    rule, degree = job.degree_rule(party), most_edges_at_a_node(common)
+    if rule is not None and degree > rule[1]:
         raise DataError(
             f"party {party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
-            f"leaves each of {len(job.data.names)} holders {share:,}: raise it, or leave out edges of such nodes",
+            f"leaves each of {len(job.data.names)} holders {rule[1]:,}: raise it, or leave out edges of such nodes",
             key="model.max_degree",
             value=model.max_degree,
         )
@@ -148,6 +155,13 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.directed",
             value=False,
         )
+
+
+def most_edges_at_a_node(graph: PartyGraph) -> float:
+    """The largest number of edges into or out of a common node, or the largest sum of their weights."""
+    common = graph.common_part()
+    ends = (torch.bincount(each, weights=_weights(common)) for each in common.edge_index)
+    return max((float(each.max()) for each in ends if each.numel()), default=0)
 
 
 def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:

@@ -20,7 +20,7 @@ from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.paradigms.sealed import words
 from veilgraph.paradigms.sealed.baselines import in_one_place
 from veilgraph.paradigms.sealed.costs import costs_of
-from veilgraph.paradigms.sealed.entering import plan_of, slots_of, suited
+from veilgraph.paradigms.sealed.entering import most_edges_at_a_node, plan_of, slots_of, suited
 from veilgraph.paradigms.sealed.plan import Context, Sizes
 from veilgraph.paradigms.sealed.private import release_plan
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
@@ -61,6 +61,9 @@ class Sealed(Paradigm[SealedJob]):
     def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
         own = release_plan(job, party, nodes)
         return math.inf if own is None else own.epsilon_bound
+
+    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
+        return most_edges_at_a_node(graph)
 
     def holds_against(self, job: SealedJob) -> str:
         return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"

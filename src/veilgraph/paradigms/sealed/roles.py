@@ -103,7 +103,7 @@ class SealedHolder(SealedRole):
         graph.validate()
         self.graph = graph
         self._released: dict[str, Tensor] = {}
-        self._own = own_data(self._job, graph)
+        self._own = own_data(self._job, graph, refuses=bool(session.refuses))
         self._tables, self._noise_id = _bytes(self._own.digest()), torch.zeros(SEED_BYTES, dtype=torch.uint8)
 
     @override

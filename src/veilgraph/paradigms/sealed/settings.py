@@ -203,6 +203,13 @@ class SealedJob(JobSettings):
         names = self.data.names
         return names if self.privacy is None else tuple(name for name in names if name != self.data.label_party)
 
+    @override
+    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
+        """Of edges that are computed over as they are; votes are counted the same however many there are."""
+        if (self.privacy is not None and party in self.publishing) or (self.privacy is None and self.model.hops == 0):
+            return None
+        return "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
+
     @property
     def targets(self) -> None:
         """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""

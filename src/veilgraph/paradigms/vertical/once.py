@@ -128,7 +128,7 @@ class ReleasingHolder(OnceRole):
     @override
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, self.session.settings
-        refuses = too_many_neighbours(job.privacy, self.graph) or off_the_ring(job, self.graph)
+        refuses = too_many_neighbours(job.degree_rule(session.link.party), self.graph) or off_the_ring(job, self.graph)
         self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
         if not self.is_new:
             return alone([], session.nonce())

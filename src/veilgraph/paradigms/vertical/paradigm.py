@@ -196,7 +196,7 @@ class Vertical(Paradigm[VerticalJob]):
         for graph in graphs:
             if graph.party not in job.publishing:
                 continue
-            if why := too_many_neighbours(job.privacy, graph):
+            if why := too_many_neighbours(job.degree_rule(graph.party), graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
             if why := off_the_ring(job, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
