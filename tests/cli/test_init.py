@@ -12,7 +12,7 @@ from tests.cli.commands import one_error, veilgraph
 from tests.messy.export import export
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.horizontal import valued, write_tables
-from tests.tables.writing import write
+from tests.tables.writing import with_classes, write
 from veilgraph.graph.datasets import load_parts
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
@@ -87,6 +87,8 @@ def test_party_files_for_an_epsilon_accept_a_job_that_has_it(tmp_path: Path, uni
         assert bool(columns) == (unit != "edge")
         ranges = [word for column in columns for word in ("--range", f"{column}:-1:1e6")]
         assert "--range" not in veilgraph(*words, *ranges, "--replace").stdout
+        if unit == "node-edges" and party == "bank":
+            with_classes(files[-1], '"no", "yes"')
         settings = read_party_settings(files[-1])
         assert (settings.limits.max_epsilon, settings.limits.epsilon_unit) == (4.0, unit)
         assert bool(beyond_own_row(settings.nodes.features, "none")) == (unit == "edge")

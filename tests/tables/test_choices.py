@@ -10,7 +10,7 @@ import yaml
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.messy.export import export
-from tests.tables.writing import write
+from tests.tables.writing import with_classes, write
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_text, read_party_settings
 from veilgraph.tables.choices import Choices, SplitByDate
@@ -137,9 +137,36 @@ def test_a_number_that_is_missing_is_within_its_range(tmp_path):
 def test_who_is_trained_on_is_drawn_node_by_node_where_labels_are_protected(tmp_path, unit, each):
     write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40, "fraud": ["yes", "no"] * 20})
     options = ("--label", "fraud", "--split", "random", "--protect", unit, "--epsilon", "1")
-    _, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", *options)
+    said, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", *options)
+    assert ("to decide: nodes.label: which classes" in said) == each
+    if each:
+        assert settings.nodes.label is None
+        with_classes(tmp_path / "p.yaml", "yes, no")
+        settings = read_party_settings(tmp_path / "p.yaml")
+    assert {*settings.nodes.label.classes} == {"yes", "no"}
     assert isinstance(settings.nodes.split, SplitFractions)
     assert settings.nodes.split.stratify != each
+
+
+@pytest.mark.parametrize(("unit", "written"), [("label", False), ("node-edges", False), ("node", True), ("edge", True)])
+@pytest.mark.parametrize("apart", [False, True], ids=["in the node table", "in a file of their own"])
+def test_no_class_that_one_label_has_is_written_where_it_is_protected(tmp_path, unit, written, apart):
+    """HELLO states how many classes there are: one of a single node alone would tell of its label."""
+    nodes = {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40}
+    labels = {"id": nodes["id"], "label": ["rare", *["usual", "other"] * 19, "usual"]}
+    write(tmp_path / "n.csv", nodes if apart else nodes | labels)
+    write(tmp_path / "l.csv", labels)
+    files = [tmp_path / "n.csv", *([tmp_path / "l.csv"] if apart else [])]
+    options = ("--label", "label", "--split", "random", "--protect", unit, "--epsilon", "1")
+    _, settings = init(files, tmp_path / "p.yaml", *options)
+    assert ("rare" in (tmp_path / "p.yaml").read_text(encoding="utf-8")) == written
+    if not written:
+        with_classes(tmp_path / "p.yaml", "usual, other, rare, never")
+        settings = read_party_settings(tmp_path / "p.yaml")
+    found = describe_party(settings, tmp_path).classes
+    assert found is not None
+    assert found["rare"] == 1
+    assert ("never" in found) != written
 
 
 def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):

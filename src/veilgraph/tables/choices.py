@@ -70,6 +70,11 @@ class Choices:
         """Whether an edge's weight is to be made of its own row alone."""
         return self.protect in ("edge", "node-edges")
 
+    @property
+    def of_own_label(self) -> bool:
+        """Whether classes are to be of what a label can be, and who is trained on to hang on no label."""
+        return self.protect in ("label", "node-edges")
+
     @classmethod
     def read(
         cls,

@@ -170,12 +170,11 @@ class _Drafting:
                     f"leave it out (--leave-out {name})"
                 )
             elif column.kind == "category" and self._choices.of_own_row:
-                known = "category" if missing else "error"
                 self._decide(
                     f"{column.name}: which categories can it have, from what it means and not from these tables? One "
                     "that a single node has would tell of it"
                 )
-                yield f"# - {{columns: {name}, categories: [...], missing: {known}, other: zero}}  # decide: categories"
+                yield f"# - {{columns: {name}, categories: [...], missing: category, other: zero}}  # decide: which"
             elif column.kind == "category":
                 values = ", ".join(map(_text, column.distinct))
                 known = "category" if missing else "error"
@@ -216,7 +215,7 @@ class _Drafting:
         return f"- {{columns: {name}, date: {{days_since: {since}{_format(column)}}}{known}}}{comment}"
 
     def _labels(self) -> Iterator[str]:
-        found, label = self._found, self._found.label
+        label = self._found.label
         if label is None:
             if self._choices.split is not None:
                 raise DataError(
@@ -226,6 +225,18 @@ class _Drafting:
             if self._choices.labelled:
                 yield "# label: {column: ..., classes: [..., ...]}  # at the label holder only; and a split"
             return
+        if self._choices.of_own_label:
+            self._decide(
+                f"nodes.label: which classes can {label.name!r} have, from what it means and not from these tables? "
+                "One that a single node has would tell of it; label and split are comments until they are written"
+            )
+            yield "# decide: classes, then take away the marks of comment"
+            yield from (f"# {line}" for line in self._label_lines(label))
+        else:
+            yield from self._label_lines(label)
+
+    def _label_lines(self, label: SampledColumn) -> Iterator[str]:
+        found = self._found
         yield "label:"
         if found.label_file is not None:
             yield from (f"  {line}" for line in self._file(found.label_file.sample))
@@ -240,7 +251,7 @@ class _Drafting:
         else:
             comment = ""
         yield f"  column: {_text(label.name)}{comment}"
-        yield f"  classes: [{', '.join(map(_text, label.distinct))}]"
+        yield f"  classes: [{'..., ...' if self._choices.of_own_label else ', '.join(map(_text, label.distinct))}]"
         yield from self._split()
 
     def _split(self) -> Iterator[str]:
@@ -267,7 +278,7 @@ class _Drafting:
 
     def _at_random(self) -> str:
         """By classes, who is trained on hangs on all labels."""
-        return _EACH_AT_RANDOM if self._choices.protect in ("label", "node-edges") else _AT_RANDOM
+        return _EACH_AT_RANDOM if self._choices.of_own_label else _AT_RANDOM
 
     def _edges(self, edges: Edges) -> Iterator[str]:
         lines = [*self._file(edges.sample)]
