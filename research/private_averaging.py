@@ -27,6 +27,7 @@ from veilgraph.protocol.job_file import parse_job
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "private-averaging.json"
 TRAINING: Final[Mapping[str, int]] = {"pubmed": 2460, "facebook": 2800, "digits": 225, "cora": 340}
 """About how many training nodes each of four holders has, by the size of the set alone."""
+DELTA: Final = 1e-5
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
 CONTROL: Final = 0.01
 ROUNDS: Final = 60
@@ -47,12 +48,14 @@ def job(data: str, seed: int, more: Mapping[str, Any]) -> AveragingJob:
 
 def private(data: str, seed: int, epsilon: float) -> AveragingJob:
     """With noise for an ε; all else is the preset's."""
-    return job(data, seed, {"averaging": {"privacy": {"epsilon_total": epsilon, "batch": TRAINING[data]}}})
+    return job(
+        data, seed, {"averaging": {"privacy": {"epsilon_total": epsilon, "delta": DELTA, "batch": TRAINING[data]}}}
+    )
 
 
 def joint(data: str, seed: int, epsilon: float) -> AveragingJob:
     """The same where all four make the noise, against the server and one of them."""
-    given = {"epsilon_total": epsilon, "batch": TRAINING[data], "joint_noise": {"colluding": 1}}
+    given = {"epsilon_total": epsilon, "delta": DELTA, "batch": TRAINING[data], "joint_noise": {"colluding": 1}}
     return job(data, seed, {"averaging": {"threshold": 4, "privacy": given}})
 
 

@@ -138,4 +138,6 @@ class SampledPublisher(Publisher):
     @override
     def account(self) -> dict[str, Any]:
         given = self.plan.settings
-        return account_of(self.spent(), self.budget, delta=given.delta, unit=given.unit, neighbours=given.neighbours)
+        return account_of(
+            self.spent(), self.budget, delta=self.plan.delta, unit=given.unit, neighbours=given.neighbours
+        )

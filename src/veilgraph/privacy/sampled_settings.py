@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal, Self
@@ -13,7 +14,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.calibrate import least_multiplier
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_event import JointSampledEvent, SampledEvent, reach
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.settings import Neighbours, fitting_delta
 
 LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
@@ -42,7 +43,13 @@ class SampledSettings(Settings):
     noise_multiplier: float | None = Field(
         None, ge=1e-3, le=1e6, description="σ: standard deviation of the noise over clip; one of the two is given"
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="δ of that ε; a holder with 1/δ nodes or more refuses")
+    delta: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="δ of that ε; a holder with 1/δ nodes or more refuses; null: the largest power of ten that is at "
+        "most 1/(10·N), of N = batch/sampling_rate training nodes, and at most 1e-4",
+    )
     unit: Literal["node-edges"] = Field(
         "node-edges",
         description="what ε is about: a node's features, label and all its edges, and whether it is trained on",
@@ -95,6 +102,14 @@ class SampledSettings(Settings):
             )
         return self
 
+    @property
+    def delta_of_batch(self) -> float:
+        """``delta``, or where it is null the one that fits N = ``batch``/``sampling_rate``.
+
+        N is public: the number of a holder's nodes is not stated, for an ε of a node may be about whether it is there.
+        """
+        return fitting_delta(math.ceil(self.batch / self.sampling_rate)) if self.delta is None else self.delta
+
 
 @dataclass(frozen=True)
 class SampledPlan:
@@ -113,6 +128,11 @@ class SampledPlan:
     joint: Joint | None = None
 
     @property
+    def delta(self) -> float:
+        """δ of every ε."""
+        return self.settings.delta_of_batch
+
+    @property
     def terms(self) -> int:
         """N: how many terms at most a node is in."""
         return reach(self.hops, self.settings.degree_bound or 1)
@@ -124,7 +144,7 @@ class SampledPlan:
         if given.noise_multiplier is not None:
             return given.noise_multiplier
         assert given.epsilon_total is not None
-        return _least(given.epsilon_total, given.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
+        return _least(given.epsilon_total, self.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
 
     @cached_property
     def event(self) -> SampledEvent:
@@ -164,12 +184,12 @@ class SampledPlan:
     @cached_property
     def epsilon_release(self) -> float:
         """ε of one round by itself."""
-        return accountant.per_step(self.event, self.settings.delta)
+        return accountant.per_step(self.event, self.delta)
 
     @cached_property
     def epsilon_total(self) -> float:
         """ε of all rounds together."""
-        return accountant.total({self.event: self.steps}, self.settings.delta)
+        return accountant.total({self.event: self.steps}, self.delta)
 
 
 @lru_cache(maxsize=16)

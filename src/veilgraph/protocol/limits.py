@@ -276,7 +276,7 @@ def _delta(job: JobSettings, party: PartyId, nodes: int | None = None) -> tuple[
     if privacy is not None:
         return "privacy.delta", privacy.delta if nodes is None else privacy.delta_of(nodes)
     if job.training_plan is not None:
-        return "averaging.privacy.delta", job.training_plan.settings.delta
+        return "averaging.privacy.delta", job.training_plan.delta
     release = job.feature_release
     return f"{job.release_setting}.delta", None if release is None else release.delta
 

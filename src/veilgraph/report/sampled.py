@@ -32,7 +32,7 @@ def sampled_table(plan: SampledPlan) -> Table:
         *(() if plan.joint is None else (("of which each adds", f"{plan.added:.4g}"),)),
         ("per-release ε", epsilon_text(plan.epsilon_release)),
         ("total ε", epsilon_text(plan.epsilon_total)),
-        ("δ", f"{plan.settings.delta:g}"),
+        ("δ", f"{plan.delta:g}"),
     ):
         table.add_row(heading, value, style="bold" if heading.endswith(" ε") else None)
     return table
@@ -72,7 +72,7 @@ def sampled_facts(job: JobSettings, plan: SampledPlan) -> Record:
         "terms": plan.terms,
         "epsilon_release": plan.epsilon_release,
         "epsilon_total": plan.epsilon_total,
-        "delta": plan.settings.delta,
+        "delta": plan.delta,
         **({} if plan.joint is None else {"joint_noise": asdict(plan.joint)}),
     }
     return dict.fromkeys(job.data.names, facts)
@@ -85,12 +85,12 @@ def sampled_noise(plan: SampledPlan, totals: list[float]) -> list[Record]:
         noise = least_multiplier(
             lambda multiplier: SampledEvent(multiplier, given.sampling_rate, plan.terms, given.neighbours),
             total,
-            given.delta,
+            plan.delta,
             plan.steps,
             plan.multiplier,
         )
         event = SampledEvent(noise, given.sampling_rate, plan.terms, given.neighbours)
-        one = accountant.per_step(event, given.delta)
+        one = accountant.per_step(event, plan.delta)
         found.append({"epsilon_total": total, "noise_multiplier": noise, "epsilon_release": one})
     return found
 

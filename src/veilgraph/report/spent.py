@@ -48,9 +48,9 @@ def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
     elif job.feature_release is not None:
         table.caption = _of_nodes(job.feature_release)
     elif job.training_plan is not None:
-        given = job.training_plan.settings
+        given, delta = job.training_plan.settings, job.training_plan.delta
         table.caption = (
-            f"δ = {given.delta:g}, unit: a node's features, label and all its edges, {given.neighbours}. Holds "
+            f"δ = {delta:g}, unit: a node's features, label and all its edges, {given.neighbours}. Holds "
             f"against {job.training_plan.against}."
         )
     elif job.label_privacy is not None:

@@ -47,7 +47,7 @@ def sampled_publisher_of(
     if graph is None or graph.labels is None:
         yield OPEN
         return
-    delta = plan.settings.delta
+    delta = plan.delta
     budgets = [budget for budget in (plan.settings.epsilon_total, limit) if budget is not None]
     with Ledger.open(
         path,

@@ -37,7 +37,7 @@ BASE: Settings = {
         "rule": {"name": "fedsgd"},
         "local_epochs": 1,
         "patience_s": 5,
-        "privacy": {"noise_multiplier": 4.0, "degree_bound": 20, "batch": 8, "sampling_rate": 0.1},
+        "privacy": {"noise_multiplier": 4.0, "degree_bound": 20, "batch": 8, "sampling_rate": 0.1, "delta": 1e-5},
     },
     "train": {"epochs": 3, "patience": None, "select_by": "last", "learning_rate": 0.5, "checkpoint_every": 1},
 }

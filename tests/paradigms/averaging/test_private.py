@@ -37,8 +37,9 @@ from veilgraph.privacy.lifetime.ledger import Budget
 from veilgraph.privacy.lifetime.lines import FILE
 from veilgraph.privacy.publish_sampled import CHANNEL, SampledPublisher
 from veilgraph.privacy.publisher import OPEN
+from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.aligning import split_by_labels
-from veilgraph.protocol.limits import LimitSettings, refusal, revelations
+from veilgraph.protocol.limits import LimitSettings, delta_too_large, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.lifetime import outlook_facts
@@ -218,7 +219,7 @@ def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tm
     assert plan is not None
     parties = export(tmp_path, settings)
     train(over(parties, settings), tmp_path / "run")
-    cost, delta = price(plan.event, plan.steps, plan.settings.delta), plan.settings.delta
+    cost, delta = price(plan.event, plan.steps, plan.delta), plan.delta
     content = yaml.safe_load(parties["A"].read_text(encoding="utf-8"))
     limit = (epsilon(cost, delta) + epsilon(cost.times(2), delta)) / 2
     content["limits"] |= {**about.WITH_EDGES, "max_epsilon": limit, "most_neighbours": 20}
@@ -268,6 +269,32 @@ def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     assert refusal(fits, bare, "A", epsilon=paradigm_of(bare).largest_epsilon(bare, "A"))
     assert "score-tallies" in revelations(bare)
     assert "score-tallies" not in revelations(private)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rate", "delta"),
+    [(8, 1.0, 1e-4), (1000, 1.0, 1e-4), (1001, 1.0, 1e-5), (200, 0.1, 1e-5), (0.5, 0.001, 1e-4), (1e6, 1.0, 1e-7)],
+)
+def test_a_delta_that_a_job_leaves_out_fits_the_training_nodes_by_public_knowledge(
+    batch: float, rate: float, delta: float
+) -> None:
+    """As those of other paradigms fit N: of a holder's own number of nodes, which is not stated, it tells nothing."""
+    given = {"noise_multiplier": None, "epsilon_total": 6.0, "batch": batch, "sampling_rate": rate, "delta": None}
+    left_out, said = (
+        job({"averaging": {"privacy": {**given, "delta": each}}}) for each in (None, fitting_delta(round(batch / rate)))
+    )
+    plans = [each.training_plan for each in (left_out, said)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].delta == pytest.approx(delta)
+    assert plans[0].multiplier == plans[1].multiplier
+    assert plans[0].epsilon_total == plans[1].epsilon_total
+    assert sampled_facts(left_out, plans[0])["A"]["delta"] == pytest.approx(delta)
+    assert refusal(
+        LimitSettings(leakage=(), max_epsilon=9, **about.WITH_EDGES, max_delta=delta / 2), left_out, "A", epsilon=6
+    )
+    assert delta_too_large(left_out, round(1 / delta))
+    assert not delta_too_large(left_out, round(1 / delta) - 1)
 
 
 def test_what_is_said_of_it_has_its_figures() -> None:

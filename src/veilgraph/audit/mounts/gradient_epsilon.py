@@ -136,7 +136,7 @@ def _bound(rounds: _Rounds, adversary: PartyId, holder: PartyId, key: bytes) -> 
         f"weights after {len(found)} rounds, {canaries.count} canaries among {holder}'s nodes",
         gradient_scores(found, plan.settings.sampling_rate),
         canaries.coins.numpy(),
-        delta=plan.settings.delta,
+        delta=plan.delta,
         gaussian=False,
         limit=limit if withstands(case, members_of(adversary)) else None,
         claim="The limit is the ledger's total.",

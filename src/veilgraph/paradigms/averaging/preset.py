@@ -91,7 +91,8 @@ def learning_rate(
     if noise is None:
         assert given.epsilon_total is not None
         moved = (2 * terms - 1) * (1 if given.neighbours == "zero-out" else 2)
-        noise = moved * given.sampling_rate * math.sqrt(rounds) * analytic_multiplier(given.epsilon_total, given.delta)
+        single = analytic_multiplier(given.epsilon_total, given.delta_of_batch)
+        noise = moved * given.sampling_rate * math.sqrt(rounds) * single
     one = share * noise * given.clip * math.sqrt(rounds) / (given.batch * math.sqrt(holders))
     found = min(LARGEST_RATE, WANDER * (1 - momentum) / one)
     return float(f"{found:.3g}")

@@ -114,13 +114,13 @@ def _releases(settings: PrivacySettings) -> str:
 
 
 def _trained(job: JobSettings, plan: SampledPlan) -> Guarantee:
-    given, at = plan.settings, f"δ = {plan.settings.delta:g}"
+    given, at = plan.settings, f"δ = {plan.delta:g}"
     against = plan.against
     bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
     about = (
         ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
         ("neighbouring relation", f"{given.neighbours}: the unit {_RELATIONS[given.neighbours]}"),
-        ("δ", f"{given.delta:g}"),
+        ("δ", f"{plan.delta:g}"),
         ("mechanism", f"sums of clipped gradients of sampled training nodes, Gaussian noise, {plan.steps:,} rounds"),
         ("neighbours of a node", bound),
         ("holds against", against),
