@@ -70,7 +70,7 @@ def test_no_hidden_value_is_in_what_may_leave(made: Any) -> None:
         assert len(column.unique()) > 40
     text = (made.path / "publish" / "card.json").read_text(encoding="utf-8")
     card = json.loads(text)
-    assert sorted(card) == ["dim", "method", "nodes", "veilgraph", "words"]
+    assert sorted(card) == ["columns_from_edges", "dim", "method", "nodes", "veilgraph", "words"]
     assert "0." not in text.replace(card["veilgraph"], "")  # no figure that was computed from private values
 
 

@@ -306,6 +306,31 @@ def test_a_total_about_what_it_does_not_bound_refuses_it(
     assert not events(party)
 
 
+@pytest.mark.parametrize(
+    ("made", "hide", "refuses"),
+    [
+        (["coin"], "sex", True),
+        (["c*"], "sex", True),
+        ([], "sex", False),
+        (["x"], "sex", False),
+        (["coin"], "coin", False),
+    ],
+)
+def test_features_made_of_edges_are_refused_where_an_epsilon_of_an_edge_is_stated(
+    party: Path, made: list[str], hide: str, refuses: bool
+) -> None:
+    """A number of edges in the rows shows each edge to whoever knows all others; what is hidden is in no row."""
+    content = yaml.safe_load(party.read_text(encoding="utf-8"))
+    content["nodes"]["columns_from_edges"] = made
+    party.write_text(yaml.safe_dump(content), encoding="utf-8")
+    settings = job(party, hide=hide)
+    if refuses:
+        with refused(ConfigError, key="nodes.columns_from_edges"):
+            lifetime_of_job(settings)
+    else:
+        assert lifetime_of_job(settings) is not None
+
+
 def test_neither_cost_bounds_a_row_or_a_node_with_its_edges() -> None:
     """So neither may be booked as them: rows, and a hub that loses its edges, move further than what is paid for."""
     bound = 16

@@ -143,6 +143,7 @@ def test_a_run_says_what_it_cost_and_publishes_only_that(tmp_path: Path) -> None
     assert [each["unit"] for each in found.report["ledger"]] == ["node", "edge"]
     card = json.loads((found.path / "publish" / "card.json").read_text(encoding="utf-8"))
     assert card["guarantee"]["epsilon"] == 8.0
+    assert "columns_from_edges" not in card, "what they show of an edge is paid for"
     assert len(card["guarantee"]["about"]) == 2
     assert (found.path / "private" / "ledger.jsonl").is_file()
     costs = found.report["facts"]["epsilon_of_node_with_edges"]

@@ -39,6 +39,7 @@ def embed_command(
     """
     from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
     from veilgraph_embeddings import embed  # noqa: PLC0415
+    from veilgraph_embeddings.directory import FROM_EDGES  # noqa: PLC0415
     from veilgraph_embeddings.settings import parse_embed_job  # noqa: PLC0415
 
     said = read_yaml(job, "job file")
@@ -53,6 +54,11 @@ def embed_command(
     echo(found.report["proof"])
     if said := found.report["ledger_note"]:
         echo(said)
+    if not settings.method.kind.is_private:
+        echo(
+            "embeddings.csv is made of edges: where its columns are features of a party file, name them there in "
+            f"nodes.columns_from_edges ({FROM_EDGES}, with the prefix of the join)"
+        )
     echo(f"publish {found.path / 'publish'}")
     echo(f"report  {found.page}")
     tell({"publish": found.path / "publish", "page": found.page, "report": found.report})

@@ -37,6 +37,8 @@ from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph_embeddings.settings import EmbedJob, read_embed_job, write_embed_job
 
 PUBLISHED: Final = ("embeddings.csv", "embeddings.safetensors", "card.json")
+FROM_EDGES: Final = "e*"
+"""Columns of ``embeddings.csv``, as a party file names those that are made of edges (``nodes.columns_from_edges``)."""
 _DONE: Final = "published.json"
 
 

@@ -17,6 +17,7 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import party_folder, read_party_settings
 from veilgraph.run import ledger_places
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.tables.settings import NodeSettings
 from veilgraph_embeddings.settings import EmbedJob
 
 GivenLedger: TypeAlias = "str | os.PathLike[str] | Mapping[str, object]"
@@ -53,6 +54,7 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
     if data.party is not None:
         organisation = Organisation(read_party_settings(data.party), party_folder(data.party))
         check_method(job, organisation.settings.limits)
+        check_columns(job, organisation.settings.nodes)
         return lifetime_of(organisation) if job.method.kind.is_private else None
     if ledger is None and data.graph is None:
         return None
@@ -93,4 +95,21 @@ def check_method(job: EmbedJob, limits: LimitSettings) -> None:
             "tell: take method noise, or remove the limit",
             key="limits.max_epsilon",
             value=limits.max_epsilon,
+        )
+
+
+def check_columns(job: EmbedJob, nodes: NodeSettings) -> None:
+    """Refuses features that are made of edges where the method's noise is paid for about an edge.
+
+    Raises:
+        ConfigError: names them.
+    """
+    attributes = (job.keep.column, job.hide.column)  # which the encoder is not given
+    made = [column for column in nodes.features_from_edges if column not in attributes]
+    if made and job.method.kind.is_private:
+        raise ConfigError(
+            f"nodes.features has {', '.join(made)} of nodes.columns_from_edges, which show edges at any ε, and "
+            f"method={job.method.name!r} states an ε of one edge: leave them out of nodes.features",
+            key="nodes.columns_from_edges",
+            value=made,
         )

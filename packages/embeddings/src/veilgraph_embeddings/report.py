@@ -8,6 +8,7 @@ from typing import Any
 from veilgraph import __version__
 from veilgraph.report.page.assemble import environment
 from veilgraph_embeddings.assess import Assessment
+from veilgraph_embeddings.directory import FROM_EDGES
 from veilgraph_embeddings.making import Made
 from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_embeddings.world import World
@@ -68,6 +69,8 @@ def card_of(job: EmbedJob, made: Made) -> dict[str, Any]:
         "nodes": int(made.embedded.rows.shape[0]),
         "words": job.method.kind.words,
     }
+    if not job.method.kind.is_private:
+        card["columns_from_edges"] = [FROM_EDGES]
     if made.embedded.paid:
         told = ("epsilon", "delta", "standard_deviation")
         card["guarantee"] = {name: made.embedded.facts[name] for name in told} | {
