@@ -339,8 +339,6 @@ def test_the_command_refuses_what_it_would_ignore(
     kit = projects[None][ADMINISTRATOR].path
     assert "--net" in usage_error(veilgraph("check", job_file, "--within", "5"))
     assert "--net" in usage_error(veilgraph("check", job_file, "--passphrase-file", tmp_path / "words"))
-    (tmp_path / "party.yaml").write_text("party: bank\n")
-    assert "is for jobs" in usage_error(veilgraph("check", tmp_path / "party.yaml", "--net", kit))
     other = veilgraph("check", job_file, "--net", projects[None]["bank"].path)
     assert other.exit_code == 1
     assert "give an administrator's" in other.stderr

@@ -23,7 +23,7 @@ from veilgraph.cli.app import (
     refuse_given,
 )
 from veilgraph.cli.asking import NetOption, Within, ask_sites, check_options
-from veilgraph.cli.output import echo, messages, results, say
+from veilgraph.cli.output import echo, messages, results
 from veilgraph.cli.passphrase import PassphraseFile
 from veilgraph.cli.telling import plain, tell
 from veilgraph.core.errors import ConfigError
@@ -61,23 +61,15 @@ def check_command(
     trained there. Exit code 0 only if all would.
     """
     check_options(net, within, passphrase_file)
-    if not _is_party_file(file):
-        settings, found = _check_job(file, overrides)
-        if net is None:
-            tell(found)
-            return
-        sites = ask_sites(settings, net, within, passphrase_file)
-        accepted = all(site.state == "accepts" for site in sites)
-        tell({**found, "sites": sites, "accepted": accepted})
-        if not accepted:
-            raise typer.Exit(1)
+    settings, found = _check_job(file, overrides)
+    if net is None:
+        tell(found)
         return
-    if net is not None:
-        raise typer.BadParameter("is for jobs; check a party file where its tables are", param_hint="--net")
-    if overrides:
-        raise typer.BadParameter("--set is for jobs; a party file is edited", param_hint="--set")
-    say("veilgraph check PARTY.yaml is called veilgraph data check PARTY.yaml now")
-    tell({"file": file, **plain(_check_party(file))})
+    sites = ask_sites(settings, net, within, passphrase_file)
+    accepted = all(site.state == "accepts" for site in sites)
+    tell({**found, "sites": sites, "accepted": accepted})
+    if not accepted:
+        raise typer.Exit(1)
 
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
@@ -231,15 +223,6 @@ def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float 
     if protect in ("edge", "node-edges"):
         limits["most_neighbours"] = most_neighbours
     return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
-
-
-def _is_party_file(file: Path) -> bool:
-    """Party files name their party at the top; what cannot be read is reported as a job."""
-    try:
-        content = yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506 - makes nothing but text
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError):
-        return False
-    return isinstance(content, dict) and "party" in content
 
 
 def _check_party(file: Path) -> PartyDescription:

@@ -39,14 +39,8 @@ GivenLedgers: TypeAlias = "Mapping[PartyId, str | os.PathLike[str] | Mapping[str
 """Holder → folder of its ledger for life; or ``{"folder": ..., "max_epsilon": ...}`` and other limits of ``LIMITS``."""
 
 LIMITS_FILE: Final = "limits.yaml"
-LIMITS: Final = (
-    "max_epsilon",
-    "max_delta",
-    "epsilon_unit",
-    "epsilon_neighbours",
-    "min_colluding",
-    "most_neighbours",
-)
+_ABOUT_EPSILON: Final = ("max_epsilon", "max_delta", "epsilon_unit", "epsilon_neighbours")
+LIMITS: Final = (*_ABOUT_EPSILON, "min_colluding", "most_neighbours")
 """Keys of a party file's ``limits`` that are about its ledger."""
 _BESIDE: Final = "ledger"
 _FOLDER: Final = "folder"

@@ -8,12 +8,11 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.paradigms.sealed.private import check_private
-from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.job import JobSettings, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
 _MOST_HALVINGS: Final = 8
@@ -232,11 +231,5 @@ class SealedJob(JobSettings):
 
 
 def sealed(job: JobSettings) -> SealedJob:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
-    if not isinstance(job, SealedJob):
-        raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm sealed; give one of these")
-    return job
+    """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
+    return job_of(SealedJob, job)
