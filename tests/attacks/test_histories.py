@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,43 +17,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.attacks.histories import EPSILON, UNITS, learned, lifetime_in, outcomes, seen
 from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.aggregation import pair_matrix
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import SentRows
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish_labels import LabelPublisher
-from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.run_directory import PartyStore
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 
-CUSTOMERS, FRAUDS, EPSILON, TARGET = 1200, 240, 0.05, 7
-
-
-def lifetime_in(folder: Path) -> Lifetime:
-    return Lifetime(folder / "ledger", "B", Budget(1000.0, 1e-5), Marks(folder / "marks"))
+CUSTOMERS, FRAUDS, TARGET = 1200, 240, 7
 
 
 # Labels that go one way
-
-
-def learned(lifetime: Lifetime, labels: Tensor, snapshot: str = "", epsilon: float = EPSILON) -> Tensor:
-    """What the label holder learns from in the next job."""
-    ids = [f"c{customer}" for customer in range(len(labels))]
-    account = Account(lifetime, lifetime.keys(ids), None, "ab" * 32, "job")
-    sent = SentRows(account, lifetime.each_key(ids), snapshot=snapshot)
-    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, system_secrets, sent=sent).perturbed()
 
 
 @pytest.mark.parametrize("snapshots", [("", ""), ("january", "february")], ids=["one snapshot", "two"])
@@ -78,16 +53,6 @@ def test_new_frauds_are_not_named_by_labels_that_differ_between_two_jobs(
         assert lifetime.total() == pytest.approx(2 * EPSILON)
 
 
-def outcomes(snapshots: tuple[str, str], history: tuple[int, int], folder: Path) -> Counter[tuple[int, int]]:
-    """How often two jobs give which labels, for a label of that history: customers draw apart, so each is a trial."""
-    lifetime = lifetime_in(folder)
-    first, second = (
-        learned(lifetime, torch.full((20_000,), label), name, 1.0)
-        for label, name in zip(history, snapshots, strict=True)
-    )
-    return Counter(zip(first.tolist(), second.tolist(), strict=True))
-
-
 @pytest.mark.parametrize(("snapshots", "paid"), [(("", ""), 1), (("january", "february"), 2)])
 def test_the_game_of_two_label_histories_is_within_what_was_paid(
     tmp_path: Path, snapshots: tuple[str, str], paid: int
@@ -107,42 +72,12 @@ def test_the_game_of_two_label_histories_is_within_what_was_paid(
 # Rows of every unit
 
 
-UNITS: dict[str, dict[str, Any]] = {
-    "row": {"unit": "row"},
-    "node": {"unit": "node", "degree_bound": 4, "neighbours": "replacement"},
-    "edge": {"unit": "edge", "degree_bound": 4, "neighbours": "replacement"},
-    "edge in hops": {"unit": "edge", "aggregation": {"hops": 1, "dim": 6}},
-    "node in hops": {"unit": "node", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
-    "node-edges": {"unit": "node-edges", "degree_bound": 60, "aggregation": {"hops": 1, "dim": 6}},
-}
-
-
 def changed(graph: PartyGraph) -> PartyGraph:
     """A record has another value, and one of its edges goes elsewhere."""
     features, edges = graph.features.clone(), graph.edge_index.clone()
     features[TARGET] += 1
     edges[:, edges[0] == TARGET] = TARGET
     return replace(graph, features=features, edge_index=edges)
-
-
-def seen(
-    settings: JobSettings, graph: PartyGraph, folder: Path, job: str, entering: Sequence[int] = ()
-) -> tuple[Tensor, int | None, int]:
-    """What other parties see of a job: the release, whether one more fits, and how long the ledger is."""
-    ids = [f"new{node}" if node in entering else f"c{node}" for node in range(graph.num_nodes)]
-    lasting = Lasting(lifetime_in(folder), ids)
-    store = PartyStore(folder / job)
-    store.path.mkdir(parents=True, exist_ok=True)
-    with publisher_of(store, settings, graph, 1000.0, begun=False, lasting=lasting) as door:
-        room = door.affordable_releases()
-        rows = graph.features.to(torch.float64)[:, :6]
-        pairs = pair_matrix(graph.edge_index, graph.edge_weight, graph.num_nodes)
-        if settings.privacy is not None and settings.privacy.aggregation is not None:
-            released = door.aggregated(rows, pairs, graph.common)
-        else:
-            mixed = torch.from_numpy(pairs @ rows.numpy()) + rows
-            released = door.embeddings(mixed[: graph.common], 0)
-    return released, room, lasting.ledger.lines.count
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests import nightly
-from tests.attacks.test_histories import UNITS, lifetime_in, outcomes, seen
+from tests.attacks.histories import UNITS, lifetime_in, outcomes, seen
 from tests.chance import fixed_chance
 from tests.privacy.jobs import make_graphs, private_job
 from veilgraph.graph.party import PartyGraph
