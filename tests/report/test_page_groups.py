@@ -34,7 +34,7 @@ def drawn() -> Scored:
     one = 1 / (1 + np.exp(1 - generator.normal(2.0 * labels, 1)))
     likely = np.stack([1 - one, one], axis=1)
     split = Split(np.arange(COUNT)[::-1].copy(), labels, likely, likely.argmax(axis=1))
-    return Scored("A", ("no", "yes"), split, split, 0, tuple(f"n{row}" for row in range(COUNT)))
+    return Scored("A", ("no", "yes"), split, split, tuple(f"n{row}" for row in range(COUNT)))
 
 
 TOLD = drawn()

@@ -12,7 +12,7 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
-from veilgraph.graph.party import load_party
+from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page.assemble import environment
 from veilgraph.report.page.confusion import confusion
@@ -34,7 +34,7 @@ def drawn(seed: int, count: int = 400, of: float = 0.1) -> Split:
     return Split(np.arange(count), labels, likely, likely.argmax(axis=1))
 
 
-TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), 0, None)
+TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), None)
 
 
 @pytest.fixture
@@ -204,6 +204,26 @@ def test_more_classes_have_figures_and_no_threshold(runs: dict[str, Path]) -> No
     assert told.notes == ()
     summary = json.loads((runs["plain"] / "summary.json").read_text())
     assert float(row(told, "AUC")[0]) == pytest.approx(summary["test_auc"], abs=1e-3)
+
+
+def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) -> None:
+    run = two_classes(copy("plain"))
+    path = run / "parties" / "A" / "graph.safetensors"
+    graph = load_party(path)
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.test_mask is not None
+    tested = torch.nonzero(graph.test_mask).ravel()
+    labels = torch.ones_like(graph.labels)  # the training nodes are all of class 1
+    labels[tested[len(tested) // 5 :]] = 0  # and most of the test nodes of class 0
+    save_party(replace(graph, labels=labels), path)
+    found = find(RunDirectory.open(run))
+    told = scored(found)
+    assert isinstance(told, Scored)
+    share = percent(1 - (len(tested) // 5) / len(tested))
+    assert float(share.split()[0]) > 75
+    assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
+    assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
 
 
 def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:

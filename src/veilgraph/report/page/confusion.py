@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.words import counted
+from veilgraph.core.words import called, counted
 from veilgraph.report.page.scored import Scored
 from veilgraph.report.tables import percent
 
@@ -46,7 +46,7 @@ class Confusion:
         classes: their names; empty where only the top is listed.
         rows: true class → a cell for each class.
         top: the most frequent confusions, where there are too many classes for rows.
-        always: the accuracy of always answering the most frequent training class.
+        always: the accuracy of always answering the most frequent class of these nodes.
     """
 
     missing: str = ""
@@ -67,10 +67,10 @@ def confusion(told: Scored | str) -> Confusion:
     matrix = torch.bincount(true * count + guessed, minlength=count * count).reshape(count, count)
     right, total = int(matrix.diagonal().sum()), int(matrix.sum())
     caption = f"{told.party}'s {counted(total, 'test node')}: {right:,} right, {percent(right / total)}"
-    always = ""
-    if told.commonest is not None:
-        share = float((true == told.commonest).double().mean())
-        always = f"Always answering the most frequent class would be right for {percent(share)}."
+    share = float((true == told.commonest).double().mean())
+    always = (
+        f"Always answering {called(names[told.commonest])}, the most frequent class, is right for {percent(share)}."
+    )
     if count > _MOST_CLASSES:
         return Confusion(caption=caption, top=_top(matrix, names), always=always)
     return Confusion(caption=caption, classes=tuple(names), rows=_table(matrix, names), always=always)

@@ -213,8 +213,6 @@ def _baseline(each: Figure, told: Scored) -> str:
         return f"{labels.mean():.3f} by guessing: the share of {called(classes[1])}"
     if each.name == _RECALL.name:
         return f"{LOOKED_AT:.3f} by looking at random"
-    if told.commonest is None:
-        return "–"
     right = float((labels == told.commonest).mean())
     if each.name == ACCURACY.name:
         return f"{percent(right)} by always saying {called(classes[told.commonest])}"

@@ -46,7 +46,6 @@ class Scored:
         classes: C names.
         val: validation nodes; none where none is set aside.
         test: test nodes, at least one.
-        commonest: the most frequent class of the training nodes; None without training nodes.
         ids: of all its nodes, where they have any.
     """
 
@@ -54,8 +53,12 @@ class Scored:
     classes: tuple[str, ...]
     val: Split
     test: Split
-    commonest: int | None
     ids: tuple[str, ...] | None
+
+    @property
+    def commonest(self) -> int:
+        """The most frequent class of the test nodes: no constant answer is right for more of them."""
+        return int(np.bincount(self.test.labels).argmax())
 
     @property
     def is_ranked(self) -> bool:
@@ -95,7 +98,7 @@ def _paired(run: RunDirectory, graph: PartyGraph) -> Scored | str:
     if not len(test.labels):
         return "the newest predictions have no test node."
     classes, known = tuple(predictions.class_labels()), None if ids is None else tuple(ids)
-    return Scored(graph.party, classes, _split(graph, predictions, rows, "val_mask"), test, _commonest(graph), known)
+    return Scored(graph.party, classes, _split(graph, predictions, rows, "val_mask"), test, known)
 
 
 def _never(found: Found, party: PartyId) -> str:
@@ -130,12 +133,6 @@ def _split(graph: PartyGraph, predictions: Predictions, rows: Tensor, name: str)
         predictions.probabilities[places].double().numpy(),
         predictions.classes[places].numpy(),
     )
-
-
-def _commonest(graph: PartyGraph) -> int | None:
-    labels = _common(graph, "labels")
-    known = _common(graph, "train_mask").bool() & (labels >= 0)
-    return int(labels[known].bincount().argmax()) if bool(known.any()) else None
 
 
 def _common(graph: PartyGraph, name: str) -> Tensor:
