@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -7,10 +8,12 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from veilgraph.cli.showing import show_result
 from veilgraph.core.wording import argument
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.run import jobs
+from veilgraph.run.jobs import load_result
 from veilgraph.run.run_directory import RunDirectory
 
 
@@ -26,6 +29,13 @@ def test_training_ends_with_the_result_and_where_it_is(run: Path) -> None:
     assert f"run     {run}\n" in result.stdout
     assert f"curves  {run / 'curves.png'}\n" in result.stdout
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_test_auc_near_one_is_called_a_likely_leak(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = load_result(run)
+    for auc, said in ((0.9949, False), (0.995, True), (None, False)):
+        show_result(replace(done, summary={**done.summary, "test_auc": auc}))
+        assert ("Likely leak: the test AUC is 0.995 of" in capsys.readouterr().out) == said
 
 
 def test_settings_can_be_replaced(job: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -16,7 +17,7 @@ from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import FOUND
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.protocol.limits import revelations
-from veilgraph.report.comparison import verdict
+from veilgraph.report.comparison import leak, verdict
 from veilgraph.report.page.compared import comparison_html, write_comparison
 from veilgraph.report.page.comparison_file import read_comparison
 from veilgraph.report.page.several import several_html
@@ -43,6 +44,20 @@ def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path
     for sentence in revelations(JOB).values():
         assert sentence in page.text
     assert "Recall is of class 1, among the 10 % of the nodes" in page.text
+
+
+def test_ways_with_a_test_auc_near_one_are_called_a_likely_leak(tmp_path: Path) -> None:
+    made = study(tmp_path / "study")
+    assert leak(made) == ""
+    assert "Likely leak" not in comparison_html(read_comparison(tmp_path / "study"))
+    path = tmp_path / "study" / FOUND
+    told = json.loads(path.read_text())
+    told["ways"][0]["figures"]["auc"]["value"] = 0.996
+    path.write_text(json.dumps(told))
+    assert "Likely leak: the test AUC is 0.996 of A alone, so" in comparison_html(read_comparison(tmp_path / "study"))
+    first = made.lines[0]
+    high = replace(first, figures={**first.figures, "auc": replace(first.figures["auc"], value=0.996)})
+    assert "0.996 of A alone" in leak(replace(made, lines=(high, *made.lines[1:])))
 
 
 def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Path) -> None:

@@ -226,6 +226,13 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
 
 
+def test_a_test_auc_near_one_is_called_a_likely_leak(found: Found) -> None:
+    one = np.where(TOLD.test.labels == 1, 0.9, 0.1) + np.arange(len(TOLD.test.labels)) / 1e4
+    told = replace(TOLD, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1)))
+    assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told).notes] == [True]
+    assert judged(found, TOLD).notes == ()
+
+
 def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: Copy, tmp_path: Path) -> None:
     copy_again = Path(shutil.copytree(copy("plain"), tmp_path / "again"))
     run = part_of(two_classes(tmp_path / "plain"), "B")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from veilgraph.cli.output import echo, results
 from veilgraph.cli.telling import tell
+from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
@@ -29,6 +30,9 @@ def show_result(result: TrainResult) -> None:
             if said:
                 echo(said)
     if said := _of_labels(result, settings):
+        echo(said)
+    of_nodes = settings.measures.of == CLASS_MEASURES.of
+    if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
         echo(said)
     say_where(result.path)
     tell({"run": result.path, "summary": result.summary})

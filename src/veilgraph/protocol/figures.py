@@ -98,6 +98,24 @@ AUC: Final = Figure("auc", "AUC", "chance that a node of a class is ranked above
 F1: Final = Figure("f1", "macro F1", "precision and recall together, all classes alike")
 CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, F1))
 
+LEAK: Final = 0.995
+"""The test AUC from which on a column that follows from the label is likelier than a model that good."""
+
+
+def leak_words(found: Mapping[str, float | None]) -> str:
+    """Call a test AUC of ``LEAK`` or more a likely leak, in one sentence; empty where there is none.
+
+    Args:
+        found: what was trained → its test AUC, None where it is undefined.
+    """
+    if not (high := {name: auc for name, auc in found.items() if auc is not None and auc >= LEAK}):
+        return ""
+    shown = ", ".join(f"{auc:.3f} of {name}" for name, auc in high.items())
+    return (
+        f"Likely leak: the test AUC is {shown}, so a column may follow from the label; look at the columns that "
+        "`veilgraph data check party.yaml` names, and at those known only after the label."
+    )
+
 
 class Judged(Protocol):
     """What an evaluation found: losses, and the figures of each split."""

@@ -15,6 +15,7 @@ from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import Study
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
+from veilgraph.protocol.figures import leak_words
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 
@@ -52,6 +53,11 @@ def verdict(study: Study) -> str:
     if gain is None:
         return f"the best at home is {best}"
     return f"{study.job.paradigm}: AUC {_signed(gain)} above the best at home ({best}), {known(gain.low, gain.high)}"
+
+
+def leak(study: Study) -> str:
+    """The ways whose test AUC is a likely leak, in a sentence; empty where there is none."""
+    return leak_words({line.name: line.figures["auc"].value for line in study.lines})
 
 
 def known(low: float, high: float) -> str:

@@ -11,6 +11,7 @@ from veilgraph import __version__
 from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.ways import AS_JOB, beside_job
 from veilgraph.core.words import counted
+from veilgraph.protocol.figures import leak_words
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.comparison import TITLES, known, shown_figures
@@ -134,6 +135,11 @@ def _page(found: Compared) -> Page:
 
 
 def _verdict(found: Compared) -> str:
+    leak = leak_words({way.name: way.figures["auc"].value for way in found.told.ways})
+    return f"{_worth(found)} {leak}".rstrip()
+
+
+def _worth(found: Compared) -> str:
     told = found.told
     best = told.way(told.at_home)
     assert best is not None

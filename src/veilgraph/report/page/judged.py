@@ -15,7 +15,7 @@ import numpy as np
 from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.words import called, counted, figure
-from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure
+from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.groups import ByColumn, Groups, groups
@@ -228,7 +228,9 @@ def _beside(rows: Mapping[str, Row], main: Figure) -> list[str]:
 
 
 def _notes(found: Found, told: Scored, known: Mapping[str, Estimate]) -> list[str]:
-    notes = []
+    notes = (
+        [leak] if told.is_ranked and "auc" in known and (leak := leak_words({told.party: known["auc"].value})) else []
+    )
     main = found.settings.measures.main
     ended = None if found.summary is None else found.summary.get(f"test_{main.name}")
     if ended is not None and main.name in known and abs(known[main.name].value - ended) > _CHANGED:
