@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,11 +17,14 @@ from tests import nightly
 from tests.audit.runs import NODES, job_in, same_mask
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
+from veilgraph.audit.attacks import reconstruction
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.case import Case
+from veilgraph.audit.case import Case, some_of_each
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
-from veilgraph.core.errors import RunError
+from veilgraph.audit.mounts import features
+from veilgraph.audit.mounts.labels import few_of_each
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
@@ -106,6 +111,39 @@ def _features(path: Path) -> Tensor:
     from veilgraph.graph.party import load_party  # noqa: PLC0415
 
     return load_party(path).features.to_dense()
+
+
+def test_a_terminal_has_the_worst_first_and_the_rest_on_demand(run: Path) -> None:
+    asked = ("audit", run, "--adversary", "A", "--attack", "link-similarity")
+    short, long = veilgraph(*asked).stdout, veilgraph(*asked, "--details").stdout
+    assert re.match(r"A finds B's edges: AUC 0\.\d{3} at A, by link-similarity", short)
+    assert len(re.findall("│ link-similarity", short)) == 1  # the strongest
+    assert len(re.findall("│ link-similarity", long)) > 1
+
+
+def test_pairs_are_compared_whatever_the_number_of_nodes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (reconstruction, features):
+        monkeypatch.setattr(module, "MAX_NODES", NODES - 1)
+    (found,) = audit(run, AuditPlan(adversaries=("A",), attacks=("feature-similarity",))).findings
+    assert found.note.endswith("from the first h0 alone.")
+    assert found.targets == (200, 3800)
+    assert found.value.low > 0.5
+
+
+def test_nodes_are_sampled_class_by_class() -> None:
+    labels = (np.arange(1000) % 50 == 0).astype(np.int64)
+    some = some_of_each(np.arange(1000), labels, 100, 0)
+    assert len(set(some)) == 100
+    assert labels[some].sum() == 20  # all there are
+    assert (np.bincount(labels[some_of_each(np.arange(1000), labels, 20, 0)]) == 10).all()
+    assert (some_of_each(np.arange(9), labels, 9, 0) == np.arange(9)).all()
+
+
+def test_of_a_rare_class_at_most_half_are_known() -> None:
+    labels, nodes = np.array([0] * 20 + [1] * 3 + [0]), np.arange(24)
+    assert np.bincount(labels[few_of_each(labels, nodes, 2, 0)]).tolist() == [3, 1]
+    with refused(DataError):
+        few_of_each(labels, np.arange(21), 2, 0)
 
 
 def test_masked_messages_say_nothing_and_what_is_disclosed_says_something(result: AuditResult) -> None:
@@ -252,7 +290,7 @@ def test_the_command_fails_with_3_and_says_what_failed(run: Path) -> None:
     failed = veilgraph(*arguments, "--limit", "membership-gradient=0.9")
     assert failed.exit_code == 3
     assert "1 of 1 findings do not pass" in failed.stderr
-    assert "Failed" in failed.stdout
+    assert "This does not pass." in failed.stdout
 
 
 @pytest.mark.parametrize(

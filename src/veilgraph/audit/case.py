@@ -306,5 +306,24 @@ class Case:
 _FEWEST: Final = 10
 
 
+def some_of_each(nodes: Nodes, labels: Nodes, most: int, seed: int) -> Nodes:
+    """At most so many of some nodes, rare classes whole: as many of each class as there are, or an even share.
+
+    Args:
+        nodes: [T], to choose among.
+        labels: [N], of all nodes.
+        most: to choose.
+        seed: of the draw.
+    """
+    if len(nodes) <= most:
+        return nodes
+    mixed = np.random.default_rng(seed).permutation(nodes)
+    classes = labels[mixed]
+    rank = np.empty(len(mixed), dtype=np.int64)  # the place of each among those of its class
+    for each in np.unique(classes):
+        rank[classes == each] = np.arange(int((classes == each).sum()))
+    return np.asarray(mixed[np.argsort(rank, kind="stable")[:most]])
+
+
 def _where(mask: Tensor) -> Nodes:
     return mask.nonzero()[:, 0].numpy()

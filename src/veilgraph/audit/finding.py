@@ -92,6 +92,7 @@ class Finding:
         exceeded: the limited figures that do not pass.
         passed: None where nothing limits it.
         note: a sentence.
+        targets: how many it was measured on, those that are positive and the others; None of no AUC.
     """
 
     adversary: PartyId
@@ -114,6 +115,7 @@ class Finding:
     exceeded: tuple[LimitedFigure | Literal["epsilon"], ...] = ()
     passed: bool | None = None
     note: str = ""
+    targets: tuple[int, int] | None = None
 
     def judged(self, limits: AttackLimit | None, level: float) -> Self:
         """The finding held against its limits and, where its evidence must tell nothing, against chance.
@@ -220,6 +222,7 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
         "accuracy": outcome.accuracy,
         "roc": _curve(scores, truth),
         "note": outcome.note,
+        "targets": (int(truth.sum()), int((~truth).sum())),
     }
     for name in ("without", "pooled"):
         others = getattr(outcome, name)

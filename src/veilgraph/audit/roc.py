@@ -164,6 +164,6 @@ def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "trut
     if min(count, len(positive) - count) < MIN_TARGETS:
         raise DataError(
             f"{name}: has {count} positives and {len(positive) - count} negatives; an attack is measured on at least "
-            f"{MIN_TARGETS} of each: give more targets"
+            f"{MIN_TARGETS} of each: audit a run of more nodes"
         )
     return values, positive

@@ -56,6 +56,15 @@ def audit_command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
     shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
+    details: Annotated[
+        bool,
+        typer.Option(
+            "--details",
+            metavar="",
+            help="Print every finding, and why others are missing. Default: failed ones, and the strongest of each "
+            "adversary on each secret.",
+        ),
+    ] = False,
 ) -> None:
     """Attack what each party of a run saw, measure the leakage, and compare that with limits.
 
@@ -69,6 +78,7 @@ def audit_command(
     from veilgraph.audit.audit import AuditPlan, audit  # noqa: PLC0415
     from veilgraph.audit.verdicts import AUDIT_FILE  # noqa: PLC0415
     from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
+    from veilgraph.report.page.strongest import strongest, worst  # noqa: PLC0415
 
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
@@ -83,12 +93,15 @@ def audit_command(
             result = audit(run, plan, lambda words: status.update(f"auditing · {words}"))
     else:
         result = shown
-    results().print(audit_table(result))
-    for line in skipped_lines(result.skipped):
+    failed = set(map(id, result.failed))
+    few = [each for each in strongest(result.findings) if id(each) not in failed]
+    for line in worst(result.findings):
+        echo(line)
+    results().print(audit_table(result, None if details else [*result.failed, *few]))
+    for line in skipped_lines(result.skipped, details=details):
         say(line)
     echo(f"audit   {run / AUDIT_FILE}\nreport  veilgraph report {run}")
     if result.failed:
-        results().print(audit_table(result, result.failed, title="Failed"))
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
     for line in untested_lines(result.untested):
         say(line)

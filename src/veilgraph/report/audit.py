@@ -9,21 +9,21 @@ from rich.text import Text
 
 from veilgraph.audit.finding import AuditResult, Finding, Skipped
 from veilgraph.audit.statistics import Interval
+from veilgraph.core.words import counted
 
 
-def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None, title: str = "Audit") -> Table:
+def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) -> Table:
     """A row for every finding.
 
     Args:
         result: of the audit.
         findings: those to show; None: all.
-        title: of the table.
     """
-    table = Table(title=title, title_justify="left", caption_justify="left")
+    table = Table(title="Audit", title_justify="left", caption_justify="left")
     table.caption = (
         "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In brackets "
         "the 95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's plaintext "
-        "features."
+        "features. Below: how many targets are what is asked for, and how many are not."
     )
     table.add_column("who, on whose", overflow="fold")
     table.add_column("attack, from", overflow="fold")
@@ -84,9 +84,12 @@ def untested_lines(untested: Sequence[Skipped]) -> list[str]:
     )
 
 
-def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
-    """What was not mounted, a line each."""
-    return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
+def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
+    """What was not mounted: a line each with details, else a line with their number."""
+    if details or not skipped:
+        return [f"{each.adversary}: {each.attack} was not mounted: {each.why}" for each in skipped]
+    return [f"{counted(len(skipped), 'attack')} of the catalogue {'was' if len(skipped) == 1 else 'were'} not mounted; "
+            "--details says which and why"]  # fmt: skip
 
 
 def _figures(finding: Finding) -> str:
@@ -99,4 +102,6 @@ def _figures(finding: Finding) -> str:
         **{f"{name} ≤": most for name, most in finding.rates.items()},
     }
     lines = [f"{name} {held:.3f}" for name, held in beside.items() if held is not None]
+    if finding.targets is not None:
+        lines.append(f"{finding.targets[0]:,} and {finding.targets[1]:,}")
     return "\n".join([f"{value.value:.3f}", f"[{value.low:.3f}, {value.high:.3f}]", *lines])

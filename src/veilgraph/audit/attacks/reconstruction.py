@@ -185,7 +185,7 @@ def alike_pairs(features: Numbers, count: int, *, share: float = 0.01, seed: int
     if len(rows) < 2:
         raise DataError("features: has a single row; a pair needs two")
     pairs = random_pairs(len(rows), count, np.random.default_rng(seed))
-    products = _products(rows, pairs)
+    products = pair_products(rows, pairs)
     return KnownPairs(pairs, products > np.quantile(products, 1 - share))
 
 
@@ -199,7 +199,7 @@ def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Float
         raise DataError(f"gram: has the shape {gram.shape}; give an inner product for each two nodes")
     checked = check_pairs(pairs, len(gram))
     scores = gram[checked[:, 0], checked[:, 1]]
-    return scores if own is None else scores - _products(check_rows("own", own, len(gram)), checked)
+    return scores if own is None else scores - pair_products(check_rows("own", own, len(gram)), checked)
 
 
 def _check_sequence(name: str, values: Numbers) -> Numbers:
@@ -249,6 +249,7 @@ def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float
     return np.asarray(np.square(residual / room[:, None]).mean(axis=0))
 
 
-def _products(rows: Numbers, pairs: Pairs) -> Floats:
+def pair_products(rows: Numbers, pairs: Pairs) -> Floats:
+    """Inner products of the rows [N, F] of each pair, [M] float64."""
     parts = np.array_split(pairs, 1 + len(pairs) // _PAIRS_A_TIME)
     return np.concatenate([(rows[part[:, 0]].astype(np.float64) * rows[part[:, 1]]).sum(axis=1) for part in parts])

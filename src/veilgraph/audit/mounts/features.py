@@ -15,9 +15,11 @@ from torch import Tensor
 from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.attributes import Attribute, auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.attacks.reconstruction import (
+    MAX_NODES,
     complete_columns,
     gram_estimate,
     gram_scores,
+    pair_products,
     projected_gram,
     sequence_basis,
 )
@@ -94,17 +96,20 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
     pairs = case.alike(target)
     own = case.own_rows(adversary, target)
-    first = projected_gram(evidence.steps[0], 1.0)
     count = min(len(evidence.steps) - 1, len(evidence.updates), _STEPS)
-    gram = first
-    if count > 0:
+    if count > 0 and len(evidence.steps[0]) <= MAX_NODES:
+        first = projected_gram(evidence.steps[0], 1.0)
         steps, updates = np.stack(evidence.steps[: count + 1]), np.stack(evidence.updates[:count])
         gram = gram_estimate(steps, updates, prior=first * _scale(first, steps, updates))
+        scores, of = gram_scores(gram, pairs.pairs), "all that was opened"
+    else:  # a matrix of all pairs would be too large, and the pairs that are asked about need none
+        scores, of = pair_products(evidence.steps[0], pairs.pairs), "the first h0 alone"
     return Outcome(
-        gram_scores(gram, pairs.pairs),
+        scores,
         pairs.truth,
-        without=None if own is None else gram_scores(own @ own.T, pairs.pairs),
-        note=f"Pairs of nodes whose features at the target have inner products among the highest {ALIKE:.0%}.",
+        without=None if own is None else pair_products(own, pairs.pairs),
+        note=f"Pairs of nodes whose features at the target have inner products among the highest {ALIKE:.0%}, "
+        f"from {of}.",
     )
 
 

@@ -11,7 +11,7 @@ from veilgraph.audit.attack import Attack
 from veilgraph.audit.attacks.blind_labels import blind_labels
 from veilgraph.audit.attacks.label_gradients import directions
 from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
-from veilgraph.audit.case import Case, Nodes
+from veilgraph.audit.case import Case, Nodes, some_of_each
 from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.roc import Floats, Truth
@@ -65,9 +65,7 @@ def _inferred(
     asked = train if training else test
     asked = asked[labels[asked] >= 0]
     known = few_of_each(labels, train, classes, case.seed)
-    nodes = np.setdiff1d(asked, known)
-    if len(nodes) > _MOST:
-        nodes = np.random.default_rng(case.seed).choice(nodes, size=_MOST, replace=False)
+    nodes = some_of_each(np.setdiff1d(asked, known), labels, _MOST, case.seed)
     rows = np.concatenate([known, nodes])  # with noise, rows of others would blur the classes
     own, pooled = case.own_rows(adversary, target), case.pooled_rows(target)
 
@@ -95,8 +93,8 @@ def _inferred(
         without=None if own is None else flat(scores("completion", (), own))[0],
         pooled=None if pooled is None else flat(scores("completion", (), pooled))[0],
         accuracy=accuracy(found, labels[rows], np.arange(len(known), len(rows))),
-        note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class are known. "
-        "Pooled: the same from all holders' features.",
+        note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class (or half "
+        "of fewer) are known. Pooled: the same from all holders' features.",
     )
 
 
@@ -109,12 +107,13 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
     random, found = np.random.default_rng(seed), list[Nodes]()
     for label in range(classes):
         some = nodes[labels[nodes] == label]
-        if len(some) <= _KNOWN_PER_CLASS:
+        if len(some) < 2:
             raise DataError(
-                f"class {label} has {len(some)} training nodes; the attack knows {_KNOWN_PER_CLASS} of each and asks "
-                "for the rest"
+                f"class {label} has {len(some)} training nodes; the attack knows one or more of each and asks for the "
+                "rest"
             )
-        found.append(random.choice(some, size=_KNOWN_PER_CLASS, replace=False))
+        size = min(_KNOWN_PER_CLASS, len(some) // 2)  # of a rare class at most half, so that some are left to ask for
+        found.append(random.choice(some, size=size, replace=False))
     return np.sort(np.concatenate(found))
 
 

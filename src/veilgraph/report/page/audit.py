@@ -13,11 +13,11 @@ from veilgraph.report.page.audit_file import read_audit
 from veilgraph.report.page.audit_rows import WIDTH, Row, row_of
 from veilgraph.report.page.charts import Axis, Tick, axis_ticks
 from veilgraph.report.page.found import Found
+from veilgraph.report.page.strongest import strongest, worst
 
 _INSET: Final = 8.0
 _FEW: Final = 8
 """With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
-_TONES: Final = ("good", "leak", "bad")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Audit:
     Attributes:
         verdict: passed, failed, no limits set or not audited.
         tone: of the verdict: ``bad``, ``good`` or ``plain``.
+        worst: the worst findings, a sentence each.
         summary: a sentence on all findings together.
         strongest: of many findings the strongest of each adversary on each secret.
         tables: all, AUC first; none where there is nothing.
@@ -45,6 +46,7 @@ class Audit:
 
     verdict: str
     tone: str
+    worst: tuple[str, ...]
     summary: str
     strongest: tuple[Row, ...]
     tables: tuple[Table, ...]
@@ -60,7 +62,7 @@ def audit(found: Found) -> Audit:
     """
     report = read_audit(found.path)
     if report is None:
-        return Audit("not audited", "plain", _unaudited(found), (), (), (), ())
+        return Audit("not audited", "plain", (), _unaudited(found), (), (), (), ())
     failed = [finding for finding in report.findings if finding.passed is False]
     held = [finding for finding in report.findings if finding.passed is not None]
     aucs, epsilons, claims = (
@@ -69,13 +71,12 @@ def audit(found: Found) -> Audit:
     )
     tables = []
     if aucs:
-        lowest = min(0.45, *(interval.low for finding in aucs for interval in _intervals(finding)))
-        tables.append(_table("AUC", aucs, (max(lowest - 0.02, 0.0), 1.0)))
+        tables.append(_table("AUC", aucs, _axis(aucs)))
     if epsilons:
         highest = max(max(finding.value.high, finding.limit or 0.0) for finding in epsilons)
-        tables.append(_table("ε, a lower bound from the attack", epsilons, (0.0, 1.1 * highest or 1.0)))
+        tables.append(_table("ε, a lower bound from the attack", epsilons, _within(0.0, 1.1 * highest or 1.0)))
     if claims:
-        tables.append(_table("What the run claims: p-values of what was seen", claims, (0.0, 1.0)))
+        tables.append(_table("What the run claims: p-values of what was seen", claims, _within(0.0, 1.0)))
     notes = []
     if (report.job, report.paradigm) != (found.settings.name, found.settings.paradigm):
         notes.append(f"This audit is of another job, {report.job} ({report.paradigm}): audit the run again.")
@@ -93,9 +94,10 @@ def audit(found: Found) -> Audit:
     return Audit(
         "failed" if fails else "passed" if limited else "no limits set",
         "bad" if fails else "good" if limited else "plain",
+        tuple(worst(report.findings)),
         f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
         f"nothing, {len(failed)} did not.{summary}",
-        _strongest(tables[0].rows) if len(aucs) > _FEW else (),
+        tuple(row_of(each, _axis(aucs)) for each in strongest(aucs)) if len(aucs) > _FEW else (),
         tuple(tables),
         tuple((skipped.adversary, skipped.attack, skipped.why) for skipped in report.skipped),
         tuple(notes),
@@ -111,21 +113,16 @@ def _unaudited(found: Found) -> str:
     return f"Not audited: run veilgraph audit {found.path.name}{first}."
 
 
-def _strongest(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Of each adversary on each secret the worst verdict and, of several, the attack that got furthest; worst first."""
-    best: dict[str, Row] = {}
-    for row in rows:
-        if row.who not in best or _rank(row) > _rank(best[row.who]):
-            best[row.who] = row
-    return tuple(sorted(best.values(), key=lambda row: _rank(row)[:2], reverse=True))
+def _axis(aucs: Sequence[Finding]) -> Axis:
+    lowest = min(0.45, *(interval.low for finding in aucs for interval in _intervals(finding)))
+    return _within(max(lowest - 0.02, 0.0), 1.0)
 
 
-def _rank(row: Row) -> tuple[bool, int, float]:
-    return row.gate_tone == "bad", _TONES.index(row.tone), row.chart.value.value
+def _within(low: float, high: float) -> Axis:
+    return Axis(low, high, _INSET, WIDTH - _INSET)
 
 
-def _table(name: str, findings: Sequence[Finding], limits: tuple[float, float]) -> Table:
-    axis = Axis(*limits, _INSET, WIDTH - _INSET)
+def _table(name: str, findings: Sequence[Finding], axis: Axis) -> Table:
     return Table(name, axis_ticks(axis, 6), tuple(row_of(finding, axis) for finding in findings))
 
 

@@ -96,6 +96,8 @@ def row_of(finding: Finding, axis: Axis) -> Row:
         figures.append(f"found at 1 % false alarms {100 * others['tpr_at_1_percent'].value:.1f} %")
     if finding.accuracy is not None:
         figures.append(f"right guesses {100 * finding.accuracy:.1f} %")
+    if finding.targets is not None:
+        figures.append(f"of {finding.targets[0]:,} targets and {finding.targets[1]:,} others")
     if finding.verdict is not None and finding.measure != "p-value":
         figures.append(f"p = {finding.verdict.p_value:.3g}")
     secret = "what the run claims" if finding.measure == "p-value" else _SECRETS.get(finding.secret, finding.secret)
