@@ -142,7 +142,7 @@ def test_nodes_are_sampled_class_by_class() -> None:
 def test_of_a_rare_class_at_most_half_are_known() -> None:
     labels, nodes = np.array([0] * 20 + [1] * 3 + [0]), np.arange(24)
     assert np.bincount(labels[few_of_each(labels, nodes, 2, 0)]).tolist() == [3, 1]
-    with refused(DataError):
+    with refused(DataError, key="labels"):
         few_of_each(labels, np.arange(21), 2, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 from contextlib import nullcontext
@@ -38,6 +39,7 @@ from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.comparison import row_words
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
@@ -111,6 +113,15 @@ def test_a_comparison_releases_nothing_and_asks_for_no_ledger(caplog: pytest.Log
     with caplog.at_level("WARNING", "veilgraph"):
         ways(Inputs(job, inputs_of(small()).graphs))["vertical"].way(lambda _records: None)
     assert not [each.message for each in caplog.records if "ledger" in each.message]
+
+
+def test_rows_are_told_as_soon_as_they_are_known(found: Study) -> None:
+    told: list[str] = []
+    again = compare_job(small(), found.path, seeds=2, row=lambda name, figures: told.append(row_words(name, figures)))
+    assert [line.partition(": AUC ")[0] for line in told] == [
+        f"seed {seed}: {line.name}" for seed in again.seeds for line in again.lines
+    ]
+    assert re.match(r"seed 0: A alone: AUC 0\.\d{3}, ", told[0])
 
 
 def test_there_is_every_way(found: Study) -> None:

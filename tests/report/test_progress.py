@@ -1,20 +1,25 @@
 import io
+import sys
+from time import monotonic, sleep
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
-from veilgraph.report.progress import TrainingBars
+from veilgraph.cli.output import results
+from veilgraph.report import progress
+from veilgraph.report.progress import TrainingBars, heartbeat, time_words
 
 
 def test_the_last_state_of_each_training_is_printed() -> None:
     text = io.StringIO()
     with TrainingBars(Console(file=text, width=120)) as bars:
-        with bars.stage("one", 20) as progress:
-            progress([])
-            progress([{"epoch": 9, "loss": 1.5, "val_accuracy": 0.25}])
-            progress([{"epoch": 10, "loss": 1.25}])
-        with bars.stage("two", 5) as progress:
-            progress([{"epoch": 5, "loss": 1.0}])
+        with bars.stage("one", 20) as show:
+            show([])
+            show([{"epoch": 9, "loss": 1.5, "val_accuracy": 0.25}])
+            show([{"epoch": 10, "loss": 1.25}])
+        with bars.stage("two", 5) as show:
+            show([{"epoch": 5, "loss": 1.0}])
     one, two = text.getvalue().strip().splitlines()
     assert "one" in one
     assert "epoch 10/20  loss 1.250  val 25.0 %" in one
@@ -26,3 +31,53 @@ def test_a_training_that_never_began_leaves_nothing() -> None:
     with pytest.raises(RuntimeError), TrainingBars(Console(file=text)) as bars, bars.stage("one", 20):
         raise RuntimeError
     assert text.getvalue() == ""
+
+
+def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    text = io.StringIO()
+
+    def await_line(part: str) -> None:
+        until = monotonic() + 20
+        while part not in text.getvalue():
+            assert monotonic() < until, text.getvalue()
+            sleep(0.005)
+
+    with TrainingBars(Console(file=text, width=40)) as bars:
+        with bars.stage("boosting (2 of 9)", 0):
+            await_line("boosting (2 of 9): working, 0 s so far\n")
+        with bars.stage("pooled", 20) as show:
+            show([{"epoch": 10, "loss": 1.25}])
+            await_line("pooled: epoch 10/20  loss 1.250, at most 0 s left, ")
+        ended = len(text.getvalue())
+        sleep(0.1)
+        assert len(text.getvalue()) == ended  # nothing is being done
+    shown = io.StringIO()
+    with heartbeat(Console(file=shown, force_terminal=True), lambda: "working", 0.01):
+        sleep(0.1)
+    assert shown.getvalue() == ""
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")])
+def test_times_are_rounded(seconds: float, words: str) -> None:
+    assert time_words(seconds) == words
+
+
+def test_a_table_is_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table()
+    for name in ("way", "AUC", "above"):
+        table.add_column(name, no_wrap=True)
+    table.add_row("w" * 60, "0.5", "x" * 60)
+    shown = dict[str, str]()
+    for columns in ("", "80"):
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        monkeypatch.delenv("COLUMNS", raising=False)
+        if columns:
+            monkeypatch.setenv("COLUMNS", columns)
+        results().print(table)
+        shown[columns] = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert "x" * 60 in shown[""]
+    assert max(map(len, shown[""].splitlines())) < 150  # no wider than it needs to be
+    assert "x" * 60 not in shown["80"]

@@ -79,6 +79,7 @@ def audit_command(
     from veilgraph.audit.verdicts import AUDIT_FILE  # noqa: PLC0415
     from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
     from veilgraph.report.page.strongest import strongest, worst  # noqa: PLC0415
+    from veilgraph.report.progress import heartbeat  # noqa: PLC0415
 
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
@@ -89,8 +90,14 @@ def audit_command(
     )
     shown = _of_others(run, plan)
     if shown is None:
-        with messages().status("auditing") as status:
-            result = audit(run, plan, lambda words: status.update(f"auditing · {words}"))
+        console, doing = messages(), ["auditing"]
+        with console.status("auditing") as status, heartbeat(console, lambda: doing[-1]):
+
+            def show(words: str) -> None:
+                doing[:] = [f"auditing · {words}"]
+                status.update(doing[-1])
+
+            result = audit(run, plan, show)
     else:
         result = shown
     failed = set(map(id, result.failed))

@@ -77,7 +77,7 @@ def compare_command(
         return
     settings = read_settings(what, overrides)
     from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
-    from veilgraph.report.comparison import draw_study, leak, study_table, verdict  # noqa: PLC0415
+    from veilgraph.report.comparison import draw_study, leak, row_words, study_table, verdict  # noqa: PLC0415
     from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
@@ -89,7 +89,16 @@ def compare_command(
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
         with TrainingBars(messages(), settings.measures) as bars:
-            study = compare_job(settings, path, seeds=seeds, alarms=recall_at, party=party, tune=tune, stage=bars.stage)
+            study = compare_job(
+                settings,
+                path,
+                seeds=seeds,
+                alarms=recall_at,
+                party=party,
+                tune=tune,
+                stage=bars.stage,
+                row=lambda name, found: bars.say(row_words(name, found)),
+            )
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt

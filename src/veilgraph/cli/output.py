@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -14,6 +15,9 @@ from typing_extensions import override
 
 from veilgraph.cli.logging import LOG
 from veilgraph.core.printable import printable, printable_lines
+
+_WIDE: Final = 500
+"""Columns of a file: a table takes no more of them than it needs."""
 
 
 class PrintableConsole(Console):
@@ -35,8 +39,9 @@ def messages() -> Console:
 
 
 def results() -> Console:
-    """For tables."""
-    return PrintableConsole(file=sys.stdout, markup=False, emoji=False)
+    """For tables, which are as wide as they need to be where the output is a file or a pipe."""
+    fixed = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return PrintableConsole(file=sys.stdout, width=None if fixed else _WIDE, markup=False, emoji=False)
 
 
 def echo(text: str, *, nl: bool = True) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from veilgraph.comparison.figures import Estimate, Scored, estimates
+from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
 from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.comparison.ways import NOBODY, Kind, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
@@ -41,6 +41,10 @@ ALARMS: Final = 0.05
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
+
+
+Row = Callable[[str, Mapping[str, float]], None]
+"""(seed and way, its figures on the test nodes) → nothing."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +146,7 @@ def compare_job(
     party: Path | None = None,
     tune: int = 0,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
+    row: Row = lambda name, found: None,
 ) -> Study:
     """Trains a job and what it is compared with, on the same nodes, and judges all on the label holder's test nodes.
 
@@ -156,6 +161,7 @@ def compare_job(
             of the other holders.
         tune: trials of settings for the label holder's network alone, by its validation nodes; 0 leaves that out.
         stage: shows the progress of one training.
+        row: takes the figures of a way and a seed as soon as they are known.
 
     Raises:
         ConfigError: the job is of a paradigm without a label holder, or an argument breaks a rule.
@@ -195,6 +201,7 @@ def compare_job(
             kinds = ways(inputs, at_home=party is not None, tuned=tuned)
             for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
                 found.setdefault(name, []).append(tested)
+                row(f"seed {seed}: {name}", figures(tested, alarms))
         study = _study(out, job, alarms, used, found, kinds, looked_for)
         write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
     return study
@@ -209,17 +216,17 @@ def _study(
     kinds: Mapping[str, Kind],
     recall_of: str,
 ) -> Study:
-    figures = {name: estimates(each, alarms) for name, each in found.items()}
-    first = next(iter(figures))
+    values = {name: estimates(each, alarms) for name, each in found.items()}
+    first = next(iter(values))
 
     def above(name: str, other: str) -> Mapping[str, Estimate] | None:
-        if name == other or other not in figures:
+        if name == other or other not in values:
             return None
-        return {figure: one.above(figures[other][figure]) for figure, one in figures[name].items()}
+        return {figure: one.above(values[other][figure]) for figure, one in values[name].items()}
 
     lines = tuple(
         Line(name, kinds[name].shares, kinds[name].about, one, above(name, first), above(name, job.paradigm))
-        for name, one in figures.items()
+        for name, one in values.items()
     )
     return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines, recall_of)
 
@@ -297,9 +304,9 @@ def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Sta
     kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}
     if not torch.equal(kept[_LABELS], labels):
         raise RunError(f"{path} is of other test nodes: the data have changed; choose another directory")
-    for name, kind in kinds.items():
+    for place, (name, kind) in enumerate(kinds.items(), 1):
         if name not in kept:
-            with stage(f"seed {inputs.settings.seed}: {name}", kind.epochs) as progress:
+            with stage(f"seed {inputs.settings.seed}: {name} ({place} of {len(kinds)})", kind.epochs) as progress:
                 likely = kind.way(progress)[: labelled.num_nodes][labelled.test_mask.numpy()]
             kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
             save_tensors(path, kept, {})

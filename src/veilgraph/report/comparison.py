@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,11 @@ def shown_figures(names: Iterable[str]) -> list[str]:
     """Without the accuracy where nodes of two classes are ranked: where one is rare it is high for saying the other."""
     found = list(names)
     return [name for name in found if name != "accuracy" or "pr_auc" not in found]
+
+
+def row_words(name: str, found: Mapping[str, float]) -> str:
+    """One way's figures in a line, as soon as they are known."""
+    return f"{name}: " + ", ".join(f"{TITLES[each]} {found[each]:.3f}" for each in shown_figures(found))
 
 
 def verdict(study: Study) -> str:

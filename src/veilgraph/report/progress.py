@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,9 +15,47 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
 
+EVERY_S: Final = 30.0
+"""Between two lines about what is being done, where the output is no terminal."""
+
+
+@contextmanager
+def heartbeat(console: Console, state: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
+    """Print what is being done now and then until the block ends; nothing in a terminal, which shows it anyway.
+
+    Args:
+        console: to print to.
+        state: what is being done; an empty one is not printed.
+        every_s: seconds between two lines; default: ``EVERY_S``.
+    """
+    if console.is_terminal:
+        yield
+        return
+    ended, begun, wait_s = Event(), monotonic(), EVERY_S if every_s is None else every_s
+
+    def beat() -> None:
+        while not ended.wait(wait_s):
+            if words := state():
+                console.print(f"{words}, {time_words(monotonic() - begun)} so far", soft_wrap=True, highlight=False)
+
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def time_words(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``: about how long."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
 
 class TrainingBars:
-    """Bars in a terminal; where there is none, their last state is printed at the end.
+    """Bars in a terminal; where there is none, a line every ``EVERY_S`` and their last state at the end.
 
     A training that fails before its first epoch leaves no bar.
     """
@@ -30,15 +70,23 @@ class TrainingBars:
             console=console,
             expand=True,
         )
+        self._doing = ""
+        self._beat = heartbeat(console, lambda: self._doing)
 
     def __enter__(self) -> Self:
         if self._bars.console.is_terminal:
             self._bars.start()
+        self._beat.__enter__()
         return self
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(text, soft_wrap=True, highlight=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._beat.__exit__(kind, error, traceback)
         if self._bars.live.is_started:
             self._bars.stop()
 
@@ -47,16 +95,21 @@ class TrainingBars:
         """One training of at most ``epochs`` epochs; the block gets the function that takes its records."""
         task = self._bars.add_task(name, total=epochs, state="preparing")
         last: Record = {}
+        begun, self._doing = monotonic(), f"{name}: working"
 
         def progress(records: list[Record]) -> None:
             if records:
                 self._bars.start()
                 last.update(records[-1])
-                self._bars.update(task, completed=last["epoch"], state=_state(last, epochs, self._measures))
+                left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
+                state = _state(last, epochs, self._measures)
+                self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
+                self._bars.update(task, completed=last["epoch"], state=state)
 
         try:
             yield progress
         finally:
+            self._doing = ""
             if not last:
                 self._bars.remove_task(task)
         if last:  # after early stopping there is no more to come

@@ -109,8 +109,8 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
         some = nodes[labels[nodes] == label]
         if len(some) < 2:
             raise DataError(
-                f"class {label} has {len(some)} training nodes; the attack knows one or more of each and asks for the "
-                "rest"
+                f"labels: class {label} has {len(some)} training nodes; the attack knows one or more of each and asks "
+                "for the rest"
             )
         size = min(_KNOWN_PER_CLASS, len(some) // 2)  # of a rare class at most half, so that some are left to ask for
         found.append(random.choice(some, size=size, replace=False))
