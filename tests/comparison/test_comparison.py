@@ -126,8 +126,16 @@ def test_rows_are_told_as_soon_as_they_are_known(found: Study) -> None:
 
 def test_there_is_every_way(found: Study) -> None:
     own = ["A alone", "A: logistic", "A: boosting"]
-    pooled = ["pooled", "pooled: logistic", "pooled: boosting", "pooled − B's columns", "pooled − B's links"]
-    assert [line.name for line in found.lines] == [*own, "vertical", "sealed", *pooled, "B alone, lent labels"]
+    pooled = ["pooled", "pooled: network", "pooled: boosting", "pooled: logistic"]
+    without = ["pooled − B's columns", "pooled − B's links"]
+    assert [line.name for line in found.lines] == [
+        *own,
+        "vertical",
+        "sealed",
+        *pooled,
+        *without,
+        "B alone, lent labels",
+    ]
     assert found.lines[0].gain is None
     assert all(line.gain is not None for line in found.lines[1:])
 
@@ -139,9 +147,41 @@ def test_the_job_and_its_baselines_are_those_of_a_run(found: Study, tmp_path: Pa
         for name, summary in compare(RunDirectory.open(run)).summaries().items():
             accuracy.setdefault(name, []).append(summary["test_auc"])
     told = values(found)
-    names = {"A alone": "A alone", "B alone": "B alone, lent labels", "federated": "vertical", "pooled": "pooled"}
+    names = {
+        "A alone": "A alone",
+        "B alone": "B alone, lent labels",
+        "federated": "vertical",
+        "pooled": "pooled: network",
+    }
     for name, way in names.items():
         assert told[way]["auc"] == pytest.approx(np.mean(accuracy[name]), abs=1e-6), way
+
+
+def validated(likely: np.ndarray, graph: PartyGraph) -> float:
+    assert graph.labels is not None
+    assert graph.val_mask is not None
+    val = graph.val_mask.numpy()
+    return figures(Scored(graph.labels.numpy()[val], likely[val]), 1.0)["auc"]
+
+
+def test_pooled_is_the_best_that_one_place_can_do() -> None:
+    """Whatever a union of links drowns: every holder's links are a relation, and validation nodes choose."""
+    labelled, generator = signalled(), torch.Generator().manual_seed(1)
+    noise = torch.randint(labelled.num_nodes, (2, 20 * labelled.num_nodes), generator=generator)
+    graphs = [labelled, PartyGraph("B", torch.zeros(labelled.num_nodes, 1), noise[:, noise[0] != noise[1]])]
+    job = with_overrides(small(), {"train.epochs": 1, "train.patience": None})
+    assert labelled.labels is not None
+    assert labelled.test_mask is not None
+    test, labels = labelled.test_mask.numpy(), labelled.labels.numpy()
+
+    def auc(likely: np.ndarray) -> float:
+        return figures(Scored(labels[test], likely[test]), 1.0)["auc"]
+
+    kinds = ways(Inputs(job, graphs))
+    found = {name: auc(kinds[name].way(lambda _: None)) for name in ("pooled", "pooled: network", "pooled: boosting")}
+    assert found["pooled"] == found["pooled: boosting"] > 0.95
+    assert found["pooled: network"] < 0.8
+    assert auc(boosting(pool(graphs, "A"), 0, balanced=False)) < 0.8  # as it was, on the union
 
 
 def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
@@ -155,8 +195,10 @@ def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
         rest = pool([inputs.graphs[0], less], "A")
         result = paradigm_of(job).pooled(Inputs(job, [inputs.graphs[0], less]), lambda records: None)
         assert rest.num_nodes == b.num_nodes
-        likely = result.output.softmax(dim=1).double().numpy()
-        assert np.allclose(kinds[f"pooled − B's {name}"].way(lambda records: None), likely)
+        network = result.output.softmax(dim=1).double().numpy()
+        apart = boosting(pool([inputs.graphs[0], less], "A", relational=True), job.seed, balanced=False)
+        expected = max((network, apart), key=lambda likely: validated(likely, inputs.graphs[0]))
+        assert np.allclose(kinds[f"pooled − B's {name}"].way(lambda records: None), expected)
 
 
 def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
@@ -371,7 +413,7 @@ def test_what_was_trained_is_not_trained_again(found: Study, monkeypatch: pytest
     assert (found.path / studies.FOUND).read_bytes() == before
     with pytest.raises(KeyboardInterrupt):
         compare_job(small(), found.path, seeds=3, stage=never)
-    assert asked == ["seed 2: A alone"]
+    assert asked == ["seed 2: A alone (1 of 12)"]
     told = json.loads(before)
     assert told["seeds"] == [0, 1]
     assert told["ways"][3]["figures"]["auc"]["value"] == pytest.approx(values(found)["vertical"]["auc"], abs=1e-6)
@@ -383,6 +425,12 @@ def test_another_job_or_other_files_are_refused(found: Study, tmp_path: Path) ->
     (tmp_path / "mine.txt").touch()
     with refused(RunError, key="out"):
         compare_job(small(), tmp_path)
+    of_before = tmp_path / "before"  # whose "pooled" was another
+    of_before.mkdir()
+    told = json.loads((found.path / studies.ABOUT).read_text())
+    (of_before / studies.ABOUT).write_text(json.dumps({"job": told["job"], "party": told["party"]}, sort_keys=True))
+    with refused(RunError, key="out"):
+        compare_job(small(), of_before, seeds=2)
 
 
 @pytest.mark.parametrize(

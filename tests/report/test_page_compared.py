@@ -17,7 +17,7 @@ from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import FOUND
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.protocol.limits import revelations
-from veilgraph.report.comparison import leak, verdict
+from veilgraph.report.comparison import above_pooled, leak, verdict
 from veilgraph.report.page.compared import comparison_html, write_comparison
 from veilgraph.report.page.comparison_file import read_comparison
 from veilgraph.report.page.several import several_html
@@ -58,6 +58,24 @@ def test_ways_with_a_test_auc_near_one_are_called_a_likely_leak(tmp_path: Path) 
     first = made.lines[0]
     high = replace(first, figures={**first.figures, "auc": replace(first.figures["auc"], value=0.996)})
     assert "0.996 of A alone" in leak(replace(made, lines=(high, *made.lines[1:])))
+
+
+def test_a_job_above_its_pooled_reference_is_explained(tmp_path: Path) -> None:
+    made = study(tmp_path / "study")
+    aucs = {line.name: line.figures["auc"].value for line in made.lines}
+    assert above_pooled("vertical", aucs) == ""
+    assert "is above pooled" not in comparison_html(read_comparison(tmp_path / "study"))
+    path = tmp_path / "study" / FOUND
+    told = json.loads(path.read_text())
+    next(way for way in told["ways"] if way["name"] == "pooled")["figures"]["auc"]["value"] = 0.6
+    path.write_text(json.dumps(told))
+    assert "is above pooled (0.600): pooled is the better of two" in comparison_html(
+        read_comparison(tmp_path / "study")
+    )
+    assert "above pooled (0.700)" in above_pooled("vertical", {"vertical": 0.8, "pooled": 0.7})
+    assert (
+        above_pooled("vertical", {"vertical": 0.8}) == above_pooled("vertical", {"vertical": None, "pooled": 0.7}) == ""
+    )
 
 
 def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Path) -> None:

@@ -72,12 +72,13 @@ def test_a_table_is_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> 
     table.add_row("w" * 60, "0.5", "x" * 60)
     shown = dict[str, str]()
     for columns in ("", "80"):
-        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        text = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", text)
         monkeypatch.delenv("COLUMNS", raising=False)
         if columns:
             monkeypatch.setenv("COLUMNS", columns)
         results().print(table)
-        shown[columns] = sys.stdout.getvalue()  # type: ignore[attr-defined]
+        shown[columns] = text.getvalue()
     assert "x" * 60 in shown[""]
     assert max(map(len, shown[""].splitlines())) < 150  # no wider than it needs to be
     assert "x" * 60 not in shown["80"]

@@ -77,7 +77,7 @@ def compare_command(
         return
     settings = read_settings(what, overrides)
     from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
-    from veilgraph.report.comparison import draw_study, leak, row_words, study_table, verdict  # noqa: PLC0415
+    from veilgraph.report.comparison import above_pooled, draw_study, leak, row_words, study_table, verdict  # noqa: PLC0415
     from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
@@ -103,7 +103,8 @@ def compare_command(
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
     results().print(study_table(study))
-    for said in filter(None, (verdict(study), leak(study))):
+    job, aucs = settings.paradigm, {line.name: line.figures["auc"].value for line in study.lines}
+    for said in filter(None, (verdict(study), above_pooled(job, aucs), leak(study))):
         echo(said)
     draw_study(study, path / "comparison.png")
     echo(f"figures {path / FOUND}")

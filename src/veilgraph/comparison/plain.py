@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
@@ -42,19 +43,24 @@ def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
 
 
 def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
-    """Boosted trees on a graph's columns, their means over neighbours and over neighbours' neighbours, and degrees.
+    """Boosted trees on a graph's columns and, for each relation, their means over two hops, and degrees.
 
     Arguments are those of ``logistic``.
     """
     own = _columns(graph)
     dense = own.toarray() if sp.issparse(own) else own
-    if dense.shape[1] > _MOST_COLUMNS:
-        dense = dense[:, np.sort(np.argsort(-dense.var(axis=0), kind="stable")[:_MOST_COLUMNS])]
-    mean, degrees = _means(graph)
+    most = max(1, _MOST_COLUMNS // max(1, len(graph.relations)))
+    if dense.shape[1] > most:
+        dense = dense[:, np.sort(np.argsort(-dense.var(axis=0), kind="stable")[:most])]
     parts = [dense]
-    for _ in range(_HOPS):
-        parts.append(mean @ parts[-1])
-    x = np.concatenate([*parts, degrees[:, None]], axis=1)
+    for place in range(max(1, len(graph.relations))):
+        mean, degrees = _means(graph, place if graph.relations else None)
+        rows = dense
+        for _ in range(_HOPS):
+            rows = mean @ rows
+            parts.append(rows)
+        parts.append(degrees[:, None])
+    x = np.concatenate(parts, axis=1)
 
     def model(leaves: int, rate: float) -> Any:  # noqa: ANN401 - of a library without types
         return HistGradientBoostingClassifier(
@@ -91,8 +97,11 @@ def _columns(graph: PartyGraph) -> Any:  # noqa: ANN401 - dense or sparse
     return to_scipy(graph.features) if is_sparse(graph.features) else graph.features.double().numpy()
 
 
-def _means(graph: PartyGraph) -> tuple[sp.csr_matrix, Floats]:
-    """The matrix of means over neighbours [N, N], and degrees [N]."""
+def _means(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
+    """The matrix of means over neighbours of a relation [N, N], and degrees [N]; None: over all edges."""
+    if relation is not None:
+        assert graph.edge_relation is not None
+        graph = graph.with_edges(torch.nonzero(graph.edge_relation == relation).ravel())
     source, target = graph.edge_index.numpy()
     weight = np.ones(len(source)) if graph.edge_weight is None else graph.edge_weight.double().numpy()
     matrix = sp.csr_matrix((weight, (target, source)), shape=(graph.num_nodes, graph.num_nodes))
@@ -105,6 +114,6 @@ PLAIN: Final[Mapping[str, Callable[..., Floats]]] = {"logistic": logistic, "boos
 ABOUT_PLAIN: Final[Mapping[str, str]] = {
     "logistic": "a logistic regression on the columns",
     "boosting": "boosted trees on the columns, their means over neighbours and over neighbours' neighbours, and the "
-    "degree",
+    "degree, each relation apart",
 }
 """What they are, by name; of whose data follows."""

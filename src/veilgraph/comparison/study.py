@@ -38,6 +38,8 @@ FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
+_WAYS: Final = 2
+"""Of what ways of one name mean: predictions that were kept under another meaning are not taken for these."""
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
@@ -242,12 +244,14 @@ def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
     try:
         private_folder(out)
         said = job.model_dump(mode="json")
-        about = {"job": said, "party": None if party is None else str(party.absolute())}
+        about = {"job": said, "party": None if party is None else str(party.absolute()), "ways": _WAYS}
         path, text = out / ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
                 raise RunError(
-                    f"{out} has a comparison of another job; choose another directory", key="out", value=str(out)
+                    f"{out} has a comparison of another job, or of another release; choose another directory",
+                    key="out",
+                    value=str(out),
                 )
             return
         if others := sorted(each.name for each in out.iterdir() if not each.name.startswith(".")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.comparison.figures import Floats
-from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN
+from veilgraph.comparison.figures import Floats, Scored, figures
+from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, boosting
 from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.party import PartyGraph, find_label_holder
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -99,21 +99,60 @@ def ways(inputs: Inputs, *, at_home: bool = False, tuned: TunedAlone | None = No
         beside = paradigm_of(beside).suited(beside, graphs)
         about = f"the same data by paradigm {beside.paradigm} with its defaults"
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
-    everything = pool(graphs, holder)
-    about = "the job's network on all holders' data in one place, as nobody may have them"
-    found[POOLED] = Kind(partial(_plain, partial(paradigm.pooled, inputs)), epochs, EVERYTHING, about)
-    for name in PLAIN:
-        found[f"{POOLED}: {name}"] = replace(_of_library(name, everything, job, "all holders'"), shares=EVERYTHING)
+    whole = _in_one_place(inputs)
+    about = (
+        "all holders' data in one place, as nobody may have them: the network or boosting of the next lines, whichever "
+        "ranks validation nodes better"
+    )
+    found[POOLED] = Kind(partial(_best_of, inputs, whole), epochs, EVERYTHING, about)
+    about = "the job's network on all holders' columns and the union of their links"
+    found[f"{POOLED}: network"] = Kind(whole["network"], epochs, EVERYTHING, about)
+    found[f"{POOLED}: boosting"] = Kind(
+        whole["boosting"], 0, EVERYTHING, f"{ABOUT_PLAIN['boosting']}, all holders' links as relations of their own"
+    )
+    found[f"{POOLED}: logistic"] = replace(
+        _of_library("logistic", pool(graphs, holder), job, "all holders'"), shares=EVERYTHING
+    )
     for each in graphs:
         if each.party == holder:
             continue
         for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
-            way = partial(_plain, partial(paradigm.pooled, rest))
+            way = partial(_best_of, rest, _in_one_place(rest))
             about = f"pooled without {each.party}'s {what}: what these bring"
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
     lent = [name for name in job.data.names if name != holder]
     return found | {f"{name} alone, lent labels": replace(alone(name), shares=LABELS) for name in lent}
+
+
+def _in_one_place(inputs: Inputs) -> dict[str, Way]:
+    """What one place could do with all data, trained once each: the job's network, and boosting by relation."""
+    job, holder = inputs.settings, inputs.settings.data.label_party
+    kept = dict[str, Floats]()
+
+    def network(progress: Progress) -> Floats:
+        if "network" not in kept:
+            kept["network"] = _plain(partial(paradigm_of(job).pooled, inputs), progress)
+        return kept["network"]
+
+    def boosted(_progress: Progress) -> Floats:
+        if "boosting" not in kept:
+            graph = pool(inputs.graphs, holder, relational=True)
+            kept["boosting"] = boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
+        return kept["boosting"]
+
+    return {"network": network, "boosting": boosted}
+
+
+def _best_of(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> Floats:
+    """Of several ways the one with the highest AUC on validation nodes; the first where it is undefined."""
+    labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
+    assert labelled.labels is not None
+    assert labelled.val_mask is not None
+    val = torch.nonzero(labelled.val_mask & (labelled.labels >= 0)).ravel().numpy()
+    found = [way(progress)[: labelled.num_nodes] for way in each.values()]
+    aucs = [figures(Scored(labelled.labels.numpy()[val], likely[val]), 1.0)["auc"] for likely in found]
+    return found[int(np.nan_to_num(aucs, nan=-1.0).argmax())]
 
 
 def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:

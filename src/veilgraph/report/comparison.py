@@ -13,6 +13,7 @@ from rich.table import Table
 
 from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import Study
+from veilgraph.comparison.ways import POOLED
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.protocol.figures import leak_words
@@ -58,6 +59,22 @@ def verdict(study: Study) -> str:
     if gain is None:
         return f"the best at home is {best}"
     return f"{study.job.paradigm}: AUC {_signed(gain)} above the best at home ({best}), {known(gain.low, gain.high)}"
+
+
+def above_pooled(paradigm: str, aucs: Mapping[str, float | None]) -> str:
+    """Why a federation is above its pooled reference, in a sentence; empty where it is not.
+
+    Args:
+        paradigm: the job's.
+        aucs: way → its test AUC, None where it is undefined.
+    """
+    job, pooled = aucs.get(paradigm), aucs.get(POOLED)
+    if job is None or pooled is None or not job > pooled:
+        return ""
+    return (
+        f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is the better of two models that were "
+        "tried on all data, not the best there is, so what links and columns bring is measured too low here."
+    )
 
 
 def leak(study: Study) -> str:

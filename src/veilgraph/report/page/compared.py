@@ -14,7 +14,7 @@ from veilgraph.core.words import counted
 from veilgraph.protocol.figures import leak_words
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.comparison import TITLES, known, shown_figures
+from veilgraph.report.comparison import TITLES, above_pooled, known, shown_figures
 from veilgraph.report.page.assemble import environment, write_html
 from veilgraph.report.page.charts import Axis, Span, Tick, axis_ticks, span
 from veilgraph.report.page.comparison_file import Compared, Number, Way, read_comparison
@@ -135,8 +135,8 @@ def _page(found: Compared) -> Page:
 
 
 def _verdict(found: Compared) -> str:
-    leak = leak_words({way.name: way.figures["auc"].value for way in found.told.ways})
-    return f"{_worth(found)} {leak}".rstrip()
+    aucs = {way.name: way.figures["auc"].value for way in found.told.ways}
+    return " ".join(filter(None, (_worth(found), above_pooled(found.told.paradigm, aucs), leak_words(aucs))))
 
 
 def _worth(found: Compared) -> str:
