@@ -14,6 +14,7 @@ from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.page.assemble import environment
 from veilgraph.report.page.confusion import confusion
 from veilgraph.report.page.found import Found, find
@@ -224,6 +225,12 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     assert float(share.split()[0]) > 75
     assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
     assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
+
+
+def test_a_sealed_jobs_verdict_reads_as_a_sentence() -> None:
+    job, words = parse_job({"paradigm": "sealed"}), "which of 2 classes a node is of"
+    said = paradigm_of(job).verdict(job, words, "8,817 nodes")
+    assert f"predicts {words}, for 8,817 nodes; only" in said
 
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: Found) -> None:

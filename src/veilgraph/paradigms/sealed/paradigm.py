@@ -216,8 +216,8 @@ class Sealed(Paradigm[SealedJob]):
 
     def verdict(self, job: SealedJob, what: str, nodes: str) -> str:
         return (
-            f"{listed(job.data.names)} trained one model together that predicts {what} of {nodes}; only "
-            f"{job.data.label_party} knows what it predicts, and nobody what it is."
+            f"{listed(job.data.names)} trained one model together that predicts {what}, for {nodes}; only "
+            f"{job.data.label_party} sees the predictions, and nobody sees the model."
         )
 
 
