@@ -35,7 +35,7 @@ from veilgraph.run import ledgers
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
-COUNT, NODES, EPSILON = 150, 700, 2.0
+COUNT, NODES, EPSILON = 150, 1400, 2.0
 KEY = bytes(range(7, 39))
 
 

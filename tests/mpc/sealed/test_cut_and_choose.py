@@ -42,7 +42,7 @@ def program(machine: Machine) -> Tensor | None:
     narrow = machine.open(machine.split(positive), 0, 32)
     summed = machine.open(machine.hop([graph], narrow), 0, 64)
     ones = machine.constant(torch.ones(2, COLUMNS, dtype=torch.int64))
-    return machine.reveal(functions.times(machine, summed, ones), "A")
+    return machine.reveal(functions.times(machine, summed, ones, functions.BITS), "A")
 
 
 def all_of(dealing: Callable[[Machine], object]) -> Callable[[Machine], None]:

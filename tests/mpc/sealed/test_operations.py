@@ -16,7 +16,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.ring import matmul, transposed_matmul
 from veilgraph.mpc.sealed import functions, machine
-from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
+from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 
@@ -26,6 +26,8 @@ SEED = st.integers(0, 2**32)
 RING = st.sampled_from([32, 64])
 few = settings(max_examples=12)
 UNIT = 2.0**-BITS
+ERROR = 2.0**-ERROR_BITS
+"""A unit of probabilities."""
 
 
 def whole(seed: int, *shape: int, bits: int = BITS, most: float = 8.0) -> Tensor:
@@ -257,13 +259,13 @@ def test_a_number_is_revealed_to_one(holders: int, size: int, seed: int, data: s
 
 
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
-    "times": (lambda m, x: functions.times(m, x, x), whole, 1, UNIT),
+    "times": (lambda m, x: functions.times(m, x, x), whole, 1, ERROR),
     "relu": (lambda m, x: functions.relu(m, x)[0], whole, 0, UNIT),
     "largest": (functions.largest, lambda seed, *s: whole(seed, *s, bits=2), 0, UNIT),
     "largest_place": (functions.largest_place, lambda seed, *s: whole(seed, *s, bits=0, most=2), 0, UNIT),
-    # A unit of 2^-20 lost before each cube counts up to 243 + 81 + 27 + 9 + 3 + 1 times: 23 of 2^-16.
-    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 23, UNIT),
-    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 20, UNIT),
+    # A unit of 2^-20 lost before each cube counts up to 27 + 9 + 3 + 1 times, all of 2^-30 less than once.
+    "exponential": (functions.exponential, lambda seed, *s: -whole(seed, *s, most=300).abs(), 41, ERROR),
+    "softmax": (functions.softmax, lambda seed, *s: whole(seed, *s, most=20), 50, ERROR),
 }
 
 
@@ -286,8 +288,8 @@ def test_a_reciprocal(holders: int, most: int, seed: int) -> None:
         return functions.reciprocal(machine, machine.put("A", of(machine, "A", x), (9,), BITS), most)
 
     results = run(program, holders)
-    assert (secret(results) * UNIT - 1 / x).abs().max() < 12 * UNIT
-    agree(program, holders, 12)
+    assert (secret(results) * ERROR - 1 / x).abs().max() < 12 * ERROR
+    agree(program, holders, 12, ERROR)
 
 
 @settings(max_examples=8)

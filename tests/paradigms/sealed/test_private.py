@@ -25,7 +25,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.functions import one_hot_of_largest
+from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.mpc.sealed.twin import PlainMachine
@@ -59,7 +59,7 @@ def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> No
     with noise_from(KEY):
         found = outcomes(job, graphs, lambda program: trained(program, 6), noise=noise_of())
     votes = "weight.votes"
-    scale = {"weight.0": 2.0**-(WEIGHT_BITS), votes: 2.0**-16}
+    scale = {"weight.0": 2.0**-(WEIGHT_BITS), votes: 2.0**-BITS}
     for name, weight in summed(found, 0).items():
         twin = found[TWIN][0][name]
         assert float((weight * scale[name] - twin).abs().max()) < 2e-3, name

@@ -34,9 +34,9 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import check_ranges, together
 from veilgraph.run.jobs import resume, train
 
-CLOSE: Final = 1e-2
-"""Of probabilities. Nearly all are within a tenth of it; a training at the edge of stability amplifies rounding."""
-SOME, ALL = 4, 200
+CLOSE: Final = 1e-3
+"""Of probabilities."""
+SOME, ALL = 4, 60
 
 
 def whole(program: SealedProgram, job: SealedJob) -> tuple[list[float], Tensor | None]:
@@ -120,14 +120,14 @@ def test_training_succeeds_where_each_holder_has_a_hub(network: str, normalizati
 
 @pytest.mark.parametrize("network", ["appnp", "gcn", pytest.param("mlp", marks=nightly)])
 def test_sums_at_a_hub_are_exact_beyond_32_bits(network: str) -> None:
-    """Weights are thirty times as large: the sums at the hubs are beyond 2^15."""
+    """Weights are ten times as large: the sums at the hubs are beyond 2^13."""
     graphs = federation(random.Random(1), holders=2, nodes=200, degree=190, same_hub=True)
     job = small_job(2, {"model": {"network": network, "hops": 1}, "output": "probabilities"})
 
     def program(part: SealedProgram) -> Tensor | None:
         part.enter(trains=True)
         part.begin()
-        part.weights = [weight.times(30) for weight in part.weights]
+        part.weights = [weight.times(10) for weight in part.weights]
         return part.predict()
 
     found = outcomes(job, graphs, program)
@@ -151,7 +151,7 @@ def test_what_is_within_the_bound_passes(shape: tuple[int, int], holders: int) -
     assert failing(4 * values, 1 << 12, holders) == 0
 
 
-@pytest.mark.parametrize("value", [1 << 12, -(1 << 12), 1 << 20, -(1 << 44)])
+@pytest.mark.parametrize("value", [1 << 12, -(1 << 12), 1 << 20, -(1 << 42)])
 @pytest.mark.parametrize("place", [0, 4095, 4096, 9_999])
 def test_a_single_value_beyond_the_bound_fails(value: int, place: int) -> None:
     values = torch.zeros(10_000, dtype=torch.float64)

@@ -23,6 +23,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -118,7 +119,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
 
 def whole_numbers(program: SealedProgram) -> dict[str, Tensor]:
     """What the shares of all holders add up to; how many bits velocities have hangs on the learning rate."""
-    bits = {"roots": 24, "rows": 16, "weight.votes": 16}
+    bits = {"roots": FINE_BITS, "rows": BITS, "weight.votes": BITS}
     weight = {name: WEIGHT_BITS for name in program.shares() if name.startswith("weight.")}
     velocity = {f"velocity.{n}": each.bits for n, each in enumerate(program.velocities) if each is not None}
     return {

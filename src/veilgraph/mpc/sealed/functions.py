@@ -15,14 +15,18 @@ from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 
-BITS: Final = 16
-"""Fractional bits of activations, weights and probabilities."""
+BITS: Final = 18
+"""Fractional bits of columns and activations."""
+ERROR_BITS: Final = 20
+"""Of probabilities, and of errors that go back."""
 FINE_BITS: Final = 24
 """Of reciprocal degrees: those of hubs are small."""
+_SQUARED_BITS: Final = 30
+"""Of the bases of powers: twice as many fit the ring."""
 _CUBED_BITS: Final = 20
-"""Of the bases of powers: three times as many fit the ring."""
-_CUBINGS: Final = 5
-"""e^z ≈ (1 + z/3^k)^(3^k)."""
+"""Three times as many fit the ring."""
+_TIMES: Final = 3
+"""e^z ≈ (1 + z/6^k)^(6^k), squared k times and then cubed as often: a power multiplies what its base was rounded by."""
 _QUARTER_BITS: Final = 30
 LARGEST_DIVISOR: Final = 512
 """Of ``reciprocal``; its first guesses have too few bits for larger ones."""
@@ -31,7 +35,7 @@ _TIE_BITS: Final = 10
 _LINE: Final = (1.127, 0.158)
 """1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
 _ROOT_STEPS: Final = 3
-_BLOCK: Final = 4096
+_BLOCK: Final = 1024
 """Entries that one range test adds up."""
 _TRIALS: Final = 16
 """Range tests of each block: one beyond the bound is missed with a chance of at most 2^-16."""
@@ -63,7 +67,7 @@ def _signs() -> Tensor:
     return (1 - 2 * (octets & 1)).reshape(_BLOCK, _TRIALS)
 
 
-def times(machine: Machine, left: Wire, right: Wire, bits: int = BITS) -> Wire:
+def times(machine: Machine, left: Wire, right: Wire, bits: int = ERROR_BITS) -> Wire:
     """left·right, entry by entry, of either's shape or broadcast. Two rounds."""
     product = machine.product(torch.mul, left, right)
     return machine.open(product, product.bits - bits)
@@ -115,18 +119,21 @@ def one_hot_of_largest(machine: Machine, wire: Wire) -> Summands:
 
 
 def exponential(machine: Machine, wire: Wire) -> Wire:
-    """e^z for z ≤ 0, as (1 + z/243)^243, and 0 below −243. Fifteen rounds."""
-    base = wire.scaled(3.0**-_CUBINGS, _CUBED_BITS).plus(1.0)
+    """e^z for z ≤ 0, as (1 + z/216)^216, and 0 below −216. Seventeen rounds."""
+    base = wire.halved(_TIMES).scaled(3.0**-_TIMES, _CUBED_BITS).plus(1.0)
     kept = machine.gate(~machine.negative(base), base)
-    power = machine.open(kept, kept.bits - _CUBED_BITS)
-    for _ in range(_CUBINGS):
+    power = machine.open(kept, kept.bits - _SQUARED_BITS)
+    for place in range(_TIMES):
+        squared = machine.product(torch.mul, power, power)
+        power = machine.open(squared, squared.bits - (_CUBED_BITS if place == _TIMES - 1 else _SQUARED_BITS))
+    for _ in range(_TIMES):
         cubed = machine.triple(power, power, power)
         power = machine.open(cubed, cubed.bits - _CUBED_BITS)
     return power
 
 
 def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
-    """1/s for 1 ≤ s ≤ ``most``, with ``BITS``, by Newton's iteration. Ten rounds, more for large ranges.
+    """1/s for 1 ≤ s ≤ ``most``, with ``ERROR_BITS``, by Newton's iteration. Ten rounds, more for large ranges.
 
     It begins with the line a − b·s whose largest error of s·(a − b·s) on that range is the smallest.
 
@@ -137,19 +144,19 @@ def reciprocal(machine: Machine, wire: Wire, most: int) -> Wire:
         raise ValueError(f"most={most} must be at most {LARGEST_DIVISOR}: scale what is divided by")
     spread = most * most + 6 * most + 1
     line = wire.scaled(-8 / spread, FINE_BITS)
-    guess = machine.open(machine.split(line), line.bits - BITS).plus(8 * (most + 1) / spread)
+    guess = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(8 * (most + 1) / spread)
     error, steps = (most - 1) ** 2 / spread, 0
     while error ** (2**steps) > 2.0**-BITS:
         correction = machine.triple(guess, guess, wire)
-        guess = guess.times(2) - machine.open(correction, correction.bits - BITS)
+        guess = guess.times(2) - machine.open(correction, correction.bits - ERROR_BITS)
         steps += 1
     return guess
 
 
 def softmax(machine: Machine, logits: Wire) -> Wire:
-    """Of every row: [T, C] → [T, C] with ``BITS``."""
+    """Of every row: [T, C] → [T, C] with ``ERROR_BITS``."""
     powers = exponential(machine, logits - largest(machine, logits))
-    return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]))
+    return times(machine, powers, reciprocal(machine, powers.sum(1), logits.shape[1]), ERROR_BITS)
 
 
 def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
@@ -163,13 +170,13 @@ def inverse_root(machine: Machine, degrees: Summands, most: int) -> Wire:
     apart = joined([degree.plus(-power)[None] for power in powers])
     reached = machine.value(~machine.negative(apart))
     half, quarter = (_stepped(machine, reached, base, bits) for base, bits in ((2, FINE_BITS), (4, _QUARTER_BITS)))
-    scaled = times(machine, degree, quarter)
-    line = scaled.scaled(-_LINE[1], BITS)
-    root = machine.open(machine.split(line), line.bits - BITS).plus(_LINE[0])
+    scaled = times(machine, degree, quarter, ERROR_BITS)
+    line = scaled.scaled(-_LINE[1], ERROR_BITS)
+    root = machine.open(machine.split(line), line.bits - ERROR_BITS).plus(_LINE[0])
     for _ in range(_ROOT_STEPS):
         square = machine.triple(root, root, scaled)
-        error = (-machine.open(square, square.bits - BITS)).plus(3.0)
-        root = machine.open(machine.product(torch.mul, root, error), BITS + 1, bits=BITS)
+        error = (-machine.open(square, square.bits - ERROR_BITS)).plus(3.0)
+        root = machine.open(machine.product(torch.mul, root, error), ERROR_BITS + 1, bits=ERROR_BITS)
     return times(machine, root, half, FINE_BITS)
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from veilgraph.core.types import PartyId
 
-MOST_OPENED: Final = 1 << 15
+MOST_OPENED: Final = 1 << 13
 """Columns, and what is computed of them, are below it in magnitude. Times the root of the largest degree, 2^7, that is
-2^22, which the ring holds with the 40 bits of a product."""
+2^20, which the ring holds with the 42 bits of a product."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import BITS, largest, largest_place, range_tests, softmax, times
+from veilgraph.mpc.sealed.functions import ERROR_BITS, largest, largest_place, range_tests, softmax, times
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
 from veilgraph.paradigms.sealed.networks import network_of
@@ -19,10 +19,10 @@ from veilgraph.paradigms.sealed.plan import MOST_OPENED, Context
 from veilgraph.paradigms.sealed.settings import exact_rates
 
 WEIGHT_BITS: Final = 24
-_LEAST_BITS: Final = 14
+_LEAST_BITS: Final = 8
 """Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
-MOST_WEIGHT: Final = 1 << 12
-"""A sum of products with a row of L1 norm up to 2^10 then keeps below 2^22, which the ring holds."""
+MOST_WEIGHT: Final = 1 << 11
+"""A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
 OUTSIDE: Final = "range.outside"
 """Name of the number of range tests that have failed in training, kept with the weights."""
 
@@ -80,11 +80,11 @@ class SealedProgram:
         sizes, owner = context.sizes, context.label_party
         labels, weights = context.of(owner, "labels"), context.of(owner, "weights")
         classes = None if labels is None else one_hot(labels, sizes.classes)
-        targets = machine.put(owner, classes, (sizes.training, sizes.classes), BITS)
+        targets = machine.put(owner, classes, (sizes.training, sizes.classes), ERROR_BITS)
         if not context.plan.weighted:
             return targets, None
         column = None if weights is None else weights[:, None]
-        return targets, machine.put(owner, column, (sizes.training, 1), BITS)
+        return targets, machine.put(owner, column, (sizes.training, 1), ERROR_BITS)
 
     def shares(self) -> dict[str, Tensor]:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
@@ -159,7 +159,7 @@ class SealedProgram:
         if row_weights is not None:
             error = times(machine, error, row_weights[wanted])
         rate = self._rates[number // self._steps_of_a_rate]
-        bits = max(self._scale + 4, _LEAST_BITS)
+        bits = max(self._scale, _LEAST_BITS)
         for place, gradient in enumerate(self.network.backward(self.weights, passed, error)):
             self._update(place, gradient.scaled(2.0**-self._scale, bits), rate)
         self.outside = machine.open(self._outside(updated=True))
@@ -198,8 +198,8 @@ class SealedProgram:
         tests = [range_tests(wire, MOST_OPENED) for wire in watched]
         watched.clear()
         if updated:
-            # What is multiplied by this many bits and 32 more is 2^28 at most: a quarter of what the ring holds.
-            most = 1 << min(12, 28 - max(self._scale + 4, _LEAST_BITS))
+            # What is multiplied by this many bits and 38 more is 2^22 at most: a quarter of what the ring holds.
+            most = 1 << min(12, 22 - max(self._scale, _LEAST_BITS))
             tests += [range_tests(velocity, most) for velocity in self.velocities if velocity is not None]
             tests += [range_tests(weight, MOST_WEIGHT) for weight in self.weights]
         failed = machine.value(~machine.negative(joined(tests)))

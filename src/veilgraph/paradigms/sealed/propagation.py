@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.functions import BITS, FINE_BITS, inverse_root, times
+from veilgraph.mpc.sealed.functions import FINE_BITS, inverse_root, times
 from veilgraph.mpc.sealed.machine import HiddenGraph, Machine, Ring
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined, side_by_side
 from veilgraph.paradigms.sealed.plan import Context
@@ -20,7 +20,7 @@ from veilgraph.paradigms.sealed.plan import Context
 EDGE_BITS: Final = 16
 """Of edges' weights."""
 NARROW_DEGREE: Final = 1 << 13
-"""The largest degree of which sums of entries up to 1, with ``BITS``, fit Z_2^32 twice."""
+"""The largest degree over which entries up to 1 are summed in Z_2^32, where they have 16 fractional bits or more."""
 AT_ONCE: Final = 1 << 21
 """Entries of the columns that go on together."""
 
@@ -100,7 +100,7 @@ class Propagation:
         transposed: bool = False,
         narrow: bool = False,
     ) -> Wire:
-        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with ``BITS``.
+        """What x is after K times v ← (1 − α)·P·v + α·x, or with Pᵀ: [N, d] with as many fractional bits.
 
         Columns go on by themselves, as many at a time as keep what is in hand small.
 
@@ -141,17 +141,24 @@ class Propagation:
         ring: Ring,
     ) -> Wire:
         machine, (first, between, last, brought) = self._machine, scales
+        coarser = max(0, wire.bits - self._narrow_bits) if ring == 32 else 0
         scaled = machine.product(torch.mul, wire, first)
         for hop in range(hops):
-            wide = machine.open(scaled, scaled.bits - BITS, ring)
-            summed = machine.open(machine.hop(graphs, wide), self._weight_bits)
+            narrowed = machine.open(scaled, FINE_BITS + coarser, ring)
+            summed = machine.open(machine.hop(graphs, narrowed), self._weight_bits)
+            summed = summed.times(1 << coarser).halved(coarser)
             ends = hop == hops - 1
             scaled = machine.product(torch.mul, summed, last if ends else between)
             if teleport and ends:
                 scaled = scaled + machine.split(wire).scaled(teleport, FINE_BITS)
             elif teleport:
                 scaled = scaled + machine.product(torch.mul, wire, brought)
-        return machine.open(scaled, scaled.bits - BITS)
+        return machine.open(scaled, FINE_BITS)
+
+    @property
+    def _narrow_bits(self) -> int:
+        """Of entries up to 1 whose sums over the largest degree are below 2^30."""
+        return 30 - self._context.sizes.max_degree.bit_length()
 
     def _scales(self, teleport: float, *, transposed: bool) -> tuple[Wire, Wire, Wire, Wire]:
         """What rows are multiplied by before the first hop, between hops, after the last, and where α brings them back.

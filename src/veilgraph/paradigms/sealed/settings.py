@@ -62,7 +62,7 @@ class SealedModelSettings(Settings):
     )
     unit_rows: bool = Field(True, description="each holder divides its own columns of a node by their L2 norm")
     max_degree: int = Field(
-        4096, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
+        4095, ge=4, le=16384, description="bound of a node's degree over all holders; each may use its share of it"
     )
     edge_slots: int | None = Field(
         None,

@@ -230,9 +230,9 @@ class Network(ABC):
         """left·W, opened."""
         return self.opened(self.machine.product(matmul, left, weight))
 
-    def opened(self, summands: Summands) -> Wire:
-        """With ``BITS``, and watched."""
-        self.watched.append(self.machine.open(summands, summands.bits - BITS))
+    def opened(self, summands: Summands, bits: int = BITS) -> Wire:
+        """With so many fractional bits, and watched."""
+        self.watched.append(self.machine.open(summands, summands.bits - bits))
         return self.watched[-1]
 
     def from_columns(self, columns: Sequence[Wire], weight: Wire) -> Wire:
@@ -255,7 +255,7 @@ class Network(ABC):
 
     def hidden_error(self, error: Wire, weight: Wire, gate: Bit) -> Wire:
         """The gradient below a ReLU, of the one above the weights that follow it."""
-        back = self.opened(self.machine.product(matmul, error, weight.T))
+        back = self.opened(self.machine.product(matmul, error, weight.T), error.bits)
         return self.machine.open(self.machine.gate(gate, back))
 
     def activated(self, wire: Wire) -> tuple[Wire, Bit]:
