@@ -23,7 +23,7 @@ _LEAST_BITS: Final = 8
 """Of what sums over rows are multiplied by: velocities and weights are multiplied by as many or more."""
 MOST_WEIGHT: Final = 1 << 11
 """A sum of products with a row of L1 norm up to 2^9 then keeps below 2^20, which the ring holds."""
-OUTSIDE: Final = "range.outside"
+OUTSIDE: Final = "range.failed"
 """Name of the number of range tests that have failed in training, kept with the weights."""
 
 
