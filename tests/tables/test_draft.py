@@ -193,16 +193,6 @@ def test_ends_of_edges_are_named_by_an_option(tmp_path):
     assert edges.weight.name == "value"
 
 
-def test_a_file_of_labels_as_the_first_is_asked_about(tmp_path):
-    """In a folder a, b, c: a draft of it would have no node that has no label."""
-    write(tmp_path / "a_labels.csv", {"id": [f"n{each}" for each in range(20)], "fraud": ["yes", "no"] * 10})
-    write(tmp_path / "b_nodes.csv", {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30})
-    asked = [each for each in drafted(tmp_path, "a_labels.csv", "b_nodes.csv").decisions if "nodes.file" in each]
-    assert len(asked) == 1
-    assert "a_labels.csv" in asked[0]
-    assert not any("nodes.file" in each for each in drafted(tmp_path, "b_nodes.csv", "a_labels.csv").decisions)
-
-
 def test_numbers_with_points_between_thousands_are_not_lost_in_silence(tmp_path):
     write(
         tmp_path / "n.csv", {"id": ["u", "v", "w"], "x": ["1,5", "2", "3"], "income": ["1.500,50", "12.000", "900,5"]}

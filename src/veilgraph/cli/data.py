@@ -83,7 +83,7 @@ def check_party_command(
 @command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
 def init_command(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES...", help="Tables; the first of nodes says which nodes there are.")
+        list[Path], typer.Argument(metavar="FILES...", help="Tables, in any order; most ids say which nodes there are.")
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
     party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
@@ -113,6 +113,10 @@ def init_command(
     encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
     leave_out: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A feature that would be left out; may be given several times."),
     ] = None,
     ends: Annotated[
         list[str] | None,
@@ -186,6 +190,7 @@ def init_command(
         missing=tuple(missing or ()),
         encoding=encoding,
         left_out=tuple(leave_out or ()),
+        features=tuple(feature or ()),
         ends=tuple(ends or ()),
         ranges=tuple(ranges or ()),
         protect=protect,
@@ -246,6 +251,11 @@ def _check_party(file: Path) -> PartyDescription:
             f"much like numbers of edges: {', '.join(description.from_edges)}; a column that is made of edges shows "
             "them at any ε: name such columns in nodes.columns_from_edges, and jobs that protect edges are refused "
             "while one is a feature"
+        )
+    for column, area in description.leaks.items():
+        echo(
+            f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}); was it known before the label? "
+            "Else take it out of nodes.features"
         )
     echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description

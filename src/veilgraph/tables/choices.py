@@ -42,6 +42,7 @@ class Choices:
         missing: texts that are no value, besides those found.
         encoding: of text that is not UTF-8.
         left_out: columns that are no features.
+        features: columns that are features where one would be left out, as beside the label in a file of its own.
         ends: pairs of columns, the source and the target of a file of edges.
         ranges: column → the least and the largest value that its numbers can have.
         protect: what an ε is to be about, and so must be made of its own row alone.
@@ -59,6 +60,7 @@ class Choices:
     ends: tuple[tuple[str, str], ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     protect: Protected | None = None
+    features: frozenset[str] = frozenset()
 
     @property
     def of_own_row(self) -> bool:
@@ -91,6 +93,7 @@ class Choices:
         ends: tuple[str, ...] = (),
         ranges: tuple[str, ...] = (),
         protect: Protected | None = None,
+        features: tuple[str, ...] = (),
     ) -> Self:
         """From texts, as a command is given them.
 
@@ -115,6 +118,7 @@ class Choices:
             tuple(map(_ends, ends)),
             dict(map(_range, ranges)),
             protect,
+            frozenset(features),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,10 @@ FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
 SPLITS = ("train", "val", "test")
 _LIKE_DEGREES: Final = 0.8
+_LEAKS: Final = 0.98
+"""Area under the curve of one column alone that nothing known beforehand has."""
+_FEWEST: Final = 10
+"""Nodes of a class, and of the others, that an area is computed from; and of a category that counts by itself."""
 _FEW: Final = 2
 """A column of fewer different values says too little of degrees."""
 
@@ -149,6 +153,7 @@ class PartyDescription:
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
         target: the numbers to predict; None without such a column.
         from_edges: features that rank nodes nearly as their numbers of edges do, and are not said to be made of these.
+        leaks: features that alone tell a class from the others → the area under their curve, where labels are here.
         graphs: how many there are; None where nodes are not told apart by them.
         files: every file of nodes, the node table first, then those of edges.
     """
@@ -169,6 +174,7 @@ class PartyDescription:
     target: NumericDescription | None = None
     graphs: int | None = None
     from_edges: tuple[str, ...] = ()
+    leaks: dict[str, float] = field(default_factory=dict)
     files: tuple[FileDescription, ...] = ()
 
 
@@ -214,6 +220,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
         from_edges=tuple(_made_of_edges(settings, table, (incoming, outgoing))),
+        leaks={} if table.labels is None else dict(_leaks(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
     )
@@ -232,6 +239,40 @@ def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Cou
         ranks = rankdata(values[known])
         if len(np.unique(ranks)) > _FEW and any(_correlation(ranks, each[known]) >= _LIKE_DEGREES for each in counts):
             yield column.title
+
+
+def _leaks(table: NodeTable, labels: Codes) -> Iterator[tuple[str, float]]:
+    """Yield features by which alone a class is told from all others, with the area under the curve."""
+    from scipy.stats import rankdata  # noqa: PLC0415 - as above
+
+    known = labels != MISSING
+    classes = labels[known]
+    sizes = np.bincount(classes)
+    judged = np.flatnonzero((sizes >= _FEWEST) & (len(classes) - sizes >= _FEWEST))
+    for column, values in zip(table.columns, table.values, strict=True):
+        largest = 0.0
+        for scores in _scores(column, values[known], classes, judged):
+            sums = np.bincount(classes, rankdata(scores), len(sizes))[judged]
+            own = sizes[judged]
+            areas = (sums - own * (own + 1) / 2) / (own * (len(classes) - own))
+            largest = max([largest, *areas, *(1 - areas)])
+        if largest > _LEAKS:
+            yield column.title, largest
+
+
+def _scores(column: FeatureColumn, values: Floats | Codes, classes: Codes, judged: Counts) -> Iterator[Floats]:
+    """Yield what ranks nodes by a column: its numbers, with no value below or above; or a class's share by category."""
+    if isinstance(column.feature, NumericFeatures):
+        unknown = np.isnan(values)
+        yield np.where(unknown, -np.inf, values)
+        if unknown.any():
+            yield np.where(unknown, np.inf, values)
+        return
+    _, level, count = np.unique(values, return_inverse=True, return_counts=True)
+    level = np.where(count < _FEWEST, len(count), np.arange(len(count)))[level]  # rare ones are one
+    for each in judged:
+        shares = np.bincount(level, classes == each) / np.maximum(np.bincount(level), 1)
+        yield shares[level]
 
 
 def _correlation(one: Floats, other: Floats) -> float:

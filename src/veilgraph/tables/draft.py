@@ -57,7 +57,7 @@ class _Drafting:
 
     def draft(self) -> Draft:
         found, choices = self._found, self._choices
-        self._check_left_out()
+        self._check_columns()
         lines = [
             f"# Guessed from {ROWS} rows of each file at most; lines with 'decide' are for you to settle.",
             "# Then: veilgraph data check. docs/tables.md explains every key.",
@@ -73,11 +73,6 @@ class _Drafting:
             self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
         else:
             lines.append(f"  id: {_text(self._first.id.name)}")
-        if found.label_file is None and found.label is not None and len(found.nodes) > 1 and self._first.is_short:
-            self._decide(
-                f"nodes.file: has {self._first.sample.path} a row for every node? The first file of nodes says which "
-                f"there are; else give {found.nodes[1].sample.path} first"
-            )
         lines += [f"  {line}" for line in self._joined()]
         lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}
@@ -99,17 +94,18 @@ class _Drafting:
         if what not in self._decisions:
             self._decisions.append(what)
 
-    def _check_left_out(self) -> None:
+    def _check_columns(self) -> None:
         columns = [column for each in self._found.nodes for column in each.others]
         numbers = [column for column in columns if column.kind == "number"]
         for name in sorted(self._choices.ranges.keys() - {each.name for each in numbers}):
             raise DataError(
                 f"{self._first.sample.path}: --range {name}: no column of numbers has that name; {named(numbers)}"
             )
-        for name in sorted(self._choices.left_out - {each.name for each in columns}):
-            raise DataError(
-                f"{self._first.sample.path}: --leave-out {name}: no file of nodes has that column; {named(columns)}"
-            )
+        for option, names in (("--leave-out", self._choices.left_out), ("--feature", self._choices.features)):
+            for name in sorted(names - {each.name for each in columns}):
+                raise DataError(
+                    f"{self._first.sample.path}: {option} {name}: no file of nodes has that column; {named(columns)}"
+                )
 
     def _ids(self) -> Iterator[str]:
         if self._choices.ids is not None:

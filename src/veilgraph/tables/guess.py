@@ -10,7 +10,7 @@ from typing import Final
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.choices import Choices
-from veilgraph.tables.sampling import Sample, SampledColumn
+from veilgraph.tables.sampling import Sample, SampledColumn, count_distinct
 
 _ENDS: Final = (
     ("source", "target"),
@@ -36,7 +36,7 @@ _NONE: Final = Choices()
 
 @dataclass(frozen=True)
 class Nodes:
-    """A file of nodes, its column of ids, and the columns that may be features."""
+    """A file of nodes, its column of ids, and its other columns; ``prefix``: of these in the party file."""
 
     sample: Sample
     id: SampledColumn
@@ -83,14 +83,15 @@ class Guess:
 
 
 def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
-    """What files seem to be, the first of nodes being the node table.
+    """What files seem to be, in whatever order they are given.
 
     Args:
         samples: of each file.
         choices: what is decided.
 
     Raises:
-        DataError: none of them seems to be of nodes, or one has not the columns that are named.
+        DataError: none of them seems to be of nodes, one has not the columns that are named, or a column of ids cannot
+            be read to its end, as it is where several files are of nodes.
     """
     for ends in choices.ends:
         if not any(_has(each, *ends) for each in samples):
@@ -98,7 +99,7 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     edges = [found for each in samples if (found := _as_edges(each, choices.ends)) is not None]
     paths = {each.sample.path for each in edges}
     rest = [each for each in samples if each.path not in paths]
-    nodes = [node for each in rest if (node := _as_nodes(each, choices.id)) is not None]
+    nodes = _as_nodes(rest, edges, choices.id)
     for each in rest:
         if each.path not in {one.sample.path for one in nodes}:
             raise DataError(
@@ -108,17 +109,37 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
             )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
+    nodes = _most_ids_first(nodes, choices)
     if choices.id is not None:
         nodes[0] = _identified(nodes[0], choices.id)
     label, labelled = _labels(nodes, choices.label)
     nodes = [each for each in nodes if each is not labelled]
     nodes = [nodes[0], *(_prefixed(each) for each in nodes[1:])]
+    if labelled is not None and (wanted := [each for each in labelled.others if each.name in choices.features]):
+        nodes.append(_prefixed(Nodes(labelled.sample, labelled.id, tuple(wanted))))
     with_label = labelled or nodes[0]
     split = next((each for each in with_label.others if _is_split(each)), None) if label is not None else None
     alike = _alike(nodes, labelled, edges)
     if not choices.labelled:
         label = labelled = split = None
     return Guess(tuple(nodes), label, labelled, split, tuple(edges), alike)
+
+
+def _most_ids_first(nodes: Sequence[Nodes], choices: Choices) -> list[Nodes]:
+    """The node table first: not a file of labels alone, and of the others the one that has most ids.
+
+    A file of labels has a row for what was looked into, and columns that nobody knew before.
+    """
+    if len(nodes) == 1:
+        return [*nodes]
+
+    def rank(each: Nodes) -> tuple[bool, bool, int, int]:
+        label = _label_of(each) if choices.label is None else None
+        has_label = label is not None or any(other.name == choices.label for other in each.others)
+        named = choices.id is None or each.id.name == choices.id
+        return named, not (has_label and each.is_short), count_distinct(each.sample, each.id.name), len(each.others)
+
+    return sorted(nodes, key=rank, reverse=True)
 
 
 def _identified(nodes: Nodes, name: str) -> Nodes:
@@ -156,7 +177,10 @@ def _not_quite(sample: Sample) -> str:
 def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | None, Nodes | None]:
     """The column of classes, and what it is in where that is a file of its own."""
     if name is None:
-        labelled = next((each for each in nodes[1:] if _label_of(each) is not None and each.is_short), None)
+        others = [each for each in nodes[1:] if _label_of(each) is not None]
+        labelled = next((each for each in others if each.is_short), None)
+        if labelled is None and _label_of(nodes[0]) is None:
+            labelled = next(iter(others), None)
         return _label_of(labelled or nodes[0]), labelled
     for each in nodes:
         column = next((other for other in each.others if other.name == name), None)
@@ -207,19 +231,36 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
     )
 
 
-def _as_nodes(sample: Sample, name: str | None) -> Nodes | None:
-    said = next((column for column in sample.columns if column.name == name), None)
-    if said is not None:
-        _check_unique(sample, said)
-        return Nodes(sample, said, tuple(column for column in sample.columns if column is not said))
+def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
+    """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
+    may_be = {each.path: _ids(each, name) for each in samples}
+    ends = [Counter(map(_plain, {*each.source.known, *each.target.known})) for each in edges]
+    of = {path: Counter({_plain(value) for column in columns for value in column.known})
+          for path, columns in may_be.items()}  # fmt: skip
+    everywhere = sum([*of.values(), *ends], Counter[str]())
+    names = Counter(column.name for columns in may_be.values() for column in columns)
+    found = []
+    for sample in samples:
+
+        def shared(column: SampledColumn, own: Counter[str] = of[sample.path]) -> tuple[int, int]:
+            return sum(everywhere[each] > own[each] for each in map(_plain, column.known)), names[column.name]
+
+        if columns := may_be[sample.path]:
+            column = max(columns, key=shared)
+            found.append(Nodes(sample, column, tuple(each for each in sample.columns if each is not column)))
+    return found
+
+
+def _ids(sample: Sample, name: str | None) -> list[SampledColumn]:
+    """Columns that may be of ids: the one that is named, or those that are called so before others of text."""
+    said = [column for column in sample.columns if column.name == name]
+    for each in said:
+        _check_unique(sample, each)
     unique = [column for column in sample.columns if column.is_unique]
     texts = [column for column in unique if column.kind in ("text", "category")]
     whole = [column for column in unique if all(map(str.isdecimal, column.known))]
     named = [column for column in (*texts, *whole) if _IDS.fullmatch(column.name.strip())]
-    if not (named or texts):
-        return None
-    found = (named or texts)[0]
-    return Nodes(sample, found, tuple(column for column in sample.columns if column is not found))
+    return said or [*named, *(each for each in texts if each not in named)]
 
 
 def _label_of(nodes: Nodes) -> SampledColumn | None:

@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import TRUTHS
 from veilgraph.tables.file_settings import SUFFIXES, FormatSettings, is_parquet
 from veilgraph.tables.formats import SAMPLE_BYTES, Format
-from veilgraph.tables.source import file_format, readable
+from veilgraph.tables.source import file_format, readable, stream
 
 Kind = Literal["number", "boolean", "date", "category", "text", "nothing"]
 
@@ -171,6 +172,19 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
         if name and not _ROW_NUMBERS.fullmatch(name)  # pandas writes them without a name, or by this one
     )
     return Sample(path, form, in_doubt, columns, markers, tuple(sorted(doubtful)))
+
+
+def count_distinct(sample: Sample, name: str) -> int:
+    """How many different values a column has in the whole file.
+
+    Raises:
+        DataError: the file cannot be read to its end.
+    """
+    found: pa.Array = None
+    for (column,) in stream(sample.path, [name], None, sample.form):
+        values = pc.drop_null(pc.cast(column.values, pa.string()))
+        found = pc.unique(values if found is None else pa.concat_arrays([found, values]))
+    return 0 if found is None else len(found)
 
 
 def _among(column: Sequence[str | None], markers: Collection[str]) -> set[str]:
