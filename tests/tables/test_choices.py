@@ -105,7 +105,11 @@ def test_exact_ids_and_no_label_and_columns_left_out(messy, tmp_path):
 
 
 def test_a_split_by_a_column_of_the_node_table_is_no_feature(tmp_path):
-    rows = {"id": [f"n{each}" for each in range(40)], "x": [0.5] * 40, "fraud": ["yes", "no"] * 20}
+    rows = {
+        "id": [f"n{each}" for each in range(40)],
+        "x": [each % 7 / 2 for each in range(40)],
+        "fraud": ["yes", "no"] * 20,
+    }
     write(tmp_path / "n.csv", rows | {"seen": [f"2024-0{each % 6 + 1}-01" for each in range(40)]})
     _, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", "--split", "seen:2024-03-01:2024-05-01")
     assert [each.columns for each in settings.nodes.features] == [("x",)]
@@ -117,7 +121,7 @@ def test_a_number_that_is_missing_is_within_its_range(tmp_path):
         "id": [f"n{each}" for each in range(40)],
         "age": ["", "20"] * 20,
         "gain": ["", "2"] * 20,
-        "x": ["", "1"] * 20,
+        "x": ["", "1", "", "3"] * 10,
     }
     write(tmp_path / "n.csv", rows)
     ranges = ("--range", "age:18:120", "--range", "gain:-5:5")
@@ -135,7 +139,10 @@ def test_a_number_that_is_missing_is_within_its_range(tmp_path):
 
 @pytest.mark.parametrize(("unit", "each"), [("label", True), ("node-edges", True), ("node", False)])
 def test_who_is_trained_on_is_drawn_node_by_node_where_labels_are_protected(tmp_path, unit, each):
-    write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40, "fraud": ["yes", "no"] * 20})
+    write(
+        tmp_path / "n.csv",
+        {"id": [f"n{i}" for i in range(40)], "x": [each % 7 / 2 for each in range(40)], "fraud": ["yes", "no"] * 20},
+    )
     options = ("--label", "fraud", "--split", "random", "--protect", unit, "--epsilon", "1")
     said, settings = init([tmp_path / "n.csv"], tmp_path / "p.yaml", *options)
     assert ("to decide: nodes.label: which classes" in said) == each
@@ -278,7 +285,14 @@ def test_limits_are_the_last_lines_and_the_rest_is_the_draft(messy, tmp_path):
 )
 def test_nothing_that_one_node_or_edge_has_is_written_where_it_is_protected(tmp_path, unit, categories, relations):
     """A category or relation of one node or edge alone would tell of it, in every job's number of columns."""
-    write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40, "kind": ["odd", *["usual"] * 39]})
+    write(
+        tmp_path / "n.csv",
+        {
+            "id": [f"n{i}" for i in range(40)],
+            "x": [each % 7 / 2 for each in range(40)],
+            "kind": ["odd", *["usual"] * 39],
+        },
+    )
     pairs = {"source": [f"n{i}" for i in range(30)], "target": [f"n{i + 1}" for i in range(30)]}
     write(tmp_path / "e.csv", {**pairs, "channel": ["rare", *["common"] * 29]})
     files = [tmp_path / "n.csv", tmp_path / "e.csv"]

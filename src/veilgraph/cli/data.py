@@ -206,6 +206,7 @@ def init_command(
     )
     for decision in (*drafted.decisions, *([undecided] if of_edges and most_neighbours is None else ())):
         echo(f"to decide: {decision}")
+    echo(drafted.used)
     echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
@@ -235,6 +236,7 @@ def _check_party(file: Path) -> PartyDescription:
     from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
     from veilgraph.report.party_table import party_tables  # noqa: PLC0415
     from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
+    from veilgraph.tables.draft import columns_used  # noqa: PLC0415
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
@@ -257,6 +259,7 @@ def _check_party(file: Path) -> PartyDescription:
             f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}); was it known before the label? "
             "Else take it out of nodes.features"
         )
+    echo(columns_used(description.used, dict.fromkeys(description.left_out, "nodes.features does not name these")))
     echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.file_settings import IdSettings, NumberSettings
 from veilgraph.tables.source import Bools, Column, Rows, is_text
 
 Floats = NDArray[np.float32]
@@ -51,9 +51,10 @@ def to_words(column: Column) -> NDArray[np.object_]:
         text = pc.cast(values, pa.string())
     except pa.ArrowException:
         column.refuse_type("text, numbers or dates", "write it as one of them")
-    if column.decimal != "." and is_text(values.type):
-        number = "^ *[-+]?[0-9]+" + re.escape(column.decimal) + "[0-9]+ *$"
-        text = pc.if_else(pc.match_substring_regex(text, number), pc.replace_substring(text, column.decimal, "."), text)
+    if column.number.decimal != "." and is_text(values.type):
+        mark = column.number.decimal
+        number = "^ *[-+]?[0-9]+" + re.escape(mark) + "[0-9]+ *$"
+        text = pc.if_else(pc.match_substring_regex(text, number), pc.replace_substring(text, mark, "."), text)
     text = pc.if_else(pc.equal(text, ""), None, text)
     return cast(NDArray[np.object_], text.to_numpy(zero_copy_only=False))
 
@@ -89,7 +90,7 @@ def to_numbers(column: Column) -> Floats:
     values = _plain(column.values)
     kind = values.type
     if is_text(kind):
-        values = _with_points(column, pc.if_else(pc.equal(values, ""), None, values))
+        values = _with_points(column, pc.if_else(pc.equal(values, ""), None, values), column.number)
     elif not (
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
@@ -101,7 +102,9 @@ def to_numbers(column: Column) -> Floats:
     try:
         wide = pc.cast(values, pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        way_out = "write numbers like 1, -2.5 or 1e3, or say under decimal or missing_values what else there is"
+        way_out = (
+            "write numbers like 1, -2.5 or 1e3, or say under decimal, numbers or missing_values what else there is"
+        )
         column.refuse(first_unreadable(values, pa.float64()), "is not a number", way_out)
     with np.errstate(over="ignore"):
         numbers = cast(Floats, wide.to_numpy(zero_copy_only=False).astype(np.float32))
@@ -161,14 +164,29 @@ def is_null(values: pa.Array) -> Bools:
     return cast(Bools, pc.is_null(values).to_numpy(zero_copy_only=False))
 
 
-def _with_points(column: Column, values: pa.StringArray) -> pa.StringArray:
-    """Texts of numbers, whose decimal point is a point."""
-    if column.decimal == ".":
+def _with_points(column: Column, values: pa.StringArray, written: NumberSettings) -> pa.StringArray:
+    """Texts of numbers as programs write them: without a unit or marks between thousands, their point a point."""
+    values = bare(values, written.unit)
+    if written.decimal == "." and not written.thousands:
+        return values
+    mark, point = re.escape(written.thousands), re.escape(written.decimal)
+    if written.thousands:
+        grouped = pc.match_substring_regex(values, f"^[-+]?[0-9]{{1,3}}(?:{mark}[0-9]{{3}})+(?:{point}[0-9]*)?$")
+        values = pc.if_else(grouped, pc.replace_substring(values, written.thousands, ""), values)
+    if written.decimal == ".":
         return values
     pointed = pc.fill_null(pc.match_substring(values, "."), False).to_numpy(zero_copy_only=False)
-    rule = f"has a point, and the decimal point here is {column.decimal!r}"
-    column.refuse_any(pointed, rule, "write numbers without points between thousands, or leave decimal out")
-    return pc.replace_substring(values, column.decimal, ".")
+    rule = f"has a point, and the decimal point here is {written.decimal!r}"
+    column.refuse_any(pointed, rule, "write it as the others are, say under numbers how they are, or leave decimal out")
+    return pc.replace_substring(values, written.decimal, ".")
+
+
+def bare(values: pa.StringArray, unit: str) -> pa.StringArray:
+    """Texts without a unit before or after, with one kind of space, of apostrophe and of minus."""
+    for odd, usual in (("[\u00a0\u202f\u2009]", " "), ("\u2019", "'"), ("\u2212", "-")):
+        values = pc.replace_substring_regex(values, odd, usual)
+    once = f"(?:{re.escape(unit)})?"
+    return pc.replace_substring_regex(values, rf"^\s*([-+]?)\s*{once}\s*(.*?)\s*{once}\s*$", r"\1\2")
 
 
 def _plain(values: pa.Array) -> pa.Array:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
@@ -18,7 +19,7 @@ from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.joining import FileCounts
-from veilgraph.tables.nodes import FeatureColumn, NodeTable, read_nodes
+from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
 from veilgraph.tables.settings import TableSettings
 
 FAR: Final = 256.0
@@ -154,6 +155,8 @@ class PartyDescription:
         target: the numbers to predict; None without such a column.
         from_edges: features that rank nodes nearly as their numbers of edges do, and are not said to be made of these.
         leaks: features that alone tell a class from the others → the area under their curve, where labels are here.
+        used: columns of the files that are features.
+        left_out: those that are neither, nor id, label, target, graph or split.
         graphs: how many there are; None where nodes are not told apart by them.
         files: every file of nodes, the node table first, then those of edges.
     """
@@ -175,6 +178,8 @@ class PartyDescription:
     graphs: int | None = None
     from_edges: tuple[str, ...] = ()
     leaks: dict[str, float] = field(default_factory=dict)
+    used: int = 0
+    left_out: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
 
 
@@ -204,6 +209,7 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     nonzeros = count_nonzeros(table, encoding)
     sparse = is_sparse(nonzeros, shape)
     label = settings.nodes.label
+    used = {column.name for column in table.columns}
     return PartyDescription(
         party=settings.party,
         nodes=table.num_nodes,
@@ -220,6 +226,8 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         beyond_own_row=tuple(beyond_own_row(settings.nodes.features)),
         target=None if table.targets is None else _describe_numbers(settings.nodes.target or "", table.targets),
         from_edges=tuple(_made_of_edges(settings, table, (incoming, outgoing))),
+        used=len(used),
+        left_out=tuple(each for each in other_columns(settings, base) if each not in used),
         leaks={} if table.labels is None else dict(_leaks(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
@@ -260,7 +268,9 @@ def _leaks(table: NodeTable, labels: Codes) -> Iterator[tuple[str, float]]:
             yield column.title, largest
 
 
-def _scores(column: FeatureColumn, values: Floats | Codes, classes: Codes, judged: Counts) -> Iterator[Floats]:
+def _scores(
+    column: FeatureColumn, values: Floats | Codes, classes: Codes, judged: Counts
+) -> Iterator[NDArray[np.floating]]:
     """Yield what ranks nodes by a column: its numbers, with no value below or above; or a class's share by category."""
     if isinstance(column.feature, NumericFeatures):
         unknown = np.isnan(values)

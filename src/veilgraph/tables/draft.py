@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +14,9 @@ import yaml
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.choices import Choices, SplitByDate
+from veilgraph.tables.file_settings import NumberSettings
 from veilgraph.tables.guess import Edges, Guess, Nodes, named
-from veilgraph.tables.sampling import ROWS, Sample, SampledColumn
+from veilgraph.tables.sampling import ROWS, Kind, Sample, SampledColumn
 
 _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _WORDS: Final = frozenset({"null", "Null", "NULL"})
@@ -26,10 +28,11 @@ _NONE: Final = Choices()
 
 @dataclass(frozen=True)
 class Draft:
-    """The text of a party file, and what somebody who knows the tables is to decide of it."""
+    """The text of a party file, what somebody who knows the tables is to decide of it, and which columns it uses."""
 
     text: str
     decisions: tuple[str, ...]
+    used: str = ""
 
 
 def draft(found: Guess, party: str, folder: Path, choices: Choices = _NONE) -> Draft:
@@ -54,6 +57,7 @@ class _Drafting:
         self._found, self._party, self._folder, self._choices = found, party, folder, choices
         self._first = found.nodes[0]
         self._decisions: list[str] = []
+        self._used, self._left_out = 0, dict[str, str]()
 
     def draft(self) -> Draft:
         found, choices = self._found, self._choices
@@ -77,6 +81,11 @@ class _Drafting:
         lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}
         entries = [line for each in found.nodes for line in self._features(each, taken)]
+        if found.label_file is not None:
+            split = self._choices.split.column if isinstance(self._choices.split, SplitByDate) else None
+            beside = (each for each in found.label_file.others if id(each) not in taken and each.name != split)
+            kept = {each.name for each in beside} - self._choices.features
+            self._left_out |= dict.fromkeys(sorted(kept), "the file of the label has it (--feature)")
         lines += [f"    {line}" for line in entries]
         if not any(line.startswith("- ") for line in entries):
             raise DataError(
@@ -88,7 +97,7 @@ class _Drafting:
             lines.append("edges:")
         for each in found.edges:
             lines += self._edges(each)
-        return Draft("\n".join(lines) + "\n", tuple(self._decisions))
+        return Draft("\n".join(lines) + "\n", tuple(self._decisions), columns_used(self._used, self._left_out))
 
     def _decide(self, what: str) -> None:
         if what not in self._decisions:
@@ -96,7 +105,7 @@ class _Drafting:
 
     def _check_columns(self) -> None:
         columns = [column for each in self._found.nodes for column in each.others]
-        numbers = [column for column in columns if column.kind == "number"]
+        numbers = [column for column in columns if column.written == "number"]
         for name in sorted(self._choices.ranges.keys() - {each.name for each in numbers}):
             raise DataError(
                 f"{self._first.sample.path}: --range {name}: no column of numbers has that name; {named(numbers)}"
@@ -125,6 +134,8 @@ class _Drafting:
             yield f"encoding: {sample.form.encoding}"
         if sample.decimal != ".":
             yield f'decimal: "{sample.decimal}"'
+        if written := [*self._numbers(sample)]:
+            yield f"numbers: {{{', '.join(written)}}}"
         if sample.markers:
             comment = ""
             if sample.doubtful:
@@ -132,6 +143,21 @@ class _Drafting:
                 comment = "  # decide: some stand among numbers or dates"
                 self._decide(f"missing_values of {path}: is {words} no value? (--missing)")
             yield f"missing_values: [{', '.join(map(_text, sample.markers))}]{comment}"
+
+    def _numbers(self, sample: Sample) -> Iterator[str]:
+        """How columns of numbers are written, where it is not as in the rest of the file; ends of edges are none."""
+        usual = NumberSettings.model_validate({"decimal": sample.decimal})
+        for column in sample.columns:
+            if column.written != "number" or column.kind in ("identifier", "constant"):
+                continue
+            form = column.number(sample.decimal)
+            marked = next((each for each in column.distinct if "," in each or "." in each), None)
+            if marked is not None and sample.decimal == "." and len({each.decimal for each in column.numbers}) > 1:
+                number = float(re.sub(r"[^\d.]", "", marked.replace(form.thousands or " ", "")))
+                self._decide(f"{column.name}: is {marked!r} {number:,.10g}? Else mend numbers, or decimal, of its file")
+            if form != usual:
+                said = {"decimal": form.decimal, **form.model_dump(exclude_defaults=True)}
+                yield f"{_text(column.name)}: {{{', '.join(f'{key}: {_text(value)}' for key, value in said.items())}}}"
 
     def _joined(self) -> Iterator[str]:
         nodes = self._found.nodes[1:]
@@ -150,34 +176,47 @@ class _Drafting:
             if id(column) in taken or column.name == of_split:
                 continue
             name = _text(nodes.prefix + column.name)
-            missing = column.has_missing or joined
-            if column.name in self._choices.left_out:
-                yield f"# {name}: left out, as --leave-out says"
-            elif column.kind == "number":
-                yield self._number(column, name, missing=missing)
-            elif column.kind == "boolean":
-                yield f"- {{columns: {name}, boolean: true{self._filled(missing)}}}"
-            elif column.kind == "date":
-                yield self._date(column, name, missing=missing)
-            elif column.has_thousands:  # 1.500,50 and 2,5; 1.500 alone is a number, of another size
-                yield f"# {name}: left out, as its numbers have points between thousands"
-                self._decide(
-                    f"{name}: its numbers have points between thousands, which are not read; write them without, or "
-                    f"leave it out (--leave-out {name})"
-                )
-            elif column.kind == "category" and self._choices.of_own_row:
-                self._decide(
-                    f"{column.name}: which categories can it have, from what it means and not from these tables? One "
-                    "that a single node has would tell of it"
-                )
-                yield f"# - {{columns: {name}, categories: [...], missing: category, other: zero}}  # decide: which"
-            elif column.kind == "category":
-                values = ", ".join(map(_text, column.distinct))
-                known = "category" if missing else "error"
-                yield f"- {{columns: {name}, categories: [{values}], missing: {known}, other: zero}}"
+            if why := self._why_none(column, joined=joined):
+                self._left_out[nodes.prefix + column.name] = why
+                yield f"# {name}: left out, because {why}"
             else:
-                why = "no value" if column.kind == "nothing" else f"{len(column.distinct)} different texts"
-                yield f"# {name}: left out, as it has {why}"
+                self._used += 1
+                yield self._feature(column, name, missing=column.has_missing or joined)
+
+    def _why_none(self, column: SampledColumn, *, joined: bool) -> str:
+        """Why a column is no feature; empty where it is one."""
+        if column.name in self._choices.left_out:
+            return "--leave-out says so"
+        reasons = {
+            "nothing": "no row has a value",
+            "constant": "" if joined else "all rows have the same value",
+            "identifier": "nearly every row has a number of its own",
+            "text": "too many rows have a text of their own",
+        }
+        return reasons.get(self._kind(column), "")
+
+    def _kind(self, column: SampledColumn) -> Kind:
+        """What a column is taken for. Where a node is protected it is not left out for what one node alone changes."""
+        named = column.name in self._choices.features or column.name in self._choices.ranges
+        return column.written if named or (self._choices.of_own_row and len(column.distinct) == 1) else column.kind
+
+    def _feature(self, column: SampledColumn, name: str, *, missing: bool) -> str:
+        kind = self._kind(column) if self._kind(column) != "constant" else column.written
+        if kind == "number":
+            return self._number(column, name, missing=missing)
+        if kind == "boolean":
+            return f"- {{columns: {name}, boolean: true{self._filled(missing)}}}"
+        if kind == "date":
+            return self._date(column, name, missing=missing)
+        if self._choices.of_own_row:
+            self._decide(
+                f"{column.name}: which categories can it have, from what it means and not from these tables? One "
+                "that a single node has would tell of it"
+            )
+            return f"# - {{columns: {name}, categories: [...], missing: category, other: zero}}  # decide: which"
+        known = "category" if missing else "error"
+        values = ", ".join(map(_text, column.levels))
+        return f"- {{columns: {name}, categories: [{values}], missing: {known}, other: zero}}"
 
     def _filled(self, missing: bool, range_: tuple[float, float] = (0, 0)) -> str:
         """What a missing number is; a mean is of all rows."""
@@ -297,12 +336,12 @@ class _Drafting:
         weighs = edges.weight is not None or edges.relation is not None  # else every row weighs 1 already
         if weighs and not self._choices.of_own_edge:
             lines.append("normalize: mean  # every relation weighs alike; not where ε is of one edge")
-        for date in edges.dates[:1]:
-            name, day = _text(date.name), self._choices.as_of
-            dropped = ", missing: drop" if date.has_missing else ""
-            known = f"filter: {{column: {name}, before: {day or _SINCE}{_format(date)}{dropped}}}"
+        for dated in edges.dates[:1]:
+            name, day = _text(dated.name), self._choices.as_of
+            dropped = ", missing: drop" if dated.has_missing else ""
+            known = f"filter: {{column: {name}, before: {day or _SINCE}{_format(dated)}{dropped}}}"
             lines.append(f"{'' if day else '# '}{known}  # what was known by then")
-            lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(date)}}}")
+            lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(dated)}}}")
         lines.append("directed: false")
         lines.append("unknown: drop  # an edge to an id that is no node's; or error")
         yield from _item(lines, "  ")
@@ -310,14 +349,30 @@ class _Drafting:
 
 def _format(column: SampledColumn) -> str:
     """The key of a date's format, where it is not ISO."""
+    if not column.formats:
+        return f", format: [{', '.join(map(_text, column.mixed))}]"
     return f", format: {_text(column.formats[0])}" if column.formats[0] else ""
 
 
 def _by_date(column: SampledColumn) -> str | None:
     """The option that trains on the earlier 60 % of a sample's rows, and validates on the next 20 %."""
-    days = sorted(column.days)
+    days = sorted(column.days) if column.formats else [date.min] * 5
     first, second = (days[place * len(days) // 5] for place in (3, 4))
     return f"{column.name}:{first}:{second}" if first < second else None
+
+
+def columns_used(used: int, left_out: Mapping[str, str]) -> str:
+    """How many columns are features, and why the others are none, in one line.
+
+    Args:
+        used: columns that are features.
+        left_out: each other one → why; these reasons are said once each.
+    """
+    reasons = dict[str, list[str]]()
+    for name, why in left_out.items():
+        reasons.setdefault(why, []).append(name)
+    said = "; ".join(f"{', '.join(names)}, because {why}" for why, names in reasons.items())
+    return f"{used} of {used + len(left_out)} columns used" + (f"; left out: {said}" if said else "")
 
 
 def _item(lines: Sequence[str], indent: str) -> Iterator[str]:

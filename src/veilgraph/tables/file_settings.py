@@ -41,6 +41,23 @@ def _check_encoding(value: str) -> str:
     return value
 
 
+class NumberSettings(Settings):
+    """How people write the numbers of a column."""
+
+    decimal: Literal[".", ","] = Field(".", description="the point")
+    thousands: Literal["", ",", ".", " ", "'"] = Field("", description="between groups of three digits; empty: none")
+    unit: str = Field("", description="before or after a number, as in €, % or kg; it is left out")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError(f"thousands={self.thousands!r} is the decimal point already; mend one")
+        return self
+
+
+PLAIN_NUMBERS: Final = NumberSettings()
+
+
 class FormatSettings(Settings):
     """How a file is written; what is not said is found in it."""
 
@@ -52,6 +69,9 @@ class FormatSettings(Settings):
     )
     missing_values: tuple[str, ...] = Field((), description="texts that are no value, besides the empty one")
     decimal: Literal[".", ","] = Field(".", description="point of numbers that are written as text")
+    numbers: dict[str, NumberSettings] = Field(
+        {}, description="column → how its numbers are written, where it is not as decimal says"
+    )
 
     def check_format(self, file: Path) -> None:
         """Refuses, by ``ValueError``, what is about CSV for another file."""

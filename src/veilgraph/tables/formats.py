@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import codecs
 import csv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.file_settings import FormatSettings, is_parquet
+from veilgraph.tables.file_settings import FormatSettings, NumberSettings, is_parquet
 
 SAMPLE_BYTES: Final = 256 << 10
 """Of a file, unpacked, that are looked at for its delimiter and encoding."""
@@ -37,12 +38,18 @@ class Format:
         encoding: of the text; empty for Parquet.
         missing: texts that are no value, besides the empty one.
         decimal: the point of a number written as text.
+        numbers: column → how its numbers are written, where that is otherwise.
     """
 
     delimiter: str = ""
     encoding: str = ""
     missing: tuple[str, ...] = ()
-    decimal: str = "."
+    decimal: Literal[".", ","] = "."
+    numbers: Mapping[str, NumberSettings] = field(default_factory=dict)
+
+    def number(self, column: str) -> NumberSettings:
+        """How a column's numbers are written."""
+        return self.numbers.get(column) or NumberSettings(decimal=self.decimal)
 
     def __str__(self) -> str:
         """As ``data check`` says it."""
@@ -64,7 +71,7 @@ def format_of(path: Path, settings: FormatSettings) -> Format:
     """
     missing = tuple(text for text in settings.missing_values if text)
     if is_parquet(path):
-        return Format(missing=missing, decimal=settings.decimal)
+        return Format(missing=missing, decimal=settings.decimal, numbers=settings.numbers)
     with pa.input_stream(str(path), compression="detect") as file:
         sample = file.read(SAMPLE_BYTES)
     encoding = settings.encoding or _encoding_of(path, sample)
@@ -76,7 +83,8 @@ def format_of(path: Path, settings: FormatSettings) -> Format:
             f"{path}: is not of encoding {encoding} (byte {error.object[error.start]:#04x} at {error.start}); set "
             "encoding to what it was written in"
         ) from error
-    return Format(settings.delimiter or _delimiter_of(text, whole=whole), encoding, missing, settings.decimal)
+    delimiter = settings.delimiter or _delimiter_of(text, whole=whole)
+    return Format(delimiter, encoding, missing, settings.decimal, settings.numbers)
 
 
 def _encoding_of(path: Path, sample: bytes) -> str:

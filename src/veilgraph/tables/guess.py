@@ -225,9 +225,12 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
         sample,
         source,
         target,
-        next((each for each in rest if each.kind == "number" and _WEIGHTS.search(each.name)), None),
-        next((each for each in rest if each.kind == "category" and _RELATIONS.search(each.name)), None),
-        tuple(each for each in rest if each.kind == "date"),
+        next((each for each in rest if each.written == "number" and _WEIGHTS.search(each.name)), None),
+        next(
+            (each for each in rest if each.written == "category" and each.has_few and _RELATIONS.search(each.name)),
+            None,
+        ),
+        tuple(each for each in rest if each.written == "date"),
     )
 
 
@@ -257,7 +260,7 @@ def _ids(sample: Sample, name: str | None) -> list[SampledColumn]:
     for each in said:
         _check_unique(sample, each)
     unique = [column for column in sample.columns if column.is_unique]
-    texts = [column for column in unique if column.kind in ("text", "category")]
+    texts = [column for column in unique if column.written in ("text", "category")]
     whole = [column for column in unique if all(map(str.isdecimal, column.known))]
     named = [column for column in (*texts, *whole) if _IDS.fullmatch(column.name.strip())]
     return said or [*named, *(each for each in texts if each not in named)]

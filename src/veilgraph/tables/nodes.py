@@ -266,6 +266,22 @@ def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn,
     return choose_columns(settings.nodes, sources[0].path, _names(sources))
 
 
+def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
+    """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read.
+
+    Args:
+        settings: of the party.
+        base: the party file's folder.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    labelled = _label_source(settings.nodes, base)
+    beside = () if labelled is None else labelled.columns
+    names = dict.fromkeys((*_names(_sources(settings.nodes, base)), *beside))
+    return tuple(name for name in names if name and name not in settings.nodes.reserved)
+
+
 def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> tuple[FeatureColumn, ...]:
     """The feature columns among the table's ``names``, in the settings' order; a pattern's in the table's order.
 

@@ -24,21 +24,30 @@ import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import TRUTHS
-from veilgraph.tables.file_settings import SUFFIXES, FormatSettings, is_parquet
+from veilgraph.tables.file_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
 from veilgraph.tables.formats import SAMPLE_BYTES, Format
+from veilgraph.tables.number_forms import number_forms
 from veilgraph.tables.source import file_format, readable, stream
 
-Kind = Literal["number", "boolean", "date", "category", "text", "nothing"]
+Kind = Literal["number", "boolean", "date", "category", "text", "nothing", "constant", "identifier"]
 
 ROWS: Final = 1000
 _MARKERS: Final = frozenset({"NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?"})
 _GUESSED: Final = "cp1252"
 _FORMATS: Final = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S")
+_DAYS: Final = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
+"""ISO, where other formats stand beside it."""
 _ISO: Final = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
-_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-_COMMA: Final = re.compile(r"[+-]?\d+(,\d+)?")
 _ROW_NUMBERS: Final = re.compile(r"__index_level_\d+__")
-_THOUSANDS: Final = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?")
+_ISSUED: Final = re.compile(r"(.*[_ .-])?(id|key|no|nr)|.*(phone|telefon|iban|account|konto|nummer|number).*", re.I)
+_LONG: Final = 9
+"""Digits, as many in every row, that no amount has."""
+_EVEN: Final = 0.1
+"""Distance from a uniform distribution: amounts pile up somewhere, and numbers that are issued do not."""
+_FEWEST_ISSUED: Final = 100
+_NEARLY: Final = 0.95
+_FREQUENT: Final = 0.01
+_COVERED: Final = 0.2
 _MOST_CATEGORIES: Final = 20
 _MOST_MARKERS: Final = 3
 _BATCH: Final = 20 * ROWS
@@ -78,38 +87,86 @@ class SampledColumn:
             return ("",) if self.distinct else ()
         return tuple(each for each in _FORMATS if all(_is_date(value, each) for value in self.distinct))
 
+    @cached_property
+    def mixed(self) -> tuple[str, ...]:
+        """Formats of which every value has one; empty where one is enough, or a value could be of two."""
+        of = [[each for each in (*_DAYS, *_FORMATS) if _is_date(value, each)] for value in self.distinct]
+        sure = {fit[0] for fit in of if len(fit) == 1}
+        of = [fit if len(fit) < 2 else [each for each in fit if each in sure] for fit in of]
+        doubtful = {"%d/%m/%Y", "%m/%d/%Y"} <= sure or not all(len(fit) == 1 for fit in of)
+        return () if doubtful else tuple(sorted(sure))
+
     @property
     def days(self) -> tuple[date, ...]:
-        """Of each value that there is, where they are dates."""
+        """Of each value that there is, where they are dates of one format."""
         form = self.formats[0]
         return tuple(
             (datetime.strptime(each, form) if form else datetime.fromisoformat(each)).date() for each in self.known
         )
 
-    @property
-    def has_commas(self) -> bool:
-        """Whether its values are numbers with decimal commas."""
-        return any("," in value for value in self.distinct) and all(map(_COMMA.fullmatch, self.distinct))
+    @cached_property
+    def numbers(self) -> tuple[NumberSettings, ...]:
+        """Every way of writing numbers in which all values are some, the usual one first."""
+        return number_forms(self.distinct)
 
-    @property
-    def has_thousands(self) -> bool:
-        """Whether its values are numbers, some with points between thousands, which no party file reads."""
-        return any("." in value for value in self.distinct) and all(map(_THOUSANDS.fullmatch, self.distinct))
+    def number(self, decimal: str) -> NumberSettings:
+        """How its numbers are written, in a file with this decimal point if they can be."""
+        return next((each for each in self.numbers if each.decimal == decimal), self.numbers[0])
 
     @cached_property
-    def kind(self) -> Kind:
-        """What it seems to be."""
+    def levels(self) -> tuple[str, ...]:
+        """Its categories: all of a few, or the most frequent ones where these make up a good part."""
+        if self.has_few:
+            return self.distinct
+        least = max(_MOST_MARKERS, _FREQUENT * len(self.known))
+        frequent = [each for each in Counter(self.known).most_common(_MOST_CATEGORIES) if each[1] >= least]
+        covered = sum(count for _, count in frequent) >= _COVERED * len(self.known)
+        return tuple(sorted(value for value, _ in frequent)) if covered else ()
+
+    @property
+    def has_few(self) -> bool:
+        """Whether its values are so few that each may be a category."""
+        return len(self.distinct) <= min(_MOST_CATEGORIES, max(2, len(self.known) // 2))
+
+    @cached_property
+    def written(self) -> Kind:
+        """What its values are, whether or not they are of use."""
         if not self.distinct:
             return "nothing"
         words = {value.strip().lower() for value in self.distinct}
         if words <= {word for words in TRUTHS for word in words} and len(words) == 2:
             return "boolean"
-        if self.has_commas or all(map(_NUMBER.fullmatch, self.distinct)):
+        if self.numbers:
             return "number"
-        if self.formats:
+        if self.formats or self.mixed:
             return "date"
-        few = len(self.distinct) <= min(_MOST_CATEGORIES, max(2, len(self.known) // 2))
-        return "category" if few else "text"
+        return "category" if self.levels else "text"
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What it seems to be."""
+        if len(self.distinct) == 1 and len(self.values) > 1:
+            telling = self.has_missing and (self.written == "category" or self.distinct[0].isdecimal())
+            return "category" if telling else "constant"
+        return "identifier" if self._is_issued() else self.written
+
+    def _is_issued(self) -> bool:
+        """Whether it is of whole numbers, nearly all different, that are no amounts: of accounts, telephones, rows."""
+        known = [value.removesuffix(".0") for value in self.known]
+        plain = [value.removeprefix("+") for value in known]
+        if self.written != "number" or not all(map(str.isdecimal, plain)) or len(plain) <= _MOST_CATEGORIES:
+            return False
+        if len(self.distinct) < _NEARLY * len(known):
+            return False
+        if _ISSUED.fullmatch(self.name.strip()) or any(each[0] in "+0" for each in known if len(each) > 1):
+            return True
+        numbers = sorted(map(int, plain))
+        places = [
+            (each - numbers[0]) / (numbers[-1] - numbers[0]) - place / len(numbers)
+            for place, each in enumerate(numbers)
+        ]
+        even = len(numbers) >= _FEWEST_ISSUED and max(map(abs, places)) < _EVEN
+        return even or (len({*map(len, plain)}) == 1 and len(plain[0]) >= _LONG)
 
 
 @dataclass(frozen=True)
@@ -135,7 +192,7 @@ class Sample:
     @property
     def decimal(self) -> str:
         """Point of its numbers."""
-        return "," if any(column.has_commas for column in self.columns) else "."
+        return "," if any({each.decimal for each in column.numbers} == {","} for column in self.columns) else "."
 
 
 def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ()) -> Sample:
@@ -190,13 +247,13 @@ def count_distinct(sample: Sample, name: str) -> int:
 def _among(column: Sequence[str | None], markers: Collection[str]) -> set[str]:
     """Texts of a column that seem to be no value: they recur, and all others are numbers, or dates of a format."""
     kept = SampledColumn("", tuple(None if value in markers else value for value in column))
-    if kept.kind != "text":
+    if kept.written not in ("text", "category") or kept.has_few:
         return set()
-    counts = Counter(value for value in kept.known if SampledColumn("", (value,)).kind not in ("number", "date"))
+    counts = Counter(value for value in kept.known if SampledColumn("", (value,)).written not in ("number", "date"))
     again = [value for value, count in counts.most_common(_MOST_MARKERS) if count > 1]
     for places in range(1, len(again) + 1):
         left = SampledColumn("", tuple(None if value in again[:places] else value for value in kept.values))
-        if left.kind in ("number", "date") and 2 * len(left.known) > len(kept.known):
+        if left.written in ("number", "date") and 2 * len(left.known) > len(kept.known):
             return set(again[:places])
     return set()
 

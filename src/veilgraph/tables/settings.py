@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -230,8 +230,18 @@ class TableSettings(Settings):
     def hashed(self) -> str:
         """How the tables are read, for a digest; of what a setting adds nothing where it is not given."""
         said = {"ids"} if self.ids != IdSettings() else set()
-        said_of_features = {"nodes": {"columns_from_edges"}}  # changes nothing that is read
-        return self.model_dump_json(include={"nodes", "edges", *said}, exclude=said_of_features)
+        nodes, each = self.nodes, set[str]()
+        files = (nodes, *nodes.join, *([] if nodes.label is None else [nodes.label]), *self.edges)
+        if not any(file.numbers for file in files):
+            each |= {"numbers"}
+        unread: dict[str, Any] = {
+            "columns_from_edges": True,
+            "join": {"__all__": each},
+            "label": each,
+            **dict.fromkeys(each, True),
+        }
+        edges: dict[str, Any] = {"__all__": each}
+        return self.model_dump_json(include={"nodes", "edges", *said}, exclude={"nodes": unread, "edges": edges})
 
     @property
     def files(self) -> tuple[Path, ...]:

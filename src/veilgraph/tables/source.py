@@ -20,7 +20,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.file_settings import FormatSettings, is_parquet
+from veilgraph.tables.file_settings import PLAIN_NUMBERS, FormatSettings, NumberSettings, is_parquet
 from veilgraph.tables.formats import Format, format_of
 
 Bools = NDArray[np.bool_]
@@ -43,14 +43,14 @@ class Column:
         name: of the column.
         values: pyarrow array of any type, [n].
         rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
-        decimal: the point of numbers written as text.
+        number: how numbers are written as text.
     """
 
     path: Path
     name: str
     values: pa.Array
     rows: Rows
-    decimal: str = "."
+    number: NumberSettings = PLAIN_NUMBERS
 
     def filter(self, keep: Bools) -> Column:
         """Without the values that are not to be kept; ``keep``: [n]."""
@@ -129,7 +129,7 @@ def stream(
     for batch in batches(path, distinct, form):
         rows = np.arange(first, first + batch.num_rows)
         if batch.num_rows:
-            yield [Column(path, name, batch.column(name), rows, form.decimal) for name in columns]
+            yield [Column(path, name, batch.column(name), rows, form.number(name)) for name in columns]
         first += batch.num_rows
 
 

@@ -38,7 +38,9 @@ Moment = Annotated[
 ]
 """A date or a time; with a zone, its UTC."""
 
-TimeFormat = Annotated[str, AfterValidator(_check_format)]
+_OneFormat = Annotated[str, AfterValidator(_check_format)]
+TimeFormat = _OneFormat | Annotated[tuple[_OneFormat, ...], Field(min_length=2)]
+"""Strptime's format of text, or several: a value is of the first that fits."""
 
 
 class DateSettings(Settings):

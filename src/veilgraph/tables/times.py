@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -23,12 +24,12 @@ _YEAR_DAYS: Final = 365.2425
 _EARLIEST: Final = np.datetime64("1000-01-01", "us")
 
 
-def to_times(column: Column, written: str | None = None) -> Times:
+def to_times(column: Column, written: str | Sequence[str] | None = None) -> Times:
     """Values as datetime64[us] [n]; missing ones are NaT. What has a zone is turned to its UTC.
 
     Args:
         column: Parquet's dates or timestamps, or text.
-        written: strptime's format of text; None: ISO.
+        written: strptime's format of text, or several, of which the first that fits holds; None: ISO.
 
     Raises:
         DataError: a column of another type, or a value that is no such date.
@@ -88,11 +89,11 @@ def _of_iso(column: Column, text: pa.StringArray) -> Times:
     return np.where(zoned.to_numpy(zero_copy_only=False), found[1], found[0])
 
 
-def _of_format(column: Column, text: pa.StringArray, written: str) -> Times:
-    times = pc.strptime(text, format=written, unit="us", error_is_null=True)
-    column.refuse_any(
-        is_null(times) & ~is_null(text), f"is no date of format {written!r}", "mend it, or set another format"
-    )
+def _of_format(column: Column, text: pa.StringArray, written: str | Sequence[str]) -> Times:
+    formats = [written] if isinstance(written, str) else [*written]
+    times = pc.coalesce(*(pc.strptime(text, format=each, unit="us", error_is_null=True) for each in formats))
+    rule = f"is no date of format {' or '.join(map(repr, formats))}"
+    column.refuse_any(is_null(times) & ~is_null(text), rule, "mend it, or set another format")
     return _to_numpy(times)
 
 

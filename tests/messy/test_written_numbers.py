@@ -1,0 +1,151 @@
+"""Columns as people write them: what `data init` reads is what the tables are read as, and what is left out is said."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.cli.commands import one_error, veilgraph
+from tests.tables.writing import write
+from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
+from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.sampling import SampledColumn
+
+N = 120
+
+
+def init(folder, columns, *more):
+    """The first draft of a table of nodes: what was said, and the settings."""
+    count = len(next(iter(columns.values())))
+    write(folder / "n.csv", {"id": [f"n{each}" for each in range(count)], **columns})
+    result = veilgraph("data", "init", folder / "n.csv", "--out", folder / "p.yaml", "--replace", *more)
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split()), read_party_settings(folder / "p.yaml")
+
+
+def values_of(folder, columns):
+    """Column → its numbers, as the draft has them read."""
+    _, settings = init(folder, columns)
+    table = read_nodes(settings, folder)
+    return {column.name: list(values) for column, values in zip(table.columns, table.values, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("texts", "numbers"),
+    [
+        (["1,059.31", "12.5", "-1,234,567"], [1059.31, 12.5, -1234567]),
+        (["1.690,80", "12,5", "-1.234.567"], [1690.8, 12.5, -1234567]),
+        (["1 690,80", "12,5", "3"], [1690.8, 12.5, 3]),
+        (["1\u202f690,80", "1\u00a0000", "3"], [1690.8, 1000, 3]),
+        (["1'690.80", "1\u2019000", "3"], [1690.8, 1000, 3]),
+        (["47.3%", "5 %", "0.1%"], [47.3, 5, 0.1]),
+        (["€ 12", "-€ 3", "€1,000.50"], [12, -3, 1000.5]),
+        (["12 €", "\u22123 €", "1.000,50 €"], [12, -3, 1000.5]),
+        (["EUR 12", "EUR 3", "EUR 5"], [12, 3, 5]),
+        (["12 kg", "3 kg", "5.5 kg"], [12, 3, 5.5]),
+        (["1,059", "900", "12,000"], [1059, 900, 12000]),
+        (["1.500", "2.5", "3"], [1.5, 2.5, 3]),
+    ],
+)
+def test_numbers_as_people_write_them(tmp_path, texts, numbers):
+    assert values_of(tmp_path, {"x": texts})["x"] == pytest.approx(numbers)
+
+
+def test_columns_of_one_file_are_written_each_in_its_way(tmp_path):
+    found = values_of(tmp_path, {"q": ["1,5", "2,5", "3"], "r": ["1.5", "2.5", "3"], "s": ["1.500", "2.000", "3"]})
+    assert found == {"q": [1.5, 2.5, 3], "r": [1.5, 2.5, 3], "s": [1500, 2000, 3]}
+
+
+def test_a_thousand_or_little_more_than_one_is_to_be_decided(tmp_path):
+    said, _ = init(tmp_path, {"x": ["1,059", "900", "12,000"]})
+    assert "to decide: x: is '1,059' 1,059?" in said
+    said, _ = init(tmp_path, {"x": ["1,059", "900", "12,000"], "y": ["1,5", "2,5", "3"]})
+    assert "is '1,059'" not in said
+
+
+@pytest.mark.parametrize("value", ["1.5.3", "12 $", "twelve", "1,05.31", "1,059 .31"])
+def test_what_does_not_fit_further_down_is_one_clear_error(tmp_path, value):
+    _, _ = init(tmp_path, {"x": ["€ 1,059.31", "€ 3", "€ 4"]})
+    write(tmp_path / "n.csv", {"id": ["a", "b"], "x": ["€ 1,059.31", value]})
+    error = one_error(veilgraph("data", "check", tmp_path / "p.yaml"))
+    assert "column 'x', row 2" in error
+    assert "is not a number" in error
+
+
+def test_texts_with_letters_before_them_are_no_numbers():
+    for texts in (["K-12", "K-13", "K-14"], ["n1", "n2", "n3"], ["12a", "13a", "14a"], ["#1", "#2", "#3"]):
+        assert SampledColumn("x", tuple(texts)).written in ("text", "category")
+
+
+@pytest.mark.parametrize(
+    ("texts", "days"),
+    [
+        (["2020-01-31", "31.01.2020", "2020-01-03 12:00:00"], [30, 30, 2.5]),
+        (["2020-01-31", "01/22/2020", "01/03/2020"], [30, 21, 2]),
+        (["2020-01-31", "22/01/2020", "03/01/2020"], [30, 21, 2]),
+    ],
+)
+def test_dates_in_mixed_formats(tmp_path, texts, days):
+    assert values_of(tmp_path, {"x": texts})["x"] == pytest.approx(days)
+
+
+@pytest.mark.parametrize("texts", [["2020-01-31", "01/02/2020"], ["22/01/2020", "01/22/2020", "2020-01-31"]])
+def test_a_date_that_could_be_of_two_formats_is_none(texts):
+    assert SampledColumn("x", tuple(texts)).written != "date"
+
+
+def test_of_thousands_of_levels_the_frequent_ones_are_categories_and_the_others_one(tmp_path):
+    drawn = random.Random(0)
+    shops = [f"s{drawn.randrange(5)}" if drawn.random() < 0.5 else f"t{drawn.randrange(5000)}" for _ in range(3000)]
+    said, settings = init(tmp_path, {"shop": shops})
+    (feature,) = settings.nodes.features
+    assert feature.model_dump()["categories"] == ("s0", "s1", "s2", "s3", "s4")
+    assert "1 of 1 columns used" in said
+    assert read_nodes(settings, tmp_path).num_nodes == 3000
+    said, _ = init(tmp_path, {"x": list(range(7)) * 100, "note": [f"t{drawn.randrange(5000)}" for _ in range(700)]})
+    assert "1 of 2 columns used; left out: note, because too many rows have a text of their own" in said
+
+
+def test_constants_and_identifiers_are_left_out_and_amounts_are_not(tmp_path):
+    drawn = random.Random(0)
+    columns = {
+        "branch": ["B1"] * N,
+        "phone": [f"+49{drawn.randrange(10**9, 10**10)}" for _ in range(N)],
+        "ref": [str(drawn.randrange(10**5, 10**6)) for _ in range(N)],
+        "customer_no": [str(each * each) for each in range(N)],
+        "iban": [f"{drawn.randrange(10**3, 10**5):012}" for _ in range(N)],
+        "balance": [str(round(drawn.lognormvariate(10, 0.8))) for _ in range(N)],
+        "income": [str(round(drawn.gauss(50_000, 9_000))) for _ in range(N)],
+        "age": [str(drawn.randrange(18, 90)) for _ in range(N)],
+        "empty": [None] * N,
+        "vip": [1 if each % 3 else None for each in range(N)],
+    }
+    said, settings = init(tmp_path, columns)
+    assert [each.columns[0] for each in settings.nodes.features] == ["balance", "income", "age", "vip"]
+    assert (
+        "4 of 10 columns used; left out: branch, because all rows have the same value; phone, ref, customer_no, iban, "
+        "because nearly every row has a number of its own; empty, because no row has a value"
+    ) in said
+    checked = veilgraph("data", "check", tmp_path / "p.yaml")
+    out = "4 of 10 columns used; left out: branch, phone, ref, customer_no, iban, empty, because nodes.features"
+    assert out in " ".join(checked.output.split())
+    found = json.loads(veilgraph("data", "check", tmp_path / "p.yaml", "--json").stdout)
+    assert (found["used"], len(found["left_out"])) == (4, 6)
+
+
+def test_a_constant_or_an_identifier_that_is_named_is_a_feature(tmp_path):
+    columns = {"x": ["1", "2", "1"] * 40, "branch": ["1"] * N, "ref": [str(10**9 + each) for each in range(N)]}
+    said, settings = init(tmp_path, columns, "--feature", "branch", "--feature", "ref")
+    assert [each.columns[0] for each in settings.nodes.features] == ["x", "branch", "ref"]
+    assert "3 of 3 columns used" in said
+
+
+def test_party_files_without_the_new_keys_have_the_digest_that_they_had():
+    """Runs that were trained before would else be told that their tables had changed."""
+    nodes = {"file": "n.csv", "id": "i", "features": [{"columns": "x"}]}
+    plain = parse_party_settings({"party": "b", "nodes": nodes})
+    assert '"numbers"' not in plain.hashed()
+    said = parse_party_settings({"party": "b", "nodes": nodes | {"numbers": {"x": {"thousands": ","}}}})
+    assert '"thousands":","' in said.hashed()
