@@ -43,6 +43,8 @@ if TYPE_CHECKING:  # seconds to import
 _OVERLAP: Final = 0.8
 _MOST_NEIGHBOURS: Final = 1000
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
+_LOST: Final = 0.2
+"""Share of a file's edges that may be dropped without a word."""
 _SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
 """Data sets that come divided, and a setting of how."""
 
@@ -254,6 +256,12 @@ def _check_party(file: Path) -> PartyDescription:
             "them at any ε: name such columns in nodes.columns_from_edges, and jobs that protect edges are refused "
             "while one is a feature"
         )
+    for edges in description.edges:
+        if edges.lost > _LOST:
+            echo(
+                f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table; are "
+                "ids written alike (ids), and are these the columns of ids?"
+            )
     for column, area in description.leaks.items():
         echo(
             f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}); was it known before the label? "

@@ -20,7 +20,14 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, joined, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
-from veilgraph.tables.edge_settings import NO_EDGE_FEATURES, EdgeSettings, beyond_own_edge, says_hops, says_weights
+from veilgraph.tables.edge_settings import (
+    NO_EDGE_FEATURES,
+    EdgeSettings,
+    beyond_own_edge,
+    says_hops,
+    says_weights,
+    shared_values,
+)
 from veilgraph.tables.encode import FeatureEncoding
 from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
@@ -152,6 +159,8 @@ def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -
     if party in job.per_edge and (reasons := beyond_own_edge(edges)):
         why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
         return joined([why + "; ".join(reasons)])
+    if (party in job.protects_edges or party in job.per_node) and (reasons := shared_values(edges)):
+        return joined(["ε is of edges that one node's rows make alone: " + "; ".join(reasons)])
     return None
 
 

@@ -95,7 +95,8 @@ def _add_file(table: Table, edges: EdgeDescription, *, weighted: bool, bounded: 
         hops = "all" if relation.hops is None else str(relation.hops)
         shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
         table.add_row(str(edges.file), name, direction, *shown)
-    for reason, count in (("not listed", edges.other), ("outside the time", edges.outside)):
+    reasons = {"not listed": edges.other, "outside the time": edges.outside, "shared by too many": edges.crowded}
+    for reason, count in reasons.items():
         if count:
             table.add_row(str(edges.file), reason, direction, f"{count:,}", f"{count:,}", "–", "–")
     table.add_section()

@@ -68,6 +68,7 @@ class EdgeDescription:
         other: rows left out because their relation is not listed.
         edges: directed edges that it adds to the graph.
         outside: rows left out because of their time.
+        crowded: shared values of more nodes than they may join.
     """
 
     file: Path
@@ -76,6 +77,12 @@ class EdgeDescription:
     other: int
     edges: int
     outside: int = 0
+    crowded: int = 0
+
+    @property
+    def lost(self) -> float:
+        """Share of its rows that are dropped because of an unknown id."""
+        return sum(each.dropped for each in self.relations) / max(1, sum(each.rows for each in self.relations))
 
 
 @dataclass(frozen=True)
@@ -322,7 +329,9 @@ def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDe
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, table.outside)
+    return EdgeDescription(
+        table.settings.file, directed, tuple(relations), table.other, added, table.outside, table.crowded
+    )
 
 
 def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:

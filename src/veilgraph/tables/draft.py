@@ -317,7 +317,11 @@ class _Drafting:
 
     def _edges(self, edges: Edges) -> Iterator[str]:
         lines = [*self._file(edges.sample)]
-        lines += [f"source: {_text(edges.source.name)}", f"target: {_text(edges.target.name)}"]
+        end = "shared" if edges.is_shared else "target"
+        lines += [f"source: {_text(edges.source.name)}", f"{end}: {_text(edges.target.name)}"]
+        if edges.is_shared:
+            lines.append("at_most: 50  # who has the same value is joined, unless so many have it")
+            self._decide(f"edges: are customers who share {edges.target.name!r} to be joined, if at most 50 have it?")
         if edges.weight is not None:
             lines.append(f"weight: {{column: {_text(edges.weight.name)}, scale: log}}")
         if edges.relation is not None:
@@ -341,8 +345,10 @@ class _Drafting:
             dropped = ", missing: drop" if dated.has_missing else ""
             known = f"filter: {{column: {name}, before: {day or _SINCE}{_format(dated)}{dropped}}}"
             lines.append(f"{'' if day else '# '}{known}  # what was known by then")
-            lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(dated)}}}")
-        lines.append("directed: false")
+            if not edges.is_shared:
+                lines.append(f"# decay: {{column: {name}, half_life_days: 90, at: {day or _SINCE}{_format(dated)}}}")
+        if not edges.is_shared:
+            lines.append("directed: false")
         lines.append("unknown: drop  # an edge to an id that is no node's; or error")
         yield from _item(lines, "  ")
 

@@ -85,7 +85,12 @@ class EdgeSettings(TableFile):
     """One table of edges: one row per edge."""
 
     source: Text = Field(description="column of ids")
-    target: Text = Field(description="column of ids")
+    target: Text | None = Field(None, description="column of ids; or shared, in its place")
+    shared: Text | None = Field(
+        None,
+        description="in place of target: a column of what nodes share, as a device; whoever has the same is joined",
+    )
+    at_most: int = Field(50, ge=2, le=1000, description="a shared value of more nodes joins none")
     weight: Annotated[
         WeightSettings | None,
         BeforeValidator(_as_weight, json_schema_input_type=WeightSettings | Text | None),
@@ -122,6 +127,17 @@ class EdgeSettings(TableFile):
             if self.relation is not None and (value := getattr(self, key)) is not None:
                 way_out = "relation.weights names them" if key == "name" else "say it under relation.hops"
                 raise ValueError(f"{key}={value!r} and relation: the table has several relations; {way_out}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ends(self) -> Self:
+        if (self.target is None) == (self.shared is None):
+            raise ValueError(
+                "an edge has target, a second column of ids, or shared, a column of values; give one of them"
+            )
+        for key in ("weight", "features", "relation", "decay", "normalize", "directed"):
+            if self.shared is not None and getattr(self, key):
+                raise ValueError(f"{key} is of rows that are an edge each, and shared joins two rows; leave {key} out")
         return self
 
     @property
@@ -179,7 +195,8 @@ def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
 def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
     """Why an edge's weight would depend on other edges; nothing where its own row alone makes it.
 
-    Only then is one edge's ε about what that edge does, and not about what it does to the weights of all others.
+    Only then is one edge's ε about what that edge does, and not about what it does to the weights of all others. One
+    row of shared values is an edge to everybody who has the value, and one more may take the edges of all of them away.
 
     Args:
         edges: of a party file.
@@ -191,4 +208,14 @@ def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
         f"edges.{place}.normalize=mean is computed from all edges; set normalize to a number, or leave it out"
         for place, each in enumerate(edges)
         if each.normalize == "mean"
+    ] + shared_values(edges)
+
+
+def shared_values(edges: Sequence[EdgeSettings]) -> list[str]:
+    """Why one row of a node would change edges of others, where nodes are joined by what they share."""
+    return [
+        f"edges.{place}.shared joins all who have a value, and one row more or less can change up to "
+        f"{each.at_most * (each.at_most + 1) // 2} edges; leave the file out, or export pairs"
+        for place, each in enumerate(edges)
+        if each.shared is not None
     ]

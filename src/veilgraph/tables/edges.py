@@ -12,10 +12,21 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.convert import AS_WRITTEN, Codes, Floats, look_up, to_codes, to_ids, to_numbers
+from veilgraph.tables.convert import (
+    AS_WRITTEN,
+    Codes,
+    Floats,
+    is_null,
+    look_up,
+    to_codes,
+    to_ids,
+    to_numbers,
+    to_text,
+)
 from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
 from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.formats import Format
@@ -43,6 +54,7 @@ class EdgeTable:
         dropped: [relations] rows of each left out because of an unknown id.
         other: rows left out because their relation is not listed.
         outside: rows left out because of their time.
+        crowded: shared values that join none, since more nodes have them than may.
     """
 
     settings: EdgeSettings
@@ -57,6 +69,7 @@ class EdgeTable:
     dropped: Counts
     other: int
     outside: int = 0
+    crowded: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +99,31 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
-    relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
     path = base / settings.file
     form = file_format(path, settings)
-    parts = list(_parts(settings, stream(path, list(_wanted(settings).values()), None, form), ids, spelling))
+    batches = stream(path, list(_wanted(settings).values()), None, form)
+    table = _read_shared if settings.shared is not None else _read_rows
+    found = table(settings, path, form, batches, ids, spelling)
+    if (rows := int(found.rows.sum())) and rows == int(found.dropped.sum()):
+        raise DataError(
+            f"{path}: all {rows} rows are dropped: none has its ids ({settings.source}"
+            f"{'' if settings.target is None else f', {settings.target}'}) in the node table; name the right columns, "
+            "write ids alike (ids), or leave the file out"
+        )
+    return found
+
+
+def _read_rows(
+    settings: EdgeSettings,
+    path: Path,
+    form: Format,
+    batches: Iterator[list[Column]],
+    ids: pa.StringArray,
+    spelling: IdSettings,
+) -> EdgeTable:
+    """Every row is an edge."""
+    relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
+    parts = list(_parts(settings, batches, ids, spelling))
     none = np.zeros(len(relations), np.int64)
     relation = _join([part.relation for part in parts], np.int32)
     own = _join([part.weight for part in parts], np.float32) if _has_own(settings) else None
@@ -111,9 +145,65 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
     )
 
 
+def _read_shared(
+    settings: EdgeSettings,
+    path: Path,
+    form: Format,
+    batches: Iterator[list[Column]],
+    ids: pa.StringArray,
+    spelling: IdSettings,
+) -> EdgeTable:
+    """Nodes that have the same value are joined, each two of them, once for each such value."""
+    rows = dropped = outside = 0
+    nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+    for columns in batches:
+        raw = dict(zip(_wanted(settings), columns, strict=True))
+        read = len(columns[0].rows)
+        if settings.filter is not None:
+            within = _within(settings.filter, raw["filter"])
+            raw = {key: column.filter(within) for key, column in raw.items()}
+        codes = look_up(to_ids(raw["source"], spelling), ids)
+        if settings.unknown == "error":
+            raw["source"].refuse_any(codes < 0, "is no id of the node table", "add the node, or set unknown to drop")
+        rows, outside = rows + len(codes), outside + read - len(codes)
+        dropped += int((codes < 0).sum())
+        text = to_text(raw["shared"])
+        kept = (codes >= 0) & ~is_null(text)
+        nodes.append(codes[kept].astype(np.int64))
+        values.append(text.filter(pa.array(kept)))
+    value = pc.dictionary_encode(pa.concat_arrays(values)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    held = np.unique(value * len(ids) + np.concatenate(nodes))  # a node that has a value twice has it once
+    value, node = held // len(ids), (held % len(ids)).astype(np.int32)
+    sizes = np.bincount(value)
+    starts = np.cumsum(sizes) - sizes
+    source, target = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    for size in range(2, settings.at_most + 1):
+        members = node[starts[sizes == size][:, None] + np.arange(size)]
+        first, second = np.triu_indices(size, 1)
+        source.append(members[:, first].ravel())
+        target.append(members[:, second].ravel())
+    ends = np.concatenate(source), np.concatenate(target)
+    weight = None if settings.factor == 1 else np.full(len(ends[0]), settings.factor, np.float32)
+    return EdgeTable(
+        settings,
+        form,
+        *ends,
+        weight,
+        features=np.empty((len(ends[0]), 0), np.float32),
+        relation=None,
+        relations=(None,),
+        rows=np.array([rows]),
+        dropped=np.array([dropped]),
+        other=0,
+        outside=outside,
+        crowded=int((sizes > settings.at_most).sum()),
+    )
+
+
 def _wanted(settings: EdgeSettings) -> dict[str, str]:
     """What is read → the column that has it."""
-    wanted = {"source": settings.source, "target": settings.target}
+    wanted = {"source": settings.source}
+    wanted |= {key: name for key in ("target", "shared") if (name := getattr(settings, key)) is not None}
     for key in ("weight", "relation", "filter", "decay"):
         if (part := getattr(settings, key)) is not None:
             wanted[key] = part.column

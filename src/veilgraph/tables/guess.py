@@ -10,7 +10,7 @@ from typing import Final
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.choices import Choices
-from veilgraph.tables.sampling import Sample, SampledColumn, count_distinct
+from veilgraph.tables.sampling import Sample, SampledColumn, distinct_values
 
 _ENDS: Final = (
     ("source", "target"),
@@ -29,6 +29,7 @@ _SPLITS: Final = re.compile(r"split|part|fold|set", re.I)
 _WEIGHTS: Final = re.compile(r"weight|amount|value|sum|count|betrag|duration", re.I)
 _RELATIONS: Final = re.compile(r"kind|type|relation|channel", re.I)
 _IDS: Final = re.compile(r"(.*[_ -])?(key|no)|.*(id|nr|number|nummer)", re.I)
+_SHARED: Final = re.compile(r"device|phone|telefon|address|adresse|mail|iban|merchant|card|karte|(^|_)ip(_|$)", re.I)
 _MOST_CLASSES: Final = 20
 _MOST_BESIDE_ID: Final = 3
 _NONE: Final = Choices()
@@ -51,7 +52,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Edges:
-    """A file of edges."""
+    """A file of edges; with ``is_shared`` the target is what nodes share, and no node."""
 
     sample: Sample
     source: SampledColumn
@@ -59,6 +60,7 @@ class Edges:
     weight: SampledColumn | None
     relation: SampledColumn | None
     dates: tuple[SampledColumn, ...]
+    is_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,16 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     paths = {each.sample.path for each in edges}
     rest = [each for each in samples if each.path not in paths]
     nodes = _as_nodes(rest, edges, choices.id)
+    if nodes:
+        nodes = _most_ids_first(nodes, choices)
+        known = {*map(_plain, distinct_values(nodes[0].sample, nodes[0].id.name))} if len(samples) > 1 else set[str]()
+        of_nodes = [each.sample.path for each in nodes]
+        others = [each for each in rest if each.path not in of_nodes]
+        sharing = [found for each in others if (found := _as_shared(each, known)) is not None]
+        edges = [*(_checked(each, known) for each in edges), *sharing]
+    taken = {*(each.sample.path for each in nodes), *(each.sample.path for each in edges)}
     for each in rest:
-        if each.path not in {one.sample.path for one in nodes}:
+        if each.path not in taken:
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
                 "edges, with columns named as source and target, or from and to; name the ends of its edges, as in "
@@ -109,7 +119,6 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
             )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
-    nodes = _most_ids_first(nodes, choices)
     if choices.id is not None:
         nodes[0] = _identified(nodes[0], choices.id)
     label, labelled = _labels(nodes, choices.label)
@@ -137,7 +146,12 @@ def _most_ids_first(nodes: Sequence[Nodes], choices: Choices) -> list[Nodes]:
         label = _label_of(each) if choices.label is None else None
         has_label = label is not None or any(other.name == choices.label for other in each.others)
         named = choices.id is None or each.id.name == choices.id
-        return named, not (has_label and each.is_short), count_distinct(each.sample, each.id.name), len(each.others)
+        return (
+            named,
+            not (has_label and each.is_short),
+            len(distinct_values(each.sample, each.id.name)),
+            len(each.others),
+        )
 
     return sorted(nodes, key=rank, reverse=True)
 
@@ -254,6 +268,30 @@ def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | Non
     return found
 
 
+def _as_shared(sample: Sample, known: set[str]) -> Edges | None:
+    """A file of who uses what: a column of ids of nodes, and one of values that several have; None where it is none."""
+    users = [
+        each
+        for each in sample.columns
+        if each.known and 2 * sum(_plain(one) in known for one in each.known) >= len(each.known)
+    ]
+    values = [each for each in sample.columns if each not in users and len(each.distinct) < len(each.known)]
+    values = [each for each in values if _SHARED.search(each.name) or each.written == "text"]
+    if not users or not values:
+        return None
+    value = next((each for each in values if _SHARED.search(each.name)), values[0])
+    dates = tuple(each for each in sample.columns if each.written == "date")
+    return Edges(sample, users[0], value, None, None, dates, is_shared=True)
+
+
+def _checked(edges: Edges, known: set[str]) -> Edges:
+    """Edges as their columns are named, or, where no target is a node and sources are, of what these share."""
+    source, target = (sum(_plain(each) in known for each in end.known) for end in (edges.source, edges.target))
+    if target or not source:
+        return edges
+    return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
+
+
 def _ids(sample: Sample, name: str | None) -> list[SampledColumn]:
     """Columns that may be of ids: the one that is named, or those that are called so before others of text."""
     said = [column for column in sample.columns if column.name == name]
@@ -291,7 +329,7 @@ def _alike(nodes: Sequence[Nodes], labelled: Nodes | None, edges: Sequence[Edges
     first = set(nodes[0].id.known)
     plain = {_plain(value) for value in first}
     others = [each.id for each in (*nodes[1:], *([labelled] if labelled else []))]
-    others += [end for each in edges for end in (each.source, each.target)]
+    others += [end for each in edges for end in ([each.source] if each.is_shared else [each.source, each.target])]
     values = {value for column in others for value in column.known}
     return len(plain) == len(first) and sum(_plain(each) in plain for each in values) > len(values & first)
 

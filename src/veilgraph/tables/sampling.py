@@ -231,8 +231,8 @@ def sample(path: Path, encoding: str | None = None, missing: Sequence[str] = ())
     return Sample(path, form, in_doubt, columns, markers, tuple(sorted(doubtful)))
 
 
-def count_distinct(sample: Sample, name: str) -> int:
-    """How many different values a column has in the whole file.
+def distinct_values(sample: Sample, name: str) -> list[str]:
+    """Every value that a column has in the whole file, once.
 
     Raises:
         DataError: the file cannot be read to its end.
@@ -241,7 +241,7 @@ def count_distinct(sample: Sample, name: str) -> int:
     for (column,) in stream(sample.path, [name], None, sample.form):
         values = pc.drop_null(pc.cast(column.values, pa.string()))
         found = pc.unique(values if found is None else pa.concat_arrays([found, values]))
-    return 0 if found is None else len(found)
+    return [] if found is None else [str(each) for each in found.to_pylist()]
 
 
 def _among(column: Sequence[str | None], markers: Collection[str]) -> set[str]:

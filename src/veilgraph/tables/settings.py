@@ -234,13 +234,14 @@ class TableSettings(Settings):
         files = (nodes, *nodes.join, *([] if nodes.label is None else [nodes.label]), *self.edges)
         if not any(file.numbers for file in files):
             each |= {"numbers"}
+        of_edges = each | (set() if any(edge.shared for edge in self.edges) else {"shared", "at_most"})
         unread: dict[str, Any] = {
             "columns_from_edges": True,
             "join": {"__all__": each},
             "label": each,
             **dict.fromkeys(each, True),
         }
-        edges: dict[str, Any] = {"__all__": each}
+        edges: dict[str, Any] = {"__all__": of_edges}
         return self.model_dump_json(include={"nodes", "edges", *said}, exclude={"nodes": unread, "edges": edges})
 
     @property
