@@ -29,7 +29,7 @@ from veilgraph.protocol.consent_settings import MAX_APPROVAL_WAIT_S
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
 
-PROTOCOL_VERSION: Final = 10
+PROTOCOL_VERSION: Final = 11
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32

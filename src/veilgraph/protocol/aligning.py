@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Final
@@ -22,10 +23,13 @@ from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.tables.encode import encode, fit_encoding
+from veilgraph.tables.matching import match_rate
 from veilgraph.tables.settings import SplitFractions
 
 _TABLES: Final = 9
 """Round of the agreement to align."""
+
+log = logging.getLogger("veilgraph")
 
 
 def align(own: Preparation) -> Prepared:
@@ -49,6 +53,8 @@ def align(own: Preparation) -> Prepared:
     stated = _agree_to_align(link, settings, organisation, table.num_nodes)
     alignment = align_holder(link, holders, table.ids.to_pylist(), stated=stated)
     rows = alignment.rows
+    said, is_warning = match_rate(len(rows), table.ids.to_pylist(), party.ids)
+    log.log(logging.WARNING if is_warning else logging.INFO, "%s: %s", link.party, said)
     if encoding is None:
         rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Final, cast
 
@@ -75,10 +76,19 @@ def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
     if spelling.strip:
         text = pc.utf8_trim_whitespace(text)
         text = pc.if_else(pc.equal(text, ""), None, text)
+    text = pc.utf8_normalize(text, form="NFC")  # an é is one letter or two, and looks the same
     if spelling.lower:
-        text = pc.utf8_lower(text)
+        if pc.all(pc.string_is_ascii(text)).as_py() is not False:
+            text = pc.utf8_lower(text)
+        else:
+            text = pa.array([None if each is None else fold(each) for each in text.to_pylist()], pa.string())
     column.refuse_any(is_null(text), "where an id must be", "give every row its id or remove the row")
     return text
+
+
+def fold(text: str) -> str:
+    """A text without case, by Unicode's full case folding: ß is ss, and İ is i with its dot, as its small letter is."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
 def to_numbers(column: Column) -> Floats:

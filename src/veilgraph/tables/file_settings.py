@@ -108,4 +108,4 @@ class IdSettings(Settings):
     """How ids are written alike before any two are compared: those of nodes, labels and edges."""
 
     strip: bool = Field(False, description="without white space at either end")
-    lower: bool = Field(False, description="in lower case, by Unicode's rules")
+    lower: bool = Field(False, description="without case, by Unicode's full case folding: ß is ss")

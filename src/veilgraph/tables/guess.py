@@ -10,6 +10,7 @@ from typing import Final
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.choices import Choices
+from veilgraph.tables.convert import fold
 from veilgraph.tables.sampling import Sample, SampledColumn, distinct_values
 
 _ENDS: Final = (
@@ -335,4 +336,4 @@ def _alike(nodes: Sequence[Nodes], labelled: Nodes | None, edges: Sequence[Edges
 
 
 def _plain(value: str) -> str:
-    return value.strip().lower()
+    return fold(value.strip())
