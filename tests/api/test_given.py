@@ -303,11 +303,14 @@ def test_tables_of_the_same_columns(tmp_path: Path, paradigm: str) -> None:
 @needs_psi
 def test_tables_are_held_to_the_rules_of_files(tmp_path: Path) -> None:
     found = frames(np.random.default_rng(1))
-    broken = {**found, "paid": found["paid"].assign(payee="nobody")}
+    broken = {**found, "paid": found["paid"].assign(payee=["nobody", *found["paid"]["payee"][1:]])}
     with refused(DataError, key="payee"):
         vg.fit(JOB, tables(broken), tmp_path / "unknown")
     dropped = vg.fit(JOB, tables(broken, unknown="drop"), tmp_path / "dropped")
     assert dropped.metrics["nodes"] == NODES - 8
+    foreign = {**found, "paid": found["paid"].assign(payee="nobody")}
+    with refused(DataError, key=Path("edges.parquet")):
+        vg.fit(JOB, tables(foreign, unknown="drop"), tmp_path / "foreign")
     gap = {**found, "bank": found["bank"].assign(income=np.nan)}
     with refused(DataError, key="income"):
         vg.fit(JOB, tables(gap), tmp_path / "gap")

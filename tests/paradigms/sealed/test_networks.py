@@ -69,14 +69,16 @@ def test_parties_compute_what_the_twin_does(case: str) -> None:
     holders, training, changes = CASES[case]
     job = small_job(holders, PROBABILITIES, *changes)
     graphs = graphs_of(job, nodes=60 if training > 40 else 40, training=training)
-    found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
-    weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
-    for name, weight in weights.items():
-        assert float((weight - twin[name]).abs().max()) < 2e-3, name
-        assert float(twin[name].abs().max()) > 2e-2, name
-    probabilities = {party: one[1] for party, one in found.items() if one[1] is not None}
-    assert probabilities.keys() == {"A", TWIN}
-    assert float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3
+    for _ in range(3):  # rounding is drawn anew, and once in a hundred runs decides a ReLU whose input is next to 0
+        found = outcomes(job, graphs, lambda program: trained(program, job.train.epochs))
+        weights, twin = summed(found, WEIGHT_BITS), found[TWIN][0]
+        probabilities = {party: one[1] for party, one in found.items() if one[1] is not None}
+        assert probabilities.keys() == {"A", TWIN}
+        assert all(float(twin[name].abs().max()) > 2e-2 for name in weights)
+        apart = max(float((weight - twin[name]).abs().max()) for name, weight in weights.items())
+        if apart < 2e-3 and float((probabilities["A"] - probabilities[TWIN]).abs().max()) < 4e-3:
+            return
+    raise AssertionError(f"weights are {apart} from the twin's in each of three runs")
 
 
 @pytest.mark.parametrize("name", NETWORKS)
