@@ -89,7 +89,9 @@ def as_vertical(settings: JobSettings) -> JobSettings:
     if network.server.batch_norm:
         raise ConfigError("model.server.batch_norm=true: PPGNN has none; set it to false")
     server = network.server
-    content = settings.model_dump(mode="json", exclude={"paradigm": True, "model": True, "data": {"partition"}})
+    content = settings.model_dump(
+        mode="json", exclude={"paradigm": True, "model": True, "horizontal": True, "data": {"partition"}}
+    )
     content["preset"] = "paper"
     content["model"] = {
         "dim": network.dim,

@@ -171,7 +171,7 @@ def test_noise_on_the_learners_edges_has_a_budget_beside_what_nodes_release(loca
     assert ["A", "sums 1", "2", "2"] in spent
     assert "A: δ = 0.0001, unit edge, replacement." in words(trained.stdout)
     assert "what one node releases at one holder" in words(trained.stdout)
-    audited = veilgraph("audit", run, "--attack", "noise-level", "--attack", "paid")
+    audited = veilgraph("audit", run, "--attack", "noise-level", "--attack", "paid", "--details")
     assert audited.exit_code == 0, audited.output
     assert "sends nobody" in words(audited.output)
 

@@ -252,7 +252,7 @@ def test_join_without_the_engine_says_what_to_install(kits: Path, party: Path, m
     monkeypatch.setitem(sys.modules, "nvflare", None)
     said = one_error(veilgraph("net", "join", kits / "bank", "--party", party))
     assert "nvflare is not installed" in said
-    assert "pip install 'veilgraph[deploy]'" in said
+    assert "pip install '.[deploy]'" in said
     assert sorted(kits.rglob("*")) == before
 
 
@@ -276,7 +276,7 @@ def test_metrics_without_their_library_say_what_to_install(
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     said = one_error(veilgraph("net", "join", kits / "bank", "--party", party, "--metrics", "127.0.0.1:0"))
     assert "prometheus_client is not installed" in said
-    assert "pip install 'veilgraph[deploy]'" in said
+    assert "pip install '.[deploy]'" in said
 
 
 def test_a_site_logs_json_where_it_is_asked_to(
