@@ -173,7 +173,7 @@ def test_every_holder_may_have_labels_elsewhere(paradigm: str, tmp_path: Path) -
 def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns: list[str]) -> Path:
     """A party file of one small table."""
     folder.mkdir(exist_ok=True)
-    rows = {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30}
+    rows = {"id": [f"n{each}" for each in range(30)], "x": [float(each % 4) for each in range(30)]}
     write(folder / f"{party}.csv", rows | {"class": [f"c{each % classes}" for each in range(30)]} | columns)
     words: list[str | Path] = ["data", "init", folder / f"{party}.csv", "--out", folder / f"{party}.yaml"]
     assert veilgraph(*words, "--party", party, *options).exit_code == 0

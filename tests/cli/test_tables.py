@@ -68,7 +68,10 @@ def test_check_names_what_is_wrong_with_a_party_file(tables: Path, tmp_path: Pat
     broken = tmp_path / "party.yaml"
     broken.write_text((tables / "A" / "party.yaml").read_text(encoding="utf-8").replace("id: id", "id: name"), "utf-8")
     assert "nodes.csv" in one_error(veilgraph("data", "check", broken))
-    assert "a party file is edited" in usage_error(veilgraph("check", broken, "--set", "a=1"))
+    for options in ((), ("--set", "name=other")):
+        said = one_error(veilgraph("check", broken, *options))
+        assert "party='A'" in said
+        assert "veilgraph data check" in said
     broken.write_text("party: A\n", encoding="utf-8")
     assert "party.yaml: nodes: Field required" in one_error(veilgraph("data", "check", broken))
 

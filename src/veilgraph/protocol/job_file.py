@@ -58,10 +58,12 @@ def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[
     """Return the settings class of a job's paradigm and the job's own keys, not validated yet.
 
     Raises:
-        ConfigError: ``data`` is not a mapping, or names an unknown paradigm.
+        ConfigError: ``data`` is not a mapping, is a party file, or names an unknown paradigm.
     """
     if not isinstance(data, dict):
         raise ConfigError(f"{source}: a job is a mapping of settings, not {type(data).__name__}; see docs/jobs.md")
+    if "party" in data:
+        raise ConfigError(f"{source}: party={data['party']!r}: a party file is no job; use veilgraph data check for it")
     name = data.get("paradigm", DEFAULT_PARADIGM)
     if not isinstance(name, str) or name not in JOBS:
         raise ConfigError(f"{source}: paradigm={name!r}: {JOBS.choices()}")

@@ -1,4 +1,4 @@
-"""An organisation's own tables for the terminal, as ``veilgraph check`` of a party file shows them."""
+"""An organisation's own tables for the terminal, as ``veilgraph data check`` shows them."""
 
 from __future__ import annotations
 

@@ -89,8 +89,8 @@ class _Drafting:
         lines += [f"    {line}" for line in entries]
         if not any(line.startswith("- ") for line in entries):
             raise DataError(
-                f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has "
-                "numbers of them, dates, truth values or few different texts"
+                f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has numbers "
+                f"of them, dates, truth values or few different texts ({columns_used(0, self._left_out)})"
             )
         lines += [f"  {line}" for line in self._labels()]
         if found.edges:
