@@ -46,7 +46,7 @@ def test_rows_outside_the_time_join_none(tmp_path):
     "wrong", [{"weight": "w"}, {"normalize": "mean"}, {"directed": True}, {"target": "b"}, {"shared": None}]
 )
 def test_what_is_of_rows_that_are_an_edge_each_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"edges\.0"):
+    with refused(ConfigError, key="edges.0"):
         party(edges=[SHARED | wrong])
 
 
@@ -90,8 +90,8 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     edges = [{"file": "e.csv", "source": "a", "shared": "device"}]
     own = Organisation(parse_party_settings({"party": "A", "nodes": nodes, "edges": edges}), tmp_path)
     data = {"holders": ["A", "B"], "label_holder": "B"}
-    for unit in ("edge", "node"):
-        privacy = {"mechanism": "gaussian", "unit": unit, "epsilon_total": 4, "delta": 1e-6, "degree_bound": 5}
+    for unit, bound in (("edge", {}), ("node", {"degree_bound": 5}), ("node-edges", {"degree_bound": 5})):
+        privacy = {"unit": unit, "epsilon_total": 4, "aggregation": {}, **bound}
         job = parse_job({"paradigm": "vertical", "data": data, "privacy": privacy})
         assert "edges.0.shared joins all who have a value" in (own.refusal(job) or ""), unit
     assert "shared" not in (own.refusal(parse_job({"paradigm": "vertical", "data": data})) or "")

@@ -159,7 +159,7 @@ def test_who_is_trained_on_is_drawn_node_by_node_where_labels_are_protected(tmp_
 @pytest.mark.parametrize("apart", [False, True], ids=["in the node table", "in a file of their own"])
 def test_no_class_that_one_label_has_is_written_where_it_is_protected(tmp_path, unit, written, apart):
     """HELLO states how many classes there are: one of a single node alone would tell of its label."""
-    nodes = {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40}
+    nodes = {"id": [f"n{i}" for i in range(40)], "x": [each % 7 / 2 for each in range(40)]}
     labels = {"id": nodes["id"], "label": ["rare", *["usual", "other"] * 19, "usual"]}
     write(tmp_path / "n.csv", nodes if apart else nodes | labels)
     write(tmp_path / "l.csv", labels)
@@ -308,7 +308,7 @@ def test_most_neighbours_in_a_draft_are_of_no_tables(tmp_path):
     """The largest degree of the tables would tell of a node; whoever knows what they mean decides."""
     limits = []
     for hub in (1, 30):
-        write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [0.5] * 40})
+        write(tmp_path / "n.csv", {"id": [f"n{i}" for i in range(40)], "x": [each % 7 / 2 for each in range(40)]})
         write(tmp_path / "e.csv", {"source": ["n0"] * hub, "target": [f"n{i + 1}" for i in range(hub)]})
         files = [tmp_path / "n.csv", tmp_path / "e.csv"]
         for unit in ("edge", "node-edges", "node", "label"):
