@@ -125,7 +125,7 @@ def test_sealed_columns_are_checked_on_graphs(tmp_path: Path) -> None:
         graphs[graph.party] = str(tmp_path / f"{graph.party}.safetensors")
         save_party(replace(graph, features=graph.features.to_dense() * 1e6), Path(graphs[graph.party]))
     job.write_text(yaml.safe_dump({**content, "data": {"graphs": graphs}, "model": {"unit_rows": False}}))
-    assert "the ring holds 32,768: set model.unit_rows to true" in one_error(
+    assert "the ring holds 8,192: set model.unit_rows to true" in one_error(
         veilgraph("check", job, "--set", "data.feature_scaling=none")
     )
 
