@@ -8,7 +8,8 @@ either.
 
     epoch-*.safetensors          the two newest
     common.json                  the newest point that every party is known to have: no party's word, without leave,
-                                 takes this one behind it; epoch 0: the beginning of a session
+                                 takes this one behind it; epoch 0: the beginning of a session. And whether every party
+                                 has ended the session, so that all have its last
     replaced/                    what a session went back over, until it has got as far as to need it no more
     replaced/before/             the same, where the tables were read anew: with the graph that it was of
 """
@@ -76,7 +77,8 @@ class Checkpoints:
         if restarts:
             return [*aside, *held]
         common = self._common() or BEGINNING
-        return [point for point in (*aside, *held[-_KEPT:]) if point >= common]
+        newest = held[-1:] if self._has_ended() else held[-_KEPT:]
+        return [point for point in (*aside, *newest) if point >= common]
 
     def begin(self, start: Start) -> None:
         """A session begins: nothing is removed, and the old model is set aside."""
@@ -86,10 +88,15 @@ class Checkpoints:
         self._set_common(Point(start.number, 0, start.session) if start.point == BEGINNING else start.point)
 
     def confirm(self, *, everybody: bool) -> None:
-        """A step, or the session, ended after the newest checkpoint; ``everybody``: all that took part have it."""
+        """A training step was made after the newest checkpoint; ``everybody``: only a party that has it took part."""
         if everybody and self._unconfirmed is not None:
             self._set_common(self._unconfirmed)
             self._unconfirmed = None
+
+    def end(self) -> None:
+        """Every party has said that it has ended the session: all have its last checkpoint."""
+        if (common := self._common()) is not None:
+            self._set_common(common, ended=True)
 
     def save(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
         """Writes a checkpoint of the session whole, and drops what is needed no more."""
@@ -166,14 +173,17 @@ class Checkpoints:
         if not path.is_file():
             return None
         try:
-            return Point(
-                *(kind(fact) for kind, fact in zip((int, int, str), json.loads(path.read_bytes()), strict=True))
-            )
+            facts = list(json.loads(path.read_bytes()))[: len(Point._fields)]
+            return Point(*(kind(fact) for kind, fact in zip((int, int, str), facts, strict=True)))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: damaged ({error}); delete it and resume") from error
 
-    def _set_common(self, point: Point) -> None:
-        write_whole(self._folder / _COMMON, json.dumps(point).encode())
+    def _has_ended(self) -> bool:
+        path = self._folder / _COMMON
+        return path.is_file() and json.loads(path.read_bytes())[len(Point._fields) :] == [True]
+
+    def _set_common(self, point: Point, *, ended: bool = False) -> None:
+        write_whole(self._folder / _COMMON, json.dumps([*point, ended]).encode())
 
     def _all(self) -> list[Path]:
         return [*_files(self._folder), *_files(self._replaced)]

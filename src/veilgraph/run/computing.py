@@ -70,7 +70,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             forget_named(store)
     if not part.settings.learns_alone:
         sitting.tell()
-        store.checkpoints.confirm(everybody=True)  # a party that states its records has ended its work
+        store.checkpoints.end()  # a party that states its records has ended its work
 
 
 def _predicted_ids(role: Judge, aligned: Aligned, predicted: Predicted) -> list[str] | None:
