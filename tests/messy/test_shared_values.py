@@ -92,9 +92,9 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     data = {"holders": ["A", "B"], "label_holder": "B"}
     for unit, bound in (("edge", {}), ("node", {"degree_bound": 5}), ("node-edges", {"degree_bound": 5})):
         privacy = {"unit": unit, "epsilon_total": 4, "aggregation": {}, **bound}
-        job = parse_job({"paradigm": "vertical", "data": data, "privacy": privacy})
+        job = parse_job({"paradigm": "vertical", "preset": "auto", "data": data, "privacy": privacy})
         assert "edges.0.shared joins all who have a value" in (own.refusal(job) or ""), unit
-    assert "shared" not in (own.refusal(parse_job({"paradigm": "vertical", "data": data})) or "")
+    assert "shared" not in (own.refusal(parse_job({"preset": "auto", "data": data})) or "")
 
 
 def test_an_error_names_the_way_out(tmp_path):
