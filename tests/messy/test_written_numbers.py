@@ -108,6 +108,13 @@ def test_of_thousands_of_levels_the_frequent_ones_are_categories_and_the_others_
     assert "1 of 2 columns used; left out: note, because too many rows have a text of their own" in said
 
 
+def test_a_table_of_which_every_column_is_left_out_is_refused_with_the_reasons(tmp_path):
+    write(tmp_path / "n.csv", {"id": [f"n{each}" for each in range(30)], "x": [0.5] * 30})
+    words = ["data", "init", tmp_path / "n.csv", "--out", tmp_path / "p.yaml"]
+    assert "0 of 1 columns used; left out: x, because all rows have the same value" in one_error(veilgraph(*words))
+    assert not (tmp_path / "p.yaml").exists()
+
+
 def test_constants_and_identifiers_are_left_out_and_amounts_are_not(tmp_path):
     drawn = random.Random(0)
     columns = {

@@ -72,11 +72,10 @@ class _Drafting:
             *self._ids(),
             *("nodes:", *(f"  {line}" for line in self._file(self._first.sample))),
         ]
-        if choices.id is None:
-            lines.append(f"  id: {_text(self._first.id.name)}  # decide: what all holders call a node by")
+        doubt = "  # decide: what all holders call a node by" if choices.id is None else ""
+        lines.append(f"  id: {_text(self._first.id.name)}{doubt}")
+        if doubt:
             self._decide(f"nodes.id: is {self._first.id.name!r} what the other holders have too? (--id)")
-        else:
-            lines.append(f"  id: {_text(self._first.id.name)}")
         lines += [f"  {line}" for line in self._joined()]
         lines.append("  features:")
         taken = {id(each) for each in (found.label, found.split)}
@@ -89,12 +88,11 @@ class _Drafting:
         lines += [f"    {line}" for line in entries]
         if not any(line.startswith("- ") for line in entries):
             raise DataError(
-                f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has numbers "
-                f"of them, dates, truth values or few different texts ({columns_used(0, self._left_out)})"
+                f"{self._first.sample.path}: no column of the nodes seems to be a feature; give a file that has "
+                f"numbers of them, dates, truth values or few different texts ({columns_used(0, self._left_out)})"
             )
         lines += [f"  {line}" for line in self._labels()]
-        if found.edges:
-            lines.append("edges:")
+        lines += ["edges:"] if found.edges else []
         for each in found.edges:
             lines += self._edges(each)
         return Draft("\n".join(lines) + "\n", tuple(self._decisions), columns_used(self._used, self._left_out))
