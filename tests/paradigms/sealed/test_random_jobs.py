@@ -37,10 +37,10 @@ def edges_of(draw: random.Random, nodes: int, *, directed: bool) -> torch.Tensor
 
 
 def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
-    """A job and its data; classes may be missing from the training rows, of which there may be one."""
+    """A job and its data; classes may be missing from the training rows, but for two, which are the least that train."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    holders, nodes, classes = draw.randint(2, 6), draw.choice([1, 2, 3, 9, 20, 33]), draw.randint(2, 5)
-    training = draw.choice([1, (nodes + 1) // 2, nodes])
+    holders, nodes, classes = draw.randint(2, 6), draw.choice([2, 3, 9, 20, 33]), draw.randint(2, 5)
+    training = max(2, draw.choice([2, (nodes + 1) // 2, nodes]))
     directed, weighted = draw.random() < 0.4, draw.random() < 0.3
     graphs = []
     for holder in range(holders):
@@ -53,6 +53,7 @@ def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     train = torch.zeros(nodes, dtype=torch.bool)
     train[torch.randperm(nodes, generator=generator)[:training]] = True
     labels = torch.randint(classes, (nodes,), generator=generator)
+    labels[train.nonzero()[:2, 0]] = torch.randperm(classes, generator=generator)[:2]
     graphs[0] = replace(
         graphs[0], labels=labels, num_classes=classes, train_mask=train, val_mask=~train, test_mask=~train
     )
