@@ -37,7 +37,7 @@ def edges_of(draw: random.Random, nodes: int, *, directed: bool) -> torch.Tensor
 
 
 def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
-    """A job and its data; classes may be missing from the training rows, but for two, which are the least that train."""
+    """A job and its data; classes may be missing from the training rows, but for two, the least that train."""
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     holders, nodes, classes = draw.randint(2, 6), draw.choice([2, 3, 9, 20, 33]), draw.randint(2, 5)
     training = max(2, draw.choice([2, (nodes + 1) // 2, nodes]))
