@@ -76,7 +76,11 @@ def _resumed(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
     """Cut, resumed, and asked for a prediction; with the job's own seeds it is what it would have been uncut."""
     run = _cut(job, draw, folder / "run", private=False)
     resume(run)
-    uncut = train(job.settings, folder / "uncut").path if repeats(job) else None
+    opened = len(sums.sums), len(sums.values)
+    everybody = {graph.party for graph in job.graphs}
+    all_in = all(set(one.counted) == everybody for one in sums.sums)  # the one that was cut off may count as late
+    uncut = train(job.settings, folder / "uncut").path if repeats(job) and all_in else None
+    del sums.sums[opened[0] :], sums.values[opened[1] :]  # of the uncut run, which is no session of the pair
     predict(run)
     return Pair(job, [run], sums, uncut)
 
