@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from torch import Tensor
 from tests.attacks.sums import watching
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import NAMES, Dropped, dropping_out, job, sums_of
-from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run
+from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, wait_for
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
@@ -22,6 +23,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.mpc.aggregation.survivors import SurvivorRecord
 from veilgraph.paradigms.averaging import training
 from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.repeating import mark
 
@@ -133,6 +135,29 @@ def test_a_last_evaluation_is_over_the_survivors_of_the_same_models_before(tmp_p
     with watching() as seen:
         resume(tmp_path / "other")
     assert seen.exposed() == set()
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_round_without_a_holder_does_not_show_that_it_has_the_last_checkpoint(tmp_path: Path, missing: bool) -> None:
+    """The late one is killed before it saves, and the others end: nothing is lost that needs leave."""
+    run, settings, saved = tmp_path / "run", job(PATIENT, {"train": {"epochs": 3}}), Checkpoints.save
+
+    def save(self: Checkpoints, epoch: int, *rest: Any) -> None:
+        if LATE in self.path(epoch).parts and missing:
+            wait_for((run / "parties" / SERVER / "model.safetensors").is_file, 60, "the server to end")
+            raise CutError
+        saved(self, epoch, *rest)
+
+    with pytest.MonkeyPatch.context() as patch, dropping_out(late(*sums_of(3), 7) if missing else {}):
+        patch.setattr(Checkpoints, "save", save)
+        if missing:
+            with pytest.raises(CutError):
+                train(settings, run)
+        else:  # the control: a round with everybody does show it
+            cut_run(settings, run, 3)
+    known = json.loads((run / "parties" / "A" / "checkpoints" / "common.json").read_bytes())
+    assert known[1] == (0 if missing else EVERY)
+    assert resume(run).summary["started_at"] == known[1]
 
 
 def test_a_prediction_sums_nothing(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Role(ABC):
     trains = True
     """Whether anything is left to do once it is set up."""
     in_lockstep = True
-    """Whether a step shows that every other party has begun it."""
+    """Whether the last step shows that every other party has begun it."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

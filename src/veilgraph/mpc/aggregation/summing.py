@@ -76,6 +76,8 @@ class SummingHolder:
         self._link, self._group, self._signatures, self._secrets = link, group, signatures, secrets
         self._rounding = rounding
         self._own = group.holders.index(link.party)
+        self.had_all = False
+        """Whether all holders took part in the last sum, as far as this one knows."""
 
     def add(
         self,
@@ -139,6 +141,7 @@ class SummingHolder:
 
     def _add(self, number: int, encoded: Tensor, recorded: RecordedSum) -> bool:
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
+        self.had_all = False
         self._note(Tag(Kind.KEY, number, 1), one.noted_key)
         self._send(Tag(Kind.KEY, number, 1), one.offer())
         offers = self._rows(Tag(Kind.KEY, number, 2), OFFER_BYTES)
@@ -158,6 +161,7 @@ class SummingHolder:
         if not self._is_in(survivors):
             return False
         confirmation = one.confirm(survivors)
+        self.had_all = one.survivors == self._group.holders
         recorded.check(one.survivors)
         self._send(Tag(Kind.CONTROL, number, 2), confirmation)
         confirmations = self._rows(Tag(Kind.CONTROL, number, 3), SIGNATURE_BYTES)

@@ -189,6 +189,7 @@ class AveragingHolder(SharedJudge):
             is_in = self._summing.add_whole(self._sums, values, what, REMEDY)
         else:
             is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
+        self.in_lockstep = self._summing.had_all
         if not is_in:
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 

@@ -137,6 +137,7 @@ class AveragingServer(Role):
         found = self._summing.add(self._sums, size, RecordedSum(self._record, sum_id))
         if absent := [holder for holder in self.session.holders if holder not in found.counted]:
             _log.warning("sum %d (%s) is without %s, which came too late", self._sums, what, ", ".join(absent))
+        self.in_lockstep = not absent
         return ring.decode(found.total, bits, torch.float64, f"the sum of {what}", REMEDY)
 
     def _tell(self, tensor: Tensor) -> None:
