@@ -50,6 +50,7 @@ def job_of(seed: int, epsilon: float | None) -> JobSettings:
     if epsilon is not None:
         noise = {"epsilon_total": epsilon} if math.isfinite(epsilon) else {"noise_multiplier": 0.0}
         job["privacy"] = {"unit": "edge", "aggregation": {}, **noise}
+        job["model"]["edge_slots"] = 1 << 16
     return parse_job(job)
 
 

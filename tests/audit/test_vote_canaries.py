@@ -61,7 +61,7 @@ def job_in(folder: Path, *changes: Settings, names: str = "AB") -> SealedJob:
     base: Settings = {
         "paradigm": "sealed",
         "data": {"graphs": graphs, "label_holder": "A"},
-        "model": {"network": "linear"},
+        "model": {"network": "linear", "edge_slots": 8192},
         "train": {"epochs": 12, "select_by": "last", "patience": None},
         "privacy": {
             "unit": "edge",

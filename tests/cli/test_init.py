@@ -267,7 +267,7 @@ def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
             ("edge", "--paradigm", "sealed"),
             {
                 "privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}},
-                "model": {"network": "linear"},
+                "model": {"network": "linear", "edge_slots": 65536},
             },
         ),
     ],

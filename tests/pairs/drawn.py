@@ -146,6 +146,7 @@ def _sealed(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     changes: dict[str, Any] = {"output": draw.choice(["classes", "probabilities"])}
     if network == "linear" and draw.random() < 0.5:
         changes["privacy"] = {"unit": "edge", "aggregation": {}, "noise_multiplier": 2.0}
+        model["edge_slots"] = 1024
     train = _train(draw, select_by="last" if "privacy" in changes else draw.choice(["last", "accuracy"]))
     del train["train"]["patience"]
     settings = {"model": model, "seed": draw.randrange(1000), "timeout_s": 60, **changes}

@@ -85,7 +85,12 @@ def test_a_curve_is_of_its_own_kind_of_job_alone() -> None:
     nodes = {"paradigm": "node-dp", "release": {"features": {"epsilon": 1}}}
     kinds["node-dp, noise on the learner's edges"] = parse_job({**nodes, "privacy": votes})
     kinds["sealed, noise on votes"] = parse_job(
-        {"paradigm": "sealed", "data": {"dataset": "cora"}, "model": {"network": "linear"}, "privacy": votes}
+        {
+            "paradigm": "sealed",
+            "data": {"dataset": "cora"},
+            "model": {"network": "linear", "edge_slots": 8192},
+            "privacy": votes,
+        }
     )
     for way, at_home in (("private training", None), ("private training, then at home", {"epochs": 3})):
         given = {"epsilon_total": 4, "batch": 200}

@@ -30,7 +30,7 @@ from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.noise import rounded_gaussian
 from veilgraph.mpc.sealed.twin import PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
-from veilgraph.paradigms.sealed.entering import edges_once, own_data, padded
+from veilgraph.paradigms.sealed.entering import edges_once, own_data, padded, slots_of
 from veilgraph.paradigms.sealed.networks.voting import VOTE_BITS
 from veilgraph.paradigms.sealed.private import deviation_of, release_plan, shrink
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
@@ -107,8 +107,8 @@ BOUNDS: list[Settings] = [
 
 
 def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
-    """Whether a job ends by a bound hangs on the padded number of edges alone, which others are told anyway; without
-    ``privacy`` it hangs on every edge: how many there are, how many at a node, and whether each goes both ways."""
+    """Whether a job ends by a bound hangs on the padded number of edges alone; without ``privacy`` it hangs on every
+    edge: how many there are, how many at a node, and whether each goes both ways."""
     there = [(0, 1), (0, 2), (0, 3), (4, 5), (5, 6), (7, 8), (8, 9), (9, 10), (3, 4), (6, 7)]
     whole, one_less = pairs(*there), pairs(*(each for each in there if each != (0, 3)))
     one_way = whole[:, 1:]
@@ -130,6 +130,15 @@ def test_jobs_of_one_bound_after_another_find_no_edge() -> None:
     hub = with_edges(small_graphs(2, nodes=12), 0, whole)[0]
     with refused(DataError, key="model.max_degree"):  # of the label holder's own edges, which ε is not about
         own_data(small_job(2, voting(epsilon_total=4), {"model": {"max_degree": 4}}), hub)
+
+
+def test_what_a_private_job_states_of_edges_is_the_same_whatever_edges_there_are() -> None:
+    """Without slots one edge more is seen where the padded number moves, so such a job is refused."""
+    open_job, private = small_job(2, {"model": {"network": "linear"}}), small_job(2, voting(epsilon_total=4))
+    assert len({slots_of(open_job, edges) for edges in (16, 17)}) == 2
+    assert {slots_of(private, edges) for edges in (0, 16, 17, 1000)} == {1024}
+    with refused(ConfigError, key="model.edge_slots", value=None):
+        small_job(2, voting(epsilon_total=4), {"model": {"edge_slots": None}})
 
 
 def test_votes_are_how_many_neighbours_at_others_are_taken_for_a_class() -> None:

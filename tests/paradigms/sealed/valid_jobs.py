@@ -113,6 +113,7 @@ def valid_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     if draw.random() < 0.2:
         settings["privacy"] = {"unit": "edge", "epsilon_total": draw.choice([2, 8]), "aggregation": {}}
         model |= {"network": "linear", "relations": "pooled", "edge_weights": False, "directed": directed}
+        model["edge_slots"] = 1 << 14
         train["select_by"] = "last"
         graphs = [replace(graph, edge_weight=None) for graph in graphs]
     return small_job(holders, settings), graphs

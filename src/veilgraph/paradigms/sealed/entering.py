@@ -115,7 +115,7 @@ def own_data(job: SealedJob, graph: PartyGraph, *, refuses: bool = False) -> Own
 
 
 def _check_slots(job: SealedJob, party: PartyId, edges: Tensor) -> None:
-    """Of edges that ε is about: their padded number has to fit, which a job without slots tells, and no other fact.
+    """Of edges that ε is about: their padded number has to fit. Jobs of one bound after another find it, and no more.
 
     Whether a node has more than so many edges, or an edge goes one way, would end a job too: jobs of one bound after
     another would find how many, to the last edge. Votes are counted the same whatever they are.

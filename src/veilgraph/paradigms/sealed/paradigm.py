@@ -53,7 +53,10 @@ class Sealed(Paradigm[SealedJob]):
     protects: ClassVar[tuple[str, ...]] = ("edge",)
 
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        return {**super().protecting(unit, epsilon, degree_bound), "model": {"network": "linear"}}
+        return {
+            **super().protecting(unit, epsilon, degree_bound),
+            "model": {"network": "linear", "edge_slots": 1 << 16},
+        }
 
     def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
         return release_plan(job, party, nodes)
@@ -75,7 +78,7 @@ class Sealed(Paradigm[SealedJob]):
         if job.privacy is None:
             return [
                 "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
-                "needs model.network=linear"
+                "needs model.network=linear and model.edge_slots"
             ]
         return [
             "columns have no noise: what predictions tell of features, ε does not bound",

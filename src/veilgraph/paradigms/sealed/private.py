@@ -62,6 +62,12 @@ def check_private(job: SealedJob, privacy: PrivacySettings) -> None:
                 f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
             )
     _check_votes(privacy.aggregation)
+    if job.model.edge_slots is None:
+        raise ValueError(
+            "model.edge_slots=null with privacy in a sealed job: everybody would see each holder's number of edges, "
+            "rounded up, which no noise covers; give the most that any holder can have, both directions of a link "
+            "counted, by public knowledge"
+        )
     if privacy.canaries and job.named_nodes is not None:
         raise ValueError(
             f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
