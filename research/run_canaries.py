@@ -73,7 +73,7 @@ def sealed_job(epsilon: float, canaries: int, seed: int) -> JobSettings:
         "paradigm": "sealed",
         "seed": seed,
         "data": {"dataset": "cora", "holders": 2},
-        "model": {"network": "linear"},
+        "model": {"network": "linear", "edge_slots": 1 << 15},
         "train": {"select_by": "last", "patience": None},
         "privacy": {**of_edges, "canaries": canaries, "canaries_in": "data"},
     }

@@ -64,7 +64,7 @@ class Votes(Game):
                 {
                     "paradigm": "sealed",
                     "data": {"dataset": "synthetic", "holders": len(HOLDERS)},
-                    "model": {"network": "linear", "hops": 0},
+                    "model": {"network": "linear", "edge_slots": 1 << 15, "hops": 0},
                     "train": {"epochs": 2},
                     "privacy": privacy,
                 }

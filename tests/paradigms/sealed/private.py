@@ -24,7 +24,7 @@ PROBABILITIES: Settings = {"output": "probabilities"}
 def voting(**privacy: Any) -> Settings:
     """A linear network and votes with the noise that ``privacy`` says; none where it says nothing."""
     said = privacy or {"noise_multiplier": 0.0}
-    return {"model": {"network": "linear", "edge_slots": 1024}, "privacy": {"unit": "edge", "aggregation": {}, **said}}
+    return {"model": {"network": "linear", "edge_slots": 4096}, "privacy": {"unit": "edge", "aggregation": {}, **said}}
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def test_what_a_private_job_states_of_edges_is_the_same_whatever_edges_there_are
     """Without slots one edge more is seen where the padded number moves, so such a job is refused."""
     open_job, private = small_job(2, {"model": {"network": "linear"}}), small_job(2, voting(epsilon_total=4))
     assert len({slots_of(open_job, edges) for edges in (16, 17)}) == 2
-    assert {slots_of(private, edges) for edges in (0, 16, 17, 1000)} == {1024}
+    assert {slots_of(private, edges) for edges in (0, 16, 17, 1000)} == {4096}
     with refused(ConfigError, key="model.edge_slots", value=None):
         small_job(2, voting(epsilon_total=4), {"model": {"edge_slots": None}})
 
