@@ -200,7 +200,7 @@ def order_of(job: dict[str, object]) -> int | None:
 def test_a_part_of_another_kind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "dataset", {"veilgraph.attacks": {"ring": "RING"}})
     monkeypatch.syspath_prepend(str(tmp_path))
-    from veilgraph.protocol.audit_settings import ATTACKS  # noqa: PLC0415
+    from veilgraph.audit.attack import ATTACKS  # noqa: PLC0415
 
     with pytest.raises(ConfigError, match=r"veilgraph\.attacks: 'ring' .* toy_dataset:RING, which is no Attack"):
         ATTACKS["ring"]

@@ -21,7 +21,7 @@ from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.privacy.mixture import Mixture
 from veilgraph.privacy.publish_sampled import SampledPublisher
 from veilgraph.privacy.sampled_settings import SampledPlan
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.units import Neighbours
 from veilgraph.protocol.job_file import parse_job
 
 _TOO_LONG = 10.0

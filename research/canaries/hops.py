@@ -26,7 +26,7 @@ from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.aggregation import NoisySums, Then, pair_matrix
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 from veilgraph.protocol.job_file import parse_job
 
 

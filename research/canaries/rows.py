@@ -17,7 +17,7 @@ from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.paradigms.vertical.plan import plan
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.units import Neighbours
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.printable import PrintableRecords
+from veilgraph.core.version import __version__
 
 if TYPE_CHECKING:
     from veilgraph import datasets as datasets
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from veilgraph.protocol.job_file import Job
     from veilgraph.run.predictions import Predictions
     from veilgraph.tables.frames import Tables
-
-__version__ = "0.1.0"
 
 logging.getLogger("veilgraph").addFilter(PrintableRecords())
 

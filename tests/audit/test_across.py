@@ -24,6 +24,7 @@ from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
 from veilgraph.audit import across
 from veilgraph.audit.across import audit_across
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
@@ -36,7 +37,6 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.link.collectives import text_tensor
 from veilgraph.link.message import Message
 from veilgraph.link.recorded import RecordedLink
-from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.revealed import all_revelations

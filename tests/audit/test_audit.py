@@ -17,6 +17,7 @@ from tests import nightly
 from tests.audit.runs import NODES, job_in, same_mask
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.attacks import reconstruction
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case, some_of_each
@@ -30,7 +31,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
 from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED, AttackLimit
+from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 

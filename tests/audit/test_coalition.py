@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence
@@ -22,7 +23,6 @@ from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train

@@ -11,12 +11,13 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
 from veilgraph.audit.statistics import Interval
 from veilgraph.cli import app
 from veilgraph.core.errors import DataError
-from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit
+from veilgraph.protocol.audit_settings import AttackLimit
 
 
 def test_a_limit_that_nothing_is_held_to_does_not_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

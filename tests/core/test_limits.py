@@ -12,6 +12,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
 from veilgraph.protocol import revealed
+from veilgraph.protocol.acceptance import largest_epsilon
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
@@ -24,7 +25,6 @@ from veilgraph.protocol.limits import (
     revelations,
     too_few,
 )
-from veilgraph.protocol.organisation import largest_epsilon
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.protocol.revelations import Told

@@ -26,7 +26,8 @@ from tests.docs.claims import (
     sentences,
     tells,
 )
-from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED
+from veilgraph.audit.attack import ATTACKS
+from veilgraph.protocol.audit_settings import UNLIMITED
 
 BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -38,7 +38,7 @@ from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.lifetime.ledger import About, Lifetime
-from veilgraph.privacy.settings import Unit
+from veilgraph.privacy.units import Unit
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.run.ledger_places import LIMITS_FILE
 from veilgraph.run.lifetimes import lifetime_at

@@ -34,7 +34,7 @@ from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.local import labels, multi_bit
 from veilgraph.privacy.local.chance import least_cells
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 CONFIDENCE, EPSILON, DELTA, TRIALS = 1 - 1e-7, 2.0, 0.1, 10_000
 NOISY: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}

@@ -17,6 +17,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
@@ -284,7 +285,7 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
         3,
     )
     for party, file in files.items():
-        assert Organisation.read(file, party).refusal(here) is None
+        assert refusal_of(Organisation.read(file, party), here) is None
     assert job_of("cora", "horizontal").name == "cora-horizontal"
     assert job_of("digits", "horizontal").paradigm == "horizontal"
 

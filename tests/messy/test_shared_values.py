@@ -11,6 +11,7 @@ from tests.errors import refused
 from tests.tables.reading import read
 from tests.tables.writing import party, write
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
@@ -93,8 +94,8 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     for unit, bound in (("edge", {}), ("node", {"degree_bound": 5}), ("node-edges", {"degree_bound": 5})):
         privacy = {"unit": unit, "epsilon_total": 4, "aggregation": {}, **bound}
         job = parse_job({"paradigm": "vertical", "preset": "auto", "data": data, "privacy": privacy})
-        assert "edges.0.shared joins all who have a value" in (own.refusal(job) or ""), unit
-    assert "shared" not in (own.refusal(parse_job({"preset": "auto", "data": data})) or "")
+        assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), unit
+    assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")
 
 
 def test_an_error_names_the_way_out(tmp_path):

@@ -40,12 +40,14 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
-from veilgraph.protocol.organisation import Organisation, refusal_of_limits
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.report.lifetime import outlook_facts
@@ -247,8 +249,8 @@ def test_other_nodes_in_a_split_are_another_release(tmp_path: Path) -> None:
     assert mine.test_mask is not None
     fewer = mine.test_mask & (torch.arange(mine.num_nodes) % 2 == 0)
     with publisher_of(store, settings, replace(mine, test_mask=fewer), None, begun=True) as door:
-        assert door.label_door is not None
-        assert len(door.label_door.perturbed()) == len(nodes_perturbed(replace(mine, test_mask=fewer), SPLITS))
+        assert isinstance(door, LabelPublisher)
+        assert len(door.perturbed()) == len(nodes_perturbed(replace(mine, test_mask=fewer), SPLITS))
     assert len(paid(run.path, "A")) == 2
 
 

@@ -31,14 +31,15 @@ from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local import publish_labels
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
+from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective
+from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import RunDirectory
@@ -190,8 +191,8 @@ def test_labels_that_changed_in_a_run_are_sent_as_they_were(tmp_path: Path) -> N
     assert mine.labels is not None
     for labels in (mine.labels, (mine.labels + 1) % 3):
         with publisher_of(store, settings, replace(mine, labels=labels), None, begun=True) as door:
-            assert door.label_door is not None
-            assert torch.equal(door.label_door.perturbed(), perturbed(run.path))
+            assert isinstance(door, LabelPublisher)
+            assert torch.equal(door.perturbed(), perturbed(run.path))
     assert len(paid(run.path)) == 1
 
 
@@ -325,15 +326,9 @@ def test_a_split_by_classes_would_tell_what_is_hidden() -> None:
 
 
 def test_a_label_holder_without_a_door_learns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publish_labels.LabelPublisher, "label_door", None, raising=False)
-    monkeypatch.setattr(publish_labels.LabelPublisher, "__setattr__", _unless)
+    monkeypatch.setattr(ledgers, "LabelPublisher", lambda *_: OPEN)
     with refused(ConfigError, key="label_privacy"):
         train(saved(tmp_path / "data", small_parties(2)), tmp_path / "run")
-
-
-def _unless(door: LabelPublisher, name: str, value: object) -> None:
-    if name != "label_door":
-        object.__setattr__(door, name, value)
 
 
 def test_the_number_of_nodes_is_as_told() -> None:

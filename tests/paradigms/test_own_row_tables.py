@@ -21,6 +21,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import load_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.privacy.aggregation import most_neighbours
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
@@ -112,7 +113,7 @@ def test_a_column_filled_with_a_mean_is_refused_with_its_name(
             train(settings, tmp_path / "run")
         assert not (tmp_path / "run").exists()
     else:  # as every other party is told
-        told = Organisation.read(parties["B"], "B").refusal(settings) or ""
+        told = refusal_of(Organisation.read(parties["B"], "B"), settings) or ""
         assert "own row alone: nodes.features.0: missing=mean is computed" in told
 
 
@@ -121,13 +122,13 @@ def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     declare(parties["A"], limits=None, missing="mean")
     declare(parties["B"], limits={"leakage": list(all_revelations())}, missing="mean")
     ours, theirs = (Organisation.read(parties[name], name) for name in "AB")
-    assert ours.refusal(job(parties)) is None
-    assert "missing=mean" in (theirs.refusal(job(parties)) or "")
-    assert theirs.refusal(job(parties, unit="edge")) is None
-    assert theirs.refusal(job(parties, unit="row", degree_bound=None)) is None
+    assert refusal_of(ours, job(parties)) is None
+    assert "missing=mean" in (refusal_of(theirs, job(parties)) or "")
+    assert refusal_of(theirs, job(parties, unit="edge")) is None
+    assert refusal_of(theirs, job(parties, unit="row", degree_bound=None)) is None
     both = perturbed(parties)
     assert both.per_node == ("A", "B")
-    assert "missing=mean" in (ours.refusal(both) or "")
+    assert "missing=mean" in (refusal_of(ours, both) or "")
 
 
 def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_declared_range_and_fitted_scales_are_refused(parties: dict[str, Path]
     with pytest.raises(ConfigError, match=says):
         train(job(parties, standard, unit="edge"), tmp_path / "run")
     declare(parties["B"], limits={"leakage": [], **about.EDGES, "max_epsilon": 8})
-    assert Organisation.read(parties["B"], "B").refusal(job(parties, standard, unit="edge")) is None
+    assert refusal_of(Organisation.read(parties["B"], "B"), job(parties, standard, unit="edge")) is None
 
 
 def test_a_column_made_of_edges_is_no_feature_where_edges_are_protected(parties: dict[str, Path]) -> None:
@@ -150,11 +151,11 @@ def test_a_column_made_of_edges_is_no_feature_where_edges_are_protected(parties:
         content["nodes"]["columns_from_edges"] = made
         parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
         own = Organisation.read(parties["B"], "B")
-        told = own.refusal(job(parties, unit="edge")) or ""
+        told = refusal_of(own, job(parties, unit="edge")) or ""
         assert ("nodes.columns_from_edges" in told) == refuses
         assert column not in told
-        assert (column in (own.refusal(job(parties, unit="edge"), named=True) or "")) == refuses
-        assert "columns_from_edges" not in (own.refusal(job(parties)) or ""), "one node's features are no edge's"
+        assert (column in (refusal_of(own, job(parties, unit="edge"), named=True) or "")) == refuses
+        assert "columns_from_edges" not in (refusal_of(own, job(parties)) or ""), "one node's features are no edge's"
 
 
 @pytest.mark.parametrize(("normalize", "refuses"), [("mean", True), (2.0, False), (None, False)])
@@ -166,10 +167,10 @@ def test_a_mean_of_all_edges_is_refused_where_epsilon_is_of_one(
     accepts = {"leakage": ["output-embeddings", "training-rows"], **about.EDGES, "max_epsilon": 8}
     parties["B"].write_text(yaml.safe_dump(content | {"limits": accepts}), encoding="utf-8")
     own = Organisation.read(parties["B"], "B")
-    reason = own.refusal(job(parties, unit="edge"))
+    reason = refusal_of(own, job(parties, unit="edge"))
     assert (reason is not None) == refuses, reason
     assert not refuses or "edges.0.normalize=mean is computed from all edges; set normalize to a number" in str(reason)
-    assert "normalize" not in str(own.refusal(job(parties))), "one node's features are no edge's"
+    assert "normalize" not in str(refusal_of(own, job(parties))), "one node's features are no edge's"
 
 
 @pytest.mark.parametrize("tables", ["there", "gone"])
@@ -180,22 +181,22 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
     own, reasons = Organisation.read(parties["B"], "B"), set[str]()
     for range_ in ({"high": 0.5}, {"high": 1 - 2**-40}, {"low": 2**-40}, {"low": 0.2, "high": 0.3}):
         settings = perturbed(parties, {"model": {"initial": {"release": range_}}})
-        said = own.refusal(settings, named=True)
+        said = refusal_of(own, settings, named=True)
         assert said is not None
         reasons.add(said.partition("does not hold")[2])
     assert len(reasons) == 1
     for range_ in ({}, {"low": -1.0, "high": 2.0}):
-        said = own.refusal(perturbed(parties, {"model": {"initial": {"release": range_}}}), named=True)
+        said = refusal_of(own, perturbed(parties, {"model": {"initial": {"release": range_}}}), named=True)
         assert said is None or "does not hold" not in said
     content = yaml.safe_load(parties["B"].read_text(encoding="utf-8"))
     content["nodes"]["features"] = [{"columns": "x*", "boolean": True, "missing": -0.5}]
     parties["B"].write_text(yaml.safe_dump(content), encoding="utf-8")
     for scaling, says in (("none", True), ("row", False)):  # a row that is scaled may have any value, of such numbers
         settings = perturbed(parties, {"data": {"feature_scaling": scaling}})
-        assert ("does not hold" in (Organisation.read(parties["B"], "B").refusal(settings) or "")) == says
+        assert ("does not hold" in (refusal_of(Organisation.read(parties["B"], "B"), settings) or "")) == says
     declare(parties["B"])
     half = perturbed(parties, {"model": {"initial": {"release": {"high": 0.5}}}})
-    undeclared = own.read(parties["B"], "B").refusal(half)
+    undeclared = refusal_of(own.read(parties["B"], "B"), half)
     assert undeclared is None or "does not hold" not in undeclared, "rows decide"
 
 

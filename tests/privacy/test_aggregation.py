@@ -21,7 +21,7 @@ from veilgraph.privacy.aggregation import NoisySums, most_neighbours, pair_matri
 from veilgraph.privacy.degree import bound_degrees
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.hop_sensitivity import aggregation_sensitivity
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 NODES, WIDTH = 8, 3
 Edges = frozenset[tuple[int, int]]

@@ -30,10 +30,11 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.protocol.acceptance import largest_epsilon, refusal_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
-from veilgraph.protocol.organisation import Organisation, largest_epsilon
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.report.budget import budget_notes
 from veilgraph.run import ledgers
@@ -321,7 +322,7 @@ def test_means_of_all_nodes_are_refused_in_tables(tmp_path: Path) -> None:
     settings = PartySettings.model_validate(
         {"party": "B", "nodes": nodes, "limits": {"leakage": list(revelations(perturbed()))}}
     )
-    assert "set missing to a number" in str(Organisation(settings, tmp_path).refusal(perturbed()))
+    assert "set missing to a number" in str(refusal_of(Organisation(settings, tmp_path), perturbed()))
 
 
 def test_budget_says_what_is_noised_and_what_is_not() -> None:

@@ -22,9 +22,10 @@ from veilgraph.privacy.local.features import feature_mechanism
 from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.privacy.publisher import OPEN
-from veilgraph.protocol.feature_release import Releases, exchange_releases
+from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.releases import Releases
 from veilgraph.protocol.role import Session
 from veilgraph.run.launch import run_threads
 

@@ -14,7 +14,7 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import Event, sensitivity_in_clips
 from veilgraph.privacy.mechanism import Mechanism, add_clipped, check_noise
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.api.showing import data_frame, facts, html_table
-from veilgraph.audit.audit import AuditPlan, audit
-from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import RunError
 from veilgraph.core.given import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
 from veilgraph.core.tensor_file import Record
@@ -16,8 +14,6 @@ from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.audit_settings import AttackLimit
 from veilgraph.protocol.job import JobSettings
-from veilgraph.report.curves import curves
-from veilgraph.report.page.assemble import PAGE, write_page
 from veilgraph.run import jobs
 from veilgraph.run.comparing import Comparison, compare
 from veilgraph.run.jobs import Progress
@@ -27,6 +23,8 @@ from veilgraph.run.run_directory import RunDirectory
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from veilgraph.audit.finding import AuditResult
 
 ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
 
@@ -131,6 +129,8 @@ class Run:
         """
         if not isinstance(compared, Comparison | None):
             raise wrong_type("compared", compared, "a comparison", "give run.compare(), or leave it out")
+        from veilgraph.report.curves import curves  # noqa: PLC0415 - seconds to import, and a training needs none of it
+
         job, summary = self.job, self._directory.summary
         return curves(
             self.epochs,
@@ -236,6 +236,8 @@ class Run:
             RunError: the run is not complete, or no views were recorded.
             ConfigError: something is named that there is not.
         """
+        from veilgraph.audit.audit import AuditPlan, audit  # noqa: PLC0415 - as above
+
         check_several("adversaries", adversaries, "parties")
         check_several("attacks", attacks, "names of attacks")
         check_whole(seed=seed, shadows=shadows)
@@ -260,6 +262,8 @@ class Run:
         Returns:
             Where it is.
         """
+        from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415 - as above
+
         page = self.path / PAGE if out is None else path_of("out", out, "the page")
         write_page(self._directory, page, by)
         return page

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import rankdata
 
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
 from veilgraph.audit.case import ALIKE, Case, Nodes
 from veilgraph.audit.columns import Parts
-from veilgraph.audit.evidence import Evidence, check_rows, evidence_of
+from veilgraph.audit.evidence import Evidence, check_rows
 from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
 from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.source import evidence_of
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError, ProtocolError, RunError
@@ -40,7 +42,6 @@ from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
 from veilgraph.protocol.agreement import one_line
-from veilgraph.protocol.audit_settings import ATTACKS
 from veilgraph.run.preparing import kept_identity
 from veilgraph.run.run_directory import RunDirectory
 

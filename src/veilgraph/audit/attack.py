@@ -1,6 +1,6 @@
 """An attack: what an adversary makes of one kind of evidence.
 
-``protocol.audit_settings.ATTACKS`` finds one by its name. A package adds its own, an ``Attack``, by an entry point of
+``ATTACKS`` finds one by its name. A package adds its own, an ``Attack``, by an entry point of
 the group ``veilgraph.attacks``; ``veilgraph.testing.attack`` holds it to what all of them promise.
 """
 
@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from veilgraph.audit.case import Case
 from veilgraph.audit.evidence import Evidence, Sort
 from veilgraph.audit.finding import Outcome, Secret
+from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.audit_settings import ATTACKS as _REGISTERED
 
 Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
 """(evidence, case, adversary, target) → what the attack says; ``DataError`` where there is too little to say it."""
@@ -37,3 +40,7 @@ class Attack:
     of_labels: bool = False
     blind: bool = False
     of_all_pairs: bool = False
+
+
+ATTACKS: Final[Registry[Attack]] = _REGISTERED
+"""The attacks by name. Settings check names against the same registry, which they hold untyped to import no audit."""

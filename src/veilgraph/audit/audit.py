@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.case import Case
 from veilgraph.audit.coalition import joined_evidence
-from veilgraph.audit.evidence import OPEN, SILENT, Evidence, check_rows, evidence_of, posteriors, unused
+from veilgraph.audit.evidence import OPEN, SILENT, Evidence, check_rows, posteriors, unused
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
 from veilgraph.audit.mounts.checks import checked
 from veilgraph.audit.mounts.label_epsilon import labels_epsilon
 from veilgraph.audit.mounts.masks import against_chance, told_from_noise
 from veilgraph.audit.mounts.noise import empirical_epsilon
-from veilgraph.audit.source import source_of
+from veilgraph.audit.source import evidence_of, source_of
 from veilgraph.audit.statistics import Verdict, measure
 from veilgraph.audit.verdicts import FALSE_ALARM_RATE, NOTHING, chosen, concluded, limits_of, save_audit
 from veilgraph.audit.view import load_view, predictions_of
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.protocol.audit_settings import ATTACKS, UNLIMITED, AttackLimit
+from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.run_directory import RunDirectory
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from veilgraph.audit.evidence import Evidence, evidence_of
-from veilgraph.audit.source import source_of
+from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.source import evidence_of, source_of
 from veilgraph.audit.view import View
 from veilgraph.core.types import SERVER
 

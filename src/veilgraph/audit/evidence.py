@@ -15,7 +15,6 @@ from torch import Tensor
 from veilgraph.audit.attacks.ciphertexts import Ciphertext
 from veilgraph.audit.passes import Passes, matched, mean, numbers, together
 from veilgraph.audit.roc import Floats
-from veilgraph.audit.source import source_of
 from veilgraph.audit.view import View
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -90,19 +89,6 @@ class Evidence:
         return self if self.asked is None else replace(self, rows=self.asked(graph))
 
 
-def evidence_of(view: View) -> list[Evidence]:
-    """Everything in a view that attacks can be mounted on.
-
-    Raises:
-        RunError: a message cannot be read.
-    """
-    trained = view.of_training
-    source = source_of(view.settings)
-    hidden = source.hidden(view)
-    silent = hidden_of(view) if hidden is None else hidden
-    return [*silent, *_exposed(trained), *source.evidence(view, trained)]
-
-
 def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:
     """What a client gets who asks for the predictions of all nodes."""
     return Evidence("posteriors", f"predicted probabilities at {holder}", tuple(about), rows=numbers(probabilities))
@@ -151,7 +137,7 @@ def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
                     yield Evidence("hidden", words, (sender,), permitted=False, messages=tuple(seen))
 
 
-def _exposed(view: View) -> Iterator[Evidence]:
+def exposed_of(view: View) -> Iterator[Evidence]:
     """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
     for sender in (*view.others, SERVER):
         rows = rows_of(view.settings, sender, view.party)

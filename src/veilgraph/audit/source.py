@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from veilgraph.audit.evidence import Evidence, exposed_of, hidden_of
+from veilgraph.audit.view import View
 from veilgraph.core.errors import DataError
 from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
@@ -20,9 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from veilgraph.audit.attacks.orders import Order
-    from veilgraph.audit.evidence import Evidence
     from veilgraph.audit.passes import Passes
-    from veilgraph.audit.view import View
     from veilgraph.graph.party import PartyGraph
     from veilgraph.paradigms.vertical.twin import PlainNetwork
     from veilgraph.run.run_directory import RunDirectory
@@ -149,3 +149,16 @@ SOURCES: Final[Registry[Source]] = Registry(
 def source_of(job: JobSettings) -> Source:
     """That of a job's paradigm."""
     return SOURCES.get(job.paradigm) or Source()
+
+
+def evidence_of(view: View) -> list[Evidence]:
+    """Everything in a view that attacks can be mounted on.
+
+    Raises:
+        RunError: a message cannot be read.
+    """
+    trained = view.of_training
+    source = source_of(view.settings)
+    hidden = source.hidden(view)
+    silent = hidden_of(view) if hidden is None else hidden
+    return [*silent, *exposed_of(trained), *source.evidence(view, trained)]

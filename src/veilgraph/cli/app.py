@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
 import typer
 import yaml
 
-from veilgraph import __version__
 from veilgraph.cli.logging import LOG
 from veilgraph.cli.output import echo, say
 from veilgraph.cli.telling import with_json
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.events import Event
 from veilgraph.core.registry import installed
+from veilgraph.core.version import __version__
 from veilgraph.core.wording import OPTIONS
 from veilgraph.core.yaml_file import parse_yaml
 

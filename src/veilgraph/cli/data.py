@@ -354,12 +354,13 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
 
 def _check_accepted(settings: JobSettings) -> None:
     """Refuses a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.acceptance import refusal_of  # noqa: PLC0415
     from veilgraph.protocol.aligning import split_by_labels  # noqa: PLC0415
     from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
 
     for party, path in (settings.data.parties or {}).items():
         own = Organisation.read(path, party)
-        if said := own.refusal(settings, named=True) or split_by_labels(settings, own.settings):
+        if said := refusal_of(own, settings, named=True) or split_by_labels(settings, own.settings):
             raise ConfigError(f"party {party!r} refuses the job: {said}")
 
 

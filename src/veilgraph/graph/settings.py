@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,10 +16,7 @@ from veilgraph.graph.names import MAX_HOLDERS, holder_names
 from veilgraph.graph.payments_settings import PaymentsSettings
 from veilgraph.graph.trajectories_settings import TrajectoriesSettings
 
-if TYPE_CHECKING:
-    from veilgraph.graph.dataset import DataSet
-
-DATASETS: Final[Registry[DataSet]] = Registry(
+DATASETS: Final[Registry[Any]] = Registry(
     "veilgraph.datasets",
     {
         "digits": "veilgraph.graph.embedded:DIGITS",

@@ -14,7 +14,7 @@ from typing import Final
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import check_delta, gaussian_delta, total
 from veilgraph.privacy.event import Event, LaplaceEvent, sensitivity_in_clips
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.units import Neighbours
 
 SMALLEST_MULTIPLIER: Final = 1e-9
 """Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""

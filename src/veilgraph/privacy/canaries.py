@@ -18,7 +18,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.units import Neighbours
 
 _LENGTH = 10.0
 """Of a canary over the clip, so that clipping too has to do its part."""

@@ -30,7 +30,8 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.settings import PrivacySettings, Unit
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.units import Unit
 
 MOST_NODES: Final = 1 << 31
 """Two node numbers must fit one int64."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.registry import Registry
 from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

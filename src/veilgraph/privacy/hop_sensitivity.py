@@ -50,7 +50,8 @@ from __future__ import annotations
 import math
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.settings import Neighbours, PrivacySettings, Unit
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.units import Neighbours, Unit
 
 
 def aggregation_sensitivity(

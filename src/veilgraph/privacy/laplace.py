@@ -11,7 +11,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import calibrate, noise
 from veilgraph.privacy.event import LaplaceEvent
 from veilgraph.privacy.mechanism import Mechanism, add_clipped, check_noise
-from veilgraph.privacy.settings import Calibration, Neighbours, Unit
+from veilgraph.privacy.units import Calibration, Neighbours, Unit
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger_file import LedgerFile
 from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 
 class Protected(NamedTuple):

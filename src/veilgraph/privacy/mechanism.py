@@ -27,7 +27,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER, least_multiplier
 from veilgraph.privacy.event import Event
-from veilgraph.privacy.settings import Calibration, Neighbours, Unit
+from veilgraph.privacy.units import Calibration, Neighbours, Unit
 
 _LARGEST_ENTRY = 1e150  # squares still fit float64
 _CLIP_MARGIN = 1.0 - 2.0**-32

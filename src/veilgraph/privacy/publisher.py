@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from veilgraph.privacy.aggregation import Then
-    from veilgraph.privacy.local.publish import LocalPublisher
-    from veilgraph.privacy.local.publish_labels import LabelPublisher
 
 
 @dataclass(frozen=True)
@@ -40,8 +38,6 @@ class Publisher:
     Attributes:
         is_open: whether embeddings go through as they are.
         is_summed: whether they go through as ``summand``, to be added up as they are.
-        values: the door for what nodes perturb by themselves; None where this party's nodes release nothing.
-        label_door: the door for labels that are learned from perturbed; None where this party perturbs none.
         watched: Tensor[w] int64, rows of which ``clean`` has what they were; None for none, which is the default.
         order: Tensor[N] int64, the holder's nodes in the order in which a single release is made; None: as they are.
         clean: Tensor[w, d], of the newest embeddings, clipped and without noise; or Tensor[2, W], the newest sum of
@@ -50,8 +46,6 @@ class Publisher:
 
     is_open: bool = True
     is_summed: bool = False
-    values: LocalPublisher | None = None
-    label_door: LabelPublisher | None = None
     watched: Tensor | None = None
     clean: Tensor
     order: Tensor | None = None

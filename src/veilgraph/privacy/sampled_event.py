@@ -37,7 +37,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

@@ -14,7 +14,8 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.calibrate import least_multiplier
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_event import JointSampledEvent, SampledEvent, reach
-from veilgraph.privacy.settings import Neighbours, fitting_delta
+from veilgraph.privacy.settings import fitting_delta
+from veilgraph.privacy.units import Neighbours
 
 LEAST_RATE: Final = 0.001
 """Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""

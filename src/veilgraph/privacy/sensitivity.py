@@ -49,7 +49,7 @@ from typing import Literal
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.event import Event
-from veilgraph.privacy.settings import Unit
+from veilgraph.privacy.units import Unit
 
 
 def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *, source_degrees: bool = False) -> int:

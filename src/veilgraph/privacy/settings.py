@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
+from veilgraph.privacy.units import Calibration, Neighbours
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mechanism import Mechanism
@@ -24,17 +25,6 @@ MECHANISMS: Final[Registry[type[Mechanism]]] = Registry(
     kind="veilgraph.privacy.mechanism:Mechanism",
 )
 """The mechanisms for rows by the name that a job uses."""
-
-Neighbours = Literal["zero-out", "replacement"]
-"""A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
-
-Unit = Literal["row", "edge", "node", "node-edges", "label"]
-"""What one neighbouring step changes: one published row, one edge, one node's features, these and all its edges, one
-label.
-"""
-
-Calibration = Literal["analytic", "classical"]
-"""The exact formula, or the textbook's as VFGNN uses it."""
 
 _LEAST_DIGITS: Final = 4
 """A δ that follows from N is no more than 1e-4."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
 
-if TYPE_CHECKING:
-    from veilgraph.audit.attack import Attack
-
-ATTACKS: Final[Registry[Attack]] = Registry(
+ATTACKS: Final[Registry[Any]] = Registry(
     "veilgraph.attacks",
     {
         "link-similarity": "veilgraph.audit.mounts.edges:SIMILARITY",

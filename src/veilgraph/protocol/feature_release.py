@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -27,39 +25,9 @@ from veilgraph.privacy.local.publish import LocalPublisher
 from veilgraph.protocol.agreement import Hello, check_new_release, room_said
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import ReleasedLabels, released_labels
+from veilgraph.protocol.releases import LABELS, Releases
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
-
-_LABELS: Final = "labels"
-
-
-@dataclass(frozen=True, eq=False)
-class Releases:
-    """What a party works with.
-
-    Attributes:
-        number: of the release, the same at all holders.
-        is_new: whether it was made in this session.
-        tensors: at a holder that learns, by name, what came, as it crossed the wire; ``labels`` where these are
-            private, and ``features/<holder>``: its own as well, where it releases, with rows for its own nodes below.
-        columns: holder that releases → its d.
-        classes: c, of private labels.
-    """
-
-    number: int
-    is_new: bool
-    tensors: Mapping[str, Tensor]
-    columns: Mapping[PartyId, int]
-    classes: int
-
-    def labels(self, nodes: int) -> ReleasedLabels | None:
-        """The labels that were released; None where the learner has its own.
-
-        Raises:
-            ProtocolError: they are of other data.
-            KeyError: they are missing.
-        """
-        return ReleasedLabels.unpacked(self.tensors[_LABELS], nodes, self.classes) if self.classes else None
 
 
 def exchange_releases(
@@ -84,7 +52,8 @@ def exchange_releases(
         ProtocolError: what came is no release of this job.
         RunError: a new release is needed, and a party that has trained on the last does not begin again.
     """
-    job, publisher = session.settings, session.publisher.values
+    job, door = session.settings, session.publisher
+    publisher = door if isinstance(door, LocalPublisher) else None
     response = None if publisher is None else publisher.response
     mine = Hello(
         job=job.hash(),
@@ -246,9 +215,9 @@ def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], clas
                 unpacked(came, nodes, _mechanism(session, width))
     if private is not None:
         tag = Tag(Kind.PERTURBED_LABELS)
-        found[_LABELS] = link.receive(private.holder, tag)
+        found[LABELS] = link.receive(private.holder, tag)
         with _named(link.party, private.holder, tag):
-            ReleasedLabels.unpacked(found[_LABELS], nodes, classes)
+            ReleasedLabels.unpacked(found[LABELS], nodes, classes)
     return found
 
 

@@ -28,7 +28,7 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import choose_rows, from_scipy, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 from veilgraph.protocol.job import JobSettings
 
 _MOST_LEAVES: Final = 8

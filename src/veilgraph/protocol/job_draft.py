@@ -12,6 +12,7 @@ import yaml
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -212,7 +213,7 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
     """What a holder's limits do not accept of the job."""
     holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
     found = {
-        path: holder.refusal(job, named=True) or split_by_labels(job, holder.settings)
+        path: refusal_of(holder, job, named=True) or split_by_labels(job, holder.settings)
         for path, holder in holders.items()
     }
     refused = [(path, said) for path, said in found.items() if said]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local.publish_labels import learned_from
+from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
 from veilgraph.protocol.job import JobSettings
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tens
         ConfigError: its session has no door that perturbs labels.
         BudgetSpent: a budget does not allow them.
     """
-    door = session.publisher.label_door
-    if door is None:
+    door = session.publisher
+    if not isinstance(door, LabelPublisher):
         raise ConfigError(
             f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
             key="label_privacy",

@@ -11,9 +11,10 @@ from pydantic import Field, ValidationError, model_validator
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.privacy.settings import Neighbours, PrivacySettings
+from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.units import Neighbours
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.registered import PARADIGMS
 from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements, wider
 
 REASON_CHARACTERS: Final = 500
@@ -336,7 +337,7 @@ def _too_costly(
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
-    why = paradigm_of(job).unbounded(job)
+    why = PARADIGMS[job.paradigm].unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 

@@ -16,6 +16,7 @@ from veilgraph.core.registry import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.registered import PARADIGMS as _REGISTERED
 from veilgraph.protocol.rows import Row
 from veilgraph.protocol.space import LEARNING, Space
 
@@ -351,17 +352,8 @@ def _incomparable(job: JobSettings) -> ConfigError:
     )
 
 
-PARADIGMS: Final[Registry[Paradigm[Any]]] = Registry(
-    "veilgraph.paradigms",
-    {
-        "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
-        "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
-        "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
-        "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
-        "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
-    },
-    kind="veilgraph.protocol.paradigm:Paradigm",
-)
+PARADIGMS: Final[Registry[Paradigm[Any]]] = _REGISTERED
+"""The paradigms by the name in a job."""
 
 
 def paradigm_of(job: JobSettings) -> Paradigm[Any]:

@@ -13,9 +13,9 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.protocol.feature_release import Releases, exchange_releases, released_features
+from veilgraph.protocol.feature_release import exchange_releases, released_features
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.releases import KeptRelease, damaged
+from veilgraph.protocol.releases import KeptRelease, Releases, damaged
 from veilgraph.protocol.role import Session
 
 

@@ -8,6 +8,7 @@ for the same nodes, whatever has become of its data: a release that followed eve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from torch import Tensor
@@ -15,11 +16,44 @@ from torch import Tensor
 from veilgraph.core.errors import RunError
 from veilgraph.core.keeper import Keeper
 from veilgraph.core.secrets import new_name
+from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.single import fingerprint
+from veilgraph.protocol.label_release import ReleasedLabels
 
 RELEASE: Final = "release"
 OWN_RELEASE: Final = "own_release"
+LABELS: Final = "labels"
+"""Name of private labels among what came."""
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """What a party works with.
+
+    Attributes:
+        number: of the release, the same at all holders.
+        is_new: whether it was made in this session.
+        tensors: at a holder that learns, by name, what came, as it crossed the wire; ``labels`` where these are
+            private, and ``features/<holder>``: its own as well, where it releases, with rows for its own nodes below.
+        columns: holder that releases → its d.
+        classes: c, of private labels.
+    """
+
+    number: int
+    is_new: bool
+    tensors: Mapping[str, Tensor]
+    columns: Mapping[PartyId, int]
+    classes: int
+
+    def labels(self, nodes: int) -> ReleasedLabels | None:
+        """The labels that were released; None where the learner has its own.
+
+        Raises:
+            ProtocolError: they are of other data.
+            KeyError: they are missing.
+        """
+        return ReleasedLabels.unpacked(self.tensors[LABELS], nodes, self.classes) if self.classes else None
 
 
 class KeptRelease:

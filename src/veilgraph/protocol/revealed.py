@@ -13,14 +13,14 @@ from pydantic import AfterValidator
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
+from veilgraph.protocol.registered import PARADIGMS
 from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import Row
 
 
 def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[Row[Any]]:
     """What a job's messages from one party to another carry."""
-    return [row for row in paradigm_of(job).rows if row.ends.fit(job, sender, receiver) and row.of(job)]
+    return [row for row in _rows_of(job) if row.ends.fit(job, sender, receiver) and row.of(job)]
 
 
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
@@ -32,7 +32,7 @@ def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     """
     true = {told for row in _rows(job) for told in row.reveals}
     found = dict[str, str]()
-    for told in _told(paradigm_of(job).rows):
+    for told in _told(_rows_of(job)):
         if told in true and (party is None or party in told.whose(job)) and (cause := told.cause(job)):
             found.setdefault(told.name, cause)
     return found
@@ -47,12 +47,12 @@ def bounded(job: JobSettings) -> frozenset[str]:
 
 def wider(job: JobSettings) -> dict[str, str]:
     """Name → that of what tells the same and more, of all that jobs of its paradigm may reveal."""
-    return {told.name: told.part_of for told in _told(paradigm_of(job).rows) if told.part_of}
+    return {told.name: told.part_of for told in _told(_rows_of(job)) if told.part_of}
 
 
 def statements(job: JobSettings) -> dict[str, str]:
     """Name → who learns what, of all that jobs of its paradigm may reveal."""
-    return {told.name: told.statement for told in _told(paradigm_of(job).rows)}
+    return {told.name: told.statement for told in _told(_rows_of(job))}
 
 
 @cache
@@ -73,6 +73,11 @@ def all_revelations() -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
+def _rows_of(job: JobSettings) -> tuple[Row[Any], ...]:
+    rows: tuple[Row[Any], ...] = PARADIGMS[job.paradigm].rows
+    return rows
+
+
 def _told(rows: Iterable[Row[Any]]) -> list[Told[Any]]:
     return list(dict.fromkeys(told for row in rows for told in row.reveals))
 
@@ -80,7 +85,7 @@ def _told(rows: Iterable[Row[Any]]) -> list[Told[Any]]:
 def _rows(job: JobSettings) -> Iterator[Row[Any]]:
     """Rows of any two parties of a job."""
     pairs = list(permutations((*job.data.names, SERVER), 2))
-    for row in paradigm_of(job).rows:
+    for row in _rows_of(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):
             yield row
 

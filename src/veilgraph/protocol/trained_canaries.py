@@ -25,7 +25,7 @@ from veilgraph.core.types import MASKS
 from veilgraph.graph.features import compact
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import check_nodes
-from veilgraph.privacy.settings import Neighbours
+from veilgraph.privacy.units import Neighbours
 from veilgraph.protocol.job import JobSettings
 
 _MOST_LEAVES: Final = 8

@@ -16,9 +16,10 @@ from veilgraph.privacy.lifetime.costs import is_everybody
 from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.privacy.lifetime.lines import FILE, begun_by, check_never_there
 from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.protocol.acceptance import largest_epsilon
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Organisation, largest_epsilon
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.epsilon import epsilon_text
 from veilgraph.run.lifetimes import default_marks, lifetime_at, lifetime_of

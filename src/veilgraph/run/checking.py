@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, one_line
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.consent import Consent
@@ -98,7 +99,7 @@ def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, 
     path, counted = runs / settings.name, own.settings.consent
     reasons = [
         occupied(path, settings, "train", resume=False),
-        own.refusal(settings) or "",
+        refusal_of(own, settings) or "",
         split_by_labels(settings, own.settings),
     ]
     if counted.limited:

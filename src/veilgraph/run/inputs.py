@@ -21,10 +21,11 @@ from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
 from veilgraph.privacy.single import parts
+from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
 from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.organisation import OF_OTHER_TASKS, Organisation
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run import ledger_places
 from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
@@ -319,7 +320,7 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
 
 def _accepted(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> JobSettings:
     for name, organisation in found.items():
-        reason = organisation.refusal(settings, named=True)
+        reason = refusal_of(organisation, settings, named=True)
         if reason is not None:
             raise ConfigError(f"{name} refuses the job: {reason}", code="refused")
     return settings

@@ -28,10 +28,10 @@ from veilgraph.core.yaml_file import read_yaml
 from veilgraph.graph.ids import pack_ids, unpack_ids
 from veilgraph.graph.party import load_party_ids, saved_name
 from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
-from veilgraph.protocol.organisation import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 

@@ -19,8 +19,9 @@ from veilgraph.link.traced import TracedLink
 from veilgraph.link.view import ViewFile
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.publisher import Publisher
+from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.limits import LimitSettings
-from veilgraph.protocol.organisation import Aligned, Organisation, agree_on_job
+from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
 from veilgraph.run.heard import Stands

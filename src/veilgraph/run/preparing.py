@@ -16,6 +16,7 @@ from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.aggregation.survivors import begin_new_rounds
+from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.aligning import rebuild, split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
@@ -166,7 +167,7 @@ def _aligned(
     aligned = settings.is_aligned  # where nobody learns how many nodes are common
     refuses = split_by_labels(settings, organisation.settings)
     if aligned and not refuses:
-        refuses = organisation.refusal(settings, graph.common) or ""
+        refuses = refusal_of(organisation, settings, graph.common) or ""
     return Aligned(identity, graph, ids, class_names, refuses)
 
 

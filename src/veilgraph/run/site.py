@@ -15,9 +15,10 @@ from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
 from veilgraph.link.recorded import RecordedLink
+from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Organisation, agree_on_job
+from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.requests import JobRequest
 from veilgraph.run.part import Auditor, Part, Work
 from veilgraph.run.party import run_party

@@ -12,10 +12,10 @@ from typing import Final
 
 import torch
 
-import veilgraph
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import append
 from veilgraph.core.types import PartyId
+from veilgraph.core.version import __version__
 from veilgraph.protocol.agreement import MOST_PACKAGES
 
 SOFTWARE_FILE: Final = "software.jsonl"
@@ -28,7 +28,7 @@ log = logging.getLogger("veilgraph")
 
 def installed_software() -> dict[str, str]:
     """Return this process's veilgraph and torch, and the packages that add parts by entry points."""
-    own = {"veilgraph": veilgraph.__version__, "torch": str(torch.__version__)}
+    own = {"veilgraph": __version__, "torch": str(torch.__version__)}
     # A command of another package takes no part in a session.
     groups = [each for each in entry_points().groups if each.startswith("veilgraph.") and each != "veilgraph.commands"]
     dists = [each.dist for group in groups for each in entry_points(group=group)]

@@ -18,10 +18,11 @@ from veilgraph.core.errors import ConfigError, DataError, RangeOverflow
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.privacy.accountant import per_step, total
 from veilgraph.privacy.event import EVENTS, Event, from_json, sensitivity_in_clips, to_json
-from veilgraph.privacy.local.features import FeatureMechanism
-from veilgraph.privacy.local.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
+from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
+from veilgraph.privacy.local.settings import FeatureReleaseSettings
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.settings import MECHANISMS, Neighbours
+from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.privacy.units import Neighbours
 from veilgraph.testing.generators import untouched
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 
@@ -226,7 +227,7 @@ class FeatureMechanismConformance:
         """One of them, for features in [−1, 3]."""
         content = {"mechanism": self.name, "epsilon": epsilon, "low": -1.0, "high": 3.0, **self.said}
         settings = FeatureReleaseSettings.model_validate(content)
-        return FEATURE_MECHANISMS[self.name].of(settings, features)
+        return feature_mechanism(settings, features)
 
     def nodes(self, count: int = 40) -> Tensor:
         """As many nodes with the same three features."""

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from veilgraph import __version__
+from veilgraph.core.version import __version__
 from veilgraph.deploy.metrics.door import Page, answer
 
 KEPT_S: Final = 1.0

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import MASKS
-from veilgraph.graph.payments.facts import BANK_FACTS, SHOP_FACTS, TELECOM_FACTS, Column, Columns
-from veilgraph.graph.payments.transfers import Transfers, Whole
+from veilgraph.graph.payments.facts import BANK_FACTS, SHOP_FACTS, TELECOM_FACTS, Columns
+from veilgraph.graph.payments.transfers import Whole
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-    from veilgraph.graph.payments.world import PaymentsWorld
 
 SHOP: Final = "shop"
 TELECOM: Final = "telecom"
@@ -31,8 +28,6 @@ BANK_COLUMNS: Final = (
 """A bank's columns, the last six from the transfers over its own accounts."""
 SHOP_COLUMNS: Final = (*SHOP_FACTS, "orders")
 TELECOM_COLUMNS: Final = (*TELECOM_FACTS, "calls")
-_TIES: Final = 0.3
-"""Share of all pairs that pay each other, lawful or not, that the telecom joins too; likewise the shop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,34 +79,6 @@ class View:
         return found
 
 
-def view(world: PaymentsWorld, name: str) -> View:
-    """What a bank, or ``shop`` or ``telecom``, sees.
-
-    Raises:
-        ConfigError: the world has no such organisation.
-    """
-    if name in world.banks:
-        return _bank(world, world.banks.index(name))
-    if name == SHOP:
-        return _partner(world, name, world.customers.at_shop, world.shop_facts, SHOP_COLUMNS, 0)
-    if name == TELECOM:
-        return _partner(world, name, world.customers.at_telecom, world.telecom_facts, TELECOM_COLUMNS, 1)
-    named = ", ".join((*world.banks, SHOP, TELECOM))
-    raise ConfigError(f"name={name!r} is no organisation of this world; choose {named}")
-
-
-def all_banks(world: PaymentsWorld) -> View:
-    """What the banks see together, as one bank with all customers: columns from all transfers, all labels."""
-    return View(
-        name="all",
-        nodes=np.arange(len(world.customers)),
-        columns=_bank_columns(world, None),
-        ends=pairs_of(world.transfers.payer, world.transfers.payee, len(world.customers)),
-        labels=world.launders.astype(np.int8),
-        splits=world.split,
-    )
-
-
 def pairs_of(one: Whole, other: Whole, customers: int) -> Whole:
     """The pairs that there are, in whichever direction, each once and ascending: int64 [2, E], the lower first."""
     codes = np.minimum(one, other).astype(np.int64)
@@ -121,76 +88,3 @@ def pairs_of(one: Whole, other: Whole, customers: int) -> Whole:
     first = np.ones(len(codes), np.bool_)
     np.not_equal(codes[1:], codes[:-1], out=first[1:])
     return np.stack(np.divmod(codes[first], customers))
-
-
-def _bank(world: PaymentsWorld, bank: int) -> View:
-    transfers, customers = world.transfers, world.customers
-    seen = transfers.seen_by(bank)
-    ends = pairs_of(transfers.payer[seen], transfers.payee[seen], len(customers))
-    own = customers.of_bank(bank)
-    known = own.copy()
-    known[ends] = True
-    nodes = np.flatnonzero(known)
-    mine, told = own[nodes], customers.first[nodes] == bank
-    return View(
-        name=world.banks[bank],
-        nodes=nodes,
-        columns={
-            name: np.where(mine, values[nodes], np.float32(np.nan))
-            for name, values in _bank_columns(world, bank).items()
-        },
-        ends=ends,
-        labels=np.where(told, world.launders[nodes], UNKNOWN).astype(np.int8),
-        splits=np.where(told, world.split[nodes], UNKNOWN).astype(np.int8),
-    )
-
-
-def _bank_columns(world: PaymentsWorld, bank: int | None) -> dict[str, Column]:
-    """The columns of ``BANK_COLUMNS`` for all customers, from the transfers over a bank's accounts, or over all."""
-    customers = world.customers
-    found: dict[str, Column] = {
-        "company": customers.company.astype(np.float32),
-        "age": customers.age,
-        "log_income": np.log10(1 + customers.income),
-        **world.bank_facts,
-        **_activity(world.transfers, len(customers), bank),
-    }
-    return {name: found[name].astype(np.float32) for name in BANK_COLUMNS}
-
-
-def _activity(transfers: Transfers, customers: int, bank: int | None) -> dict[str, Column]:
-    euros, abroad = transfers.euros(), transfers.payer_bank != transfers.payee_bank
-    count, amount = {}, {}
-    outside = np.zeros(customers)
-    for way, ends, banks in (
-        ("in", transfers.payee, transfers.payee_bank),
-        ("out", transfers.payer, transfers.payer_bank),
-    ):
-        here: Any = slice(None) if bank is None else banks == bank
-        count[way] = np.bincount(ends[here], minlength=customers)
-        amount[way] = np.bincount(ends[here], weights=euros[here], minlength=customers)
-        outside += np.bincount(ends[here], weights=abroad[here], minlength=customers)
-    less, more = np.minimum(amount["in"], amount["out"]), np.maximum(amount["in"], amount["out"])
-    return {
-        "log_received": np.log2(1 + count["in"]),
-        "log_sent": np.log2(1 + count["out"]),
-        "log_euros_in": np.log10(1 + amount["in"]),
-        "log_euros_out": np.log10(1 + amount["out"]),
-        "passed_on": less / np.maximum(more, 1e-9),
-        "other_banks": outside / np.maximum(count["in"] + count["out"], 1),
-    }
-
-
-def _partner(
-    world: PaymentsWorld, name: str, known: NDArray[np.bool_], facts: Columns, columns: tuple[str, ...], place: int
-) -> View:
-    """The shop or the telecom: so many of the pairs that pay each other, and as many random pairs as customers."""
-    count, nodes = len(world.customers), np.flatnonzero(known)
-    generator = np.random.default_rng(world.seed).spawn(8)[6 + place]
-    paying = pairs_of(world.transfers.payer, world.transfers.payee, count)
-    paying = paying[:, generator.random(paying.shape[1]) < _TIES]
-    one = generator.integers(count, size=count)
-    other = (one + generator.integers(1, count, size=count)) % count
-    ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
-    ends = ends[:, known[ends].all(axis=0)]
-    return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)

@@ -12,19 +12,29 @@ Models*, 2023, figure 2). The world around them is simpler than theirs, and prom
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilgraph.core.errors import ConfigError
 from veilgraph.graph.names import holder_names
 from veilgraph.graph.payments.customers import Customers, draw_customers
-from veilgraph.graph.payments.facts import Columns, draw_facts
+from veilgraph.graph.payments.facts import Column, Columns, draw_facts
 from veilgraph.graph.payments.lookalikes import lookalike_transfers
 from veilgraph.graph.payments.ordinary import ordinary_transfers
 from veilgraph.graph.payments.patterns import draw_patterns
 from veilgraph.graph.payments.transfers import LAWFUL, Transfers, Whole, in_order
-from veilgraph.graph.payments.views import View, all_banks, view
+from veilgraph.graph.payments.views import (
+    BANK_COLUMNS,
+    SHOP,
+    SHOP_COLUMNS,
+    TELECOM,
+    TELECOM_COLUMNS,
+    UNKNOWN,
+    View,
+    pairs_of,
+)
 from veilgraph.graph.payments_settings import PATTERN_KINDS, PatternKind, PaymentsSettings
 
 SPLITS: Final = ("train", "val", "test")
@@ -32,6 +42,8 @@ _CASES: Final = (0.5, 0.2)
 """Shares of the members that are for training and for validation."""
 _LAWFUL_PER_CASE: Final = 1
 _LAWFUL_VALIDATION: Final = 0.4
+_TIES: Final = 0.3
+"""Share of all pairs that pay each other, lawful or not, that the telecom joins too; likewise the shop."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +90,25 @@ class PaymentsWorld:
         Raises:
             ConfigError: the world has no such organisation.
         """
-        return view(self, name)
+        if name in self.banks:
+            return _bank(self, self.banks.index(name))
+        if name == SHOP:
+            return _partner(self, name, self.customers.at_shop, self.shop_facts, SHOP_COLUMNS, 0)
+        if name == TELECOM:
+            return _partner(self, name, self.customers.at_telecom, self.telecom_facts, TELECOM_COLUMNS, 1)
+        named = ", ".join((*self.banks, SHOP, TELECOM))
+        raise ConfigError(f"name={name!r} is no organisation of this world; choose {named}")
 
     def together(self) -> View:
         """What the banks see together, as one bank with all customers: columns from all transfers, all labels."""
-        return all_banks(self)
+        return View(
+            name="all",
+            nodes=np.arange(len(self.customers)),
+            columns=_bank_columns(self, None),
+            ends=pairs_of(self.transfers.payer, self.transfers.payee, len(self.customers)),
+            labels=self.launders.astype(np.int8),
+            splits=self.split,
+        )
 
     def kind_of(self, pattern: int) -> PatternKind:
         """What a pattern is."""
@@ -136,3 +162,76 @@ def _split(launders: NDArray[np.bool_], customers: Customers, banks: int, genera
         split[lawful[:train]] = 0
         split[lawful[train : train + max(1, round(_LAWFUL_VALIDATION * (len(lawful) - train)))]] = 1
     return split
+
+
+def _bank(world: PaymentsWorld, bank: int) -> View:
+    transfers, customers = world.transfers, world.customers
+    seen = transfers.seen_by(bank)
+    ends = pairs_of(transfers.payer[seen], transfers.payee[seen], len(customers))
+    own = customers.of_bank(bank)
+    known = own.copy()
+    known[ends] = True
+    nodes = np.flatnonzero(known)
+    mine, told = own[nodes], customers.first[nodes] == bank
+    return View(
+        name=world.banks[bank],
+        nodes=nodes,
+        columns={
+            name: np.where(mine, values[nodes], np.float32(np.nan))
+            for name, values in _bank_columns(world, bank).items()
+        },
+        ends=ends,
+        labels=np.where(told, world.launders[nodes], UNKNOWN).astype(np.int8),
+        splits=np.where(told, world.split[nodes], UNKNOWN).astype(np.int8),
+    )
+
+
+def _bank_columns(world: PaymentsWorld, bank: int | None) -> dict[str, Column]:
+    """The columns of ``BANK_COLUMNS`` for all customers, from the transfers over a bank's accounts, or over all."""
+    customers = world.customers
+    found: dict[str, Column] = {
+        "company": customers.company.astype(np.float32),
+        "age": customers.age,
+        "log_income": np.log10(1 + customers.income),
+        **world.bank_facts,
+        **_activity(world.transfers, len(customers), bank),
+    }
+    return {name: found[name].astype(np.float32) for name in BANK_COLUMNS}
+
+
+def _activity(transfers: Transfers, customers: int, bank: int | None) -> dict[str, Column]:
+    euros, abroad = transfers.euros(), transfers.payer_bank != transfers.payee_bank
+    count, amount = {}, {}
+    outside = np.zeros(customers)
+    for way, ends, banks in (
+        ("in", transfers.payee, transfers.payee_bank),
+        ("out", transfers.payer, transfers.payer_bank),
+    ):
+        here: Any = slice(None) if bank is None else banks == bank
+        count[way] = np.bincount(ends[here], minlength=customers)
+        amount[way] = np.bincount(ends[here], weights=euros[here], minlength=customers)
+        outside += np.bincount(ends[here], weights=abroad[here], minlength=customers)
+    less, more = np.minimum(amount["in"], amount["out"]), np.maximum(amount["in"], amount["out"])
+    return {
+        "log_received": np.log2(1 + count["in"]),
+        "log_sent": np.log2(1 + count["out"]),
+        "log_euros_in": np.log10(1 + amount["in"]),
+        "log_euros_out": np.log10(1 + amount["out"]),
+        "passed_on": less / np.maximum(more, 1e-9),
+        "other_banks": outside / np.maximum(count["in"] + count["out"], 1),
+    }
+
+
+def _partner(
+    world: PaymentsWorld, name: str, known: NDArray[np.bool_], facts: Columns, columns: tuple[str, ...], place: int
+) -> View:
+    """The shop or the telecom: so many of the pairs that pay each other, and as many random pairs as customers."""
+    count, nodes = len(world.customers), np.flatnonzero(known)
+    generator = np.random.default_rng(world.seed).spawn(8)[6 + place]
+    paying = pairs_of(world.transfers.payer, world.transfers.payee, count)
+    paying = paying[:, generator.random(paying.shape[1]) < _TIES]
+    one = generator.integers(count, size=count)
+    other = (one + generator.integers(1, count, size=count)) % count
+    ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
+    ends = ends[:, known[ends].all(axis=0)]
+    return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)

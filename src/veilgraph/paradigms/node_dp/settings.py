@@ -13,8 +13,8 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
-from veilgraph.paradigms.node_dp.private import check_private
 from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
+from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.job import JobSettings, job_of
 
 
@@ -72,7 +72,7 @@ class NodeDpJob(JobSettings):
 
     def _check_privacy(self) -> None:
         if self.privacy is not None:
-            check_private(self, self.privacy)
+            _check_private(self, self.privacy)
 
     def _check_local(self) -> None:
         labels = self.release.labels
@@ -147,3 +147,37 @@ class NodeDpJob(JobSettings):
 def node_dp(job: JobSettings) -> NodeDpJob:
     """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
     return job_of(NodeDpJob, job)
+
+
+def _check_private(job: NodeDpJob, privacy: PrivacySettings) -> None:
+    """Refuses what such a job has no noise for, or would not use.
+
+    Raises:
+        ValueError: it names the setting, its value, the rule and the way out.
+    """
+    model = type(job.model).model_fields
+    rules = (
+        ("privacy.schedule", privacy.schedule, "once", "sums over the learner's edges are noised a single time"),
+        ("privacy.canaries", privacy.canaries, 0, "nothing is sent of the learner's edges that an audit could read"),
+        ("model.hops", job.model.hops, model["hops"].default, "hops over edges are privacy.aggregation.hops"),
+        ("model.aggregate", job.model.aggregate, model["aggregate"].default, "neighbours are added up, and noised"),
+    )
+    for name, value, needed, why in rules:
+        if value != needed:
+            raise ValueError(f"{name}={value!r} with privacy in a job of paradigm node-dp: {why}; leave it out")
+    if privacy.unit not in ("edge", "node-edges"):
+        raise ValueError(
+            f"privacy.unit={privacy.unit!r} in a job of paradigm node-dp, where noise is on the learner's edges: "
+            "choose edge or node-edges (what others' nodes release has its ε in release.features)"
+        )
+    if job.release.labels is not None:
+        raise ValueError(
+            "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged over "
+            "the learner's edges, which would have no noise; leave one of both out"
+        )
+    if privacy.aggregation is None:
+        raise ValueError(
+            "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set privacy.aggregation "
+            "to {}"
+        )
+    privacy.aggregation.check_opinions("a job of paradigm node-dp")

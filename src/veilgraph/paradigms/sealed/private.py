@@ -26,71 +26,12 @@ from typing import TYPE_CHECKING, Final
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.hop_sensitivity import rows_moved, sensitivity_of
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
 
 if TYPE_CHECKING:
     from veilgraph.paradigms.sealed.settings import SealedJob
 
 _SHRINKS: Final = 0.1
 """Of votes without noise, beside columns of rows of length 1."""
-
-
-def check_private(job: SealedJob, privacy: PrivacySettings) -> None:
-    """Refuses what a sealed job has no noise for, or what would open more than the ledger counts.
-
-    Raises:
-        ValueError: it names the setting, its value, the rule and the way out.
-    """
-    rules = (
-        ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
-        ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
-        ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
-        ("model.network", job.model.network, "linear", "the others compute over all holders' edges in every step"),
-        ("model.relations", job.model.relations, "pooled", "votes of all holders' edges have one noise together"),
-        ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
-        ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),
-        (
-            "release",
-            job.release,
-            "none",
-            "weights hang on the label holder's edges, which have no noise against others",
-        ),
-    )
-    for name, value, needed, why in rules:
-        if value != needed:
-            raise ValueError(
-                f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
-            )
-    _check_votes(privacy.aggregation)
-    if job.model.edge_slots is None:
-        raise ValueError(
-            "model.edge_slots=null with privacy in a sealed job: everybody would see each holder's number of edges, "
-            "rounded up, which no noise covers; give the most that any holder can have, both directions of a link "
-            "counted, by public knowledge"
-        )
-    if privacy.canaries and job.named_nodes is not None:
-        raise ValueError(
-            f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
-            "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
-        )
-    if job.train.epochs < 2:
-        raise ValueError(
-            f"train.epochs={job.train.epochs} with privacy in a sealed job: votes are counted after half of the steps; "
-            "give 2 or more"
-        )
-
-
-def _check_votes(aggregation: AggregationSettings | None) -> None:
-    if aggregation is None:
-        raise ValueError(
-            "privacy.aggregation=null in a sealed job: its noise is in a sum over neighbours, and no row is released; "
-            "set privacy.aggregation to {}"
-        )
-    if aggregation.hops != 1:
-        raise ValueError(
-            f"privacy.aggregation.hops={aggregation.hops} in a sealed job: votes are summed over one hop; leave it out"
-        )
-    aggregation.check_opinions("a sealed job")
 
 
 def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:

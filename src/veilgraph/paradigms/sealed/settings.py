@@ -11,7 +11,7 @@ from typing_extensions import override
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
-from veilgraph.paradigms.sealed.private import check_private
+from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
 from veilgraph.protocol.job import JobSettings, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -181,7 +181,7 @@ class SealedJob(JobSettings):
     @override
     def _check_privacy(self) -> None:
         if self.privacy is not None:
-            check_private(self, self.privacy)
+            _check_private(self, self.privacy)
 
     @property
     def keeps_releases(self) -> bool:
@@ -233,3 +233,61 @@ class SealedJob(JobSettings):
 def sealed(job: JobSettings) -> SealedJob:
     """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
     return job_of(SealedJob, job)
+
+
+def _check_private(job: SealedJob, privacy: PrivacySettings) -> None:
+    """Refuses what a sealed job has no noise for, or what would open more than the ledger counts.
+
+    Raises:
+        ValueError: it names the setting, its value, the rule and the way out.
+    """
+    rules = (
+        ("privacy.unit", privacy.unit, "edge", "noise is on sums over edges, and columns are used as they are"),
+        ("privacy.schedule", privacy.schedule, "once", "votes are counted a single time"),
+        ("privacy.predictions", privacy.predictions, 0, "later predictions have the same noise, and cost nothing more"),
+        ("model.network", job.model.network, "linear", "the others compute over all holders' edges in every step"),
+        ("model.relations", job.model.relations, "pooled", "votes of all holders' edges have one noise together"),
+        ("model.edge_weights", job.model.edge_weights, False, "a vote counts 1, and a weight may be any number"),
+        ("train.select_by", job.train.select_by, "last", "how many validation nodes are right is told without noise"),
+        (
+            "release",
+            job.release,
+            "none",
+            "weights hang on the label holder's edges, which have no noise against others",
+        ),
+    )
+    for name, value, needed, why in rules:
+        if value != needed:
+            raise ValueError(
+                f"{name}={value!r} with privacy in a sealed job: {why}; set {name} to {needed!r}, or leave privacy out"
+            )
+    _check_votes(privacy.aggregation)
+    if job.model.edge_slots is None:
+        raise ValueError(
+            "model.edge_slots=null with privacy in a sealed job: everybody would see each holder's number of edges, "
+            "rounded up, which no noise covers; give the most that any holder can have, both directions of a link "
+            "counted, by public knowledge"
+        )
+    if privacy.canaries and job.named_nodes is not None:
+        raise ValueError(
+            f"privacy.canaries={privacy.canaries} with named_nodes={job.named_nodes} in a sealed job: an audit reads "
+            "what is predicted of canaries, and no node is predicted that is not named; leave one of both out"
+        )
+    if job.train.epochs < 2:
+        raise ValueError(
+            f"train.epochs={job.train.epochs} with privacy in a sealed job: votes are counted after half of the steps; "
+            "give 2 or more"
+        )
+
+
+def _check_votes(aggregation: AggregationSettings | None) -> None:
+    if aggregation is None:
+        raise ValueError(
+            "privacy.aggregation=null in a sealed job: its noise is in a sum over neighbours, and no row is released; "
+            "set privacy.aggregation to {}"
+        )
+    if aggregation.hops != 1:
+        raise ValueError(
+            f"privacy.aggregation.hops={aggregation.hops} in a sealed job: votes are summed over one hop; leave it out"
+        )
+    aggregation.check_opinions("a sealed job")

@@ -15,6 +15,7 @@ from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.data_holder import DataHolder
 from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.local.publish_labels import LabelPublisher
 from veilgraph.protocol.cut import gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.label_release import learned_graph
@@ -56,7 +57,7 @@ class LabelHolder(DataHolder, Judge):
     @override
     def _afford(self, *, begins: bool) -> tuple[int | None, str]:
         """A prediction learns from no label, and so perturbs none."""
-        if self.session.publisher.label_door is not None and not self._learns:
+        if isinstance(self.session.publisher, LabelPublisher) and not self._learns:
             return None, ""
         return super()._afford(begins=begins)
 

@@ -25,7 +25,7 @@ from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.lifetime.costs import Costs, Keys, price
 from veilgraph.privacy.lifetime.lines import Entry, Lines, now
 from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.settings import Neighbours, Unit
+from veilgraph.privacy.units import Neighbours, Unit
 
 _ROUNDING: Final = 1 + 1e-12
 """A budget of exactly what was calibrated to it has room for that, however the sum was rounded."""

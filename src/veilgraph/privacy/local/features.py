@@ -158,7 +158,8 @@ class FeatureMechanism(ABC):
 
 def feature_mechanism(settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
     """What perturbs a node's features in a job; as ``FeatureMechanism.of``."""
-    return FEATURE_MECHANISMS[settings.mechanism].of(settings, features)
+    kind: type[FeatureMechanism] = FEATURE_MECHANISMS[settings.mechanism]
+    return kind.of(settings, features)
 
 
 def data_range(x: Tensor) -> tuple[float, float]:

@@ -54,7 +54,6 @@ class LocalPublisher(Publisher):
         self._ledger, self._source, self._kept = ledger, source, kept
         self._sent, self._sent_labels = sent, sent_labels
         self._event = mechanism.event()
-        self.values = self
 
     def features(self, x: Tensor) -> Tensor:
         """Releases the nodes' features.

@@ -45,7 +45,6 @@ class LabelPublisher(Publisher):
         self._labels = labels
         self._ledger, self._source, self._kept, self._sent = ledger, source, kept, sent
         self._event = response.event()
-        self.label_door = self
 
     def perturbed(self) -> Tensor:
         """The labels under randomised response: Tensor[n] int64, the same in every session and job.

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import PartyName, Settings, named_in
 
-if TYPE_CHECKING:
-    from veilgraph.privacy.local.features import FeatureMechanism
-
-FEATURE_MECHANISMS: Final[Registry[type[FeatureMechanism]]] = Registry(
+FEATURE_MECHANISMS: Final[Registry[Any]] = Registry(
     "veilgraph.feature_mechanisms",
     {
         "multi-bit": "veilgraph.privacy.local.multi_bit:MultiBit",

@@ -9,10 +9,10 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from veilgraph import __version__
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.printable import printable_lines
+from veilgraph.core.version import __version__
 from veilgraph.core.wording import argument
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion

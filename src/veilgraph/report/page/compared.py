@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph import __version__
 from veilgraph.comparison.figures import DRAWS
 from veilgraph.comparison.ways import AS_JOB, beside_job
+from veilgraph.core.version import __version__
 from veilgraph.core.words import counted
 from veilgraph.protocol.figures import leak_words
 from veilgraph.protocol.limits import revelations

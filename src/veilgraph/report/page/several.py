@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from veilgraph import __version__
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LOSS
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.labels import against

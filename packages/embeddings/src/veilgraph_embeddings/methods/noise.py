@@ -18,7 +18,8 @@ from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.event import AggregationEvent
 from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.noise import granularity
-from veilgraph.privacy.settings import Unit, fitting_delta
+from veilgraph.privacy.settings import fitting_delta
+from veilgraph.privacy.units import Unit
 from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
 from veilgraph_embeddings.method import Embedded, Method, MethodSettings, Tools
 from veilgraph_embeddings.world import World

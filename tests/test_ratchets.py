@@ -1,0 +1,64 @@
+"""What the house may grow to: each figure is what it is today, and may only be lowered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import grimp
+import pytest
+
+from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import Paradigm
+from veilgraph.protocol.role import Role
+
+SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
+
+MOST_LINES = 94_411
+MOST_FILES = 692
+MEMBERS: dict[type, int] = {Paradigm: 43, JobSettings: 41, Role: 23, Task: 25}
+"""Class of a seam → its public members; the goal is 10."""
+ASKED_BY = {"audit": 39, "testing": 5, "samples": 1}
+"""Room → how often a module of it imports one of ``paradigms/``; the goal is 0."""
+IMPORTED_TO_TRAIN = 225
+"""Modules of the package that ``import veilgraph.api.fit`` loads."""
+
+GRAPH = grimp.build_graph("veilgraph")
+
+
+def test_lines_and_files() -> None:
+    files = list(SOURCE.rglob("*.py"))
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= MOST_LINES
+    assert len(files) <= MOST_FILES
+
+
+def test_no_module_is_in_a_circle_of_imports() -> None:
+    """Imports for types alone and imports in functions count: who reads one file of a circle has to read all of it."""
+    TopologicalSorter({each: GRAPH.find_modules_directly_imported_by(each) for each in GRAPH.modules}).prepare()
+
+
+def test_paradigms_are_known_through_their_seam() -> None:
+    asked: dict[str, int] = {}
+    for module in GRAPH.modules - GRAPH.find_descendants("veilgraph.paradigms"):
+        found = GRAPH.find_modules_directly_imported_by(module) & GRAPH.find_descendants("veilgraph.paradigms")
+        if found:
+            asked[module.split(".")[1]] = asked.get(module.split(".")[1], 0) + len(found)
+    assert {room: count for room, count in asked.items() if count > ASKED_BY.get(room, 0)} == {}
+
+
+@pytest.mark.parametrize("seam", MEMBERS, ids=lambda seam: seam.__name__)
+def test_a_seam_has_no_more_members(seam: type) -> None:
+    assert len([name for name in vars(seam) if not name.startswith("_") and name != "model_config"]) <= MEMBERS[seam]
+
+
+def test_a_training_imports_what_it_needs() -> None:
+    told = (
+        "import sys, veilgraph.api.fit; print(sum(name.startswith('veilgraph') for name in sys.modules), *sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    count, *loaded = ran.stdout.split()
+    assert int(count) <= IMPORTED_TO_TRAIN
+    assert not {"matplotlib", "sklearn", "pandas", "scipy.stats"} & set(loaded)
