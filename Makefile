@@ -34,6 +34,8 @@ LOCKED_PIP := -m pip install -qq --disable-pip-version-check --only-binary :all:
 TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
+# Distributions of their own that add commands and parts by entry points.
+PACKAGES := packages/embeddings packages/tuning
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
@@ -152,10 +154,10 @@ define make-venv
 	"$$python" -m venv $(1)
 endef
 
-$(INSTALLED): pyproject.toml packages/embeddings/pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt
 	$(call make-venv,$(VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
 # Compiled when it is imported first: most of what comes never is, and to compile it all takes two fifths of the time.
-	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' -e packages/embeddings
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' $(PACKAGES:%=-e %)
 	@touch $@
 
 # Flower's own libraries first, then those that veilgraph has.

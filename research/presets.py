@@ -19,6 +19,10 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from veilgraph_tuning.proposing import propose
+from veilgraph_tuning.space import Options, Space, Span, Value
+from veilgraph_tuning.spaces import space_of as paradigm_space
+from veilgraph_tuning.trials import Trial
 
 from veilgraph import __version__
 from veilgraph.comparison.plain import boosting
@@ -33,10 +37,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective
-from veilgraph.protocol.space import Options, Space, Span, Value
 from veilgraph.samples.shipped import replaced
-from veilgraph.tuning.proposing import propose
-from veilgraph.tuning.trials import Trial
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "presets.json"
@@ -149,7 +150,7 @@ def job_of(each: Set, seed: int, preset: str = "auto", settings: Mapping[str, Va
 def space_of(job: JobSettings) -> Space:
     """What ``veilgraph tune`` varies by itself, and what presets choose."""
     return {
-        **paradigm_of(job).space(job),
+        **paradigm_space(job),
         "model.local.model": Options(("sage-mean", "sage-vpa", "gcn", "gin", "appnp")),
         "model.local.activation": Options(("relu", "tanh")),
         "model.local.normalize": Options((True, False)),
@@ -201,7 +202,7 @@ def tuned(each: Set, trials: int, figures: Figures, graphs_of: _Graphs) -> Mappi
 def _tried(
     each: Set, base: JobSettings, space: Space, number: int, earlier: Sequence[Trial], graphs_of: _Graphs
 ) -> Trial:
-    """As a trial of ``veilgraph.tuning``, by the plaintext twin."""
+    """As a trial of ``veilgraph_tuning``, by the plaintext twin."""
     proposal = propose(space, earlier, base.seed, base.train.epochs) if number else None
     settings = {} if proposal is None else proposal.settings
     curve, started, key = dict[int, float](), time.perf_counter(), f"val_{each.figure}"

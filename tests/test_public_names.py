@@ -25,7 +25,6 @@ PUBLIC = [
     "read_job",
     "simulate",
     "tracking",
-    "tune",
 ]
 MODULES = {
     "datasets": ["load", "names", "payments", "split", "trajectories"],

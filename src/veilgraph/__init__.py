@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from veilgraph.api.fit import fit
     from veilgraph.api.jobs import read_job
     from veilgraph.api.runs import Run, load_run
-    from veilgraph.api.tuning import tune
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
@@ -53,7 +52,6 @@ __all__ = [
     "read_job",
     "simulate",
     "tracking",
-    "tune",
 ]
 
 _HOMES: Final = {
@@ -68,7 +66,6 @@ _HOMES: Final = {
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
     "read_job": "veilgraph.api.jobs",
-    "tune": "veilgraph.api.tuning",
 }
 
 

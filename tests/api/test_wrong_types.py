@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import veilgraph_embeddings
+import veilgraph_tuning
 from torch_geometric.data import Data, HeteroData
 
 import veilgraph as vg
@@ -27,6 +28,7 @@ TABLE = pd.DataFrame({"id": ["a", "b", "c"], "x": [1.0, 2.0, 3.0], "y": [0, 1, N
 LINKS = pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"]})
 any_: Any = vg
 apart: Any = veilgraph_embeddings
+tuned: Any = veilgraph_tuning.tune
 jobs: Any = typed_jobs
 """The interface, and what is below it, of which no types are asked."""
 
@@ -83,7 +85,7 @@ TYPES: list[Case] = [
         "job",
         "veilgraph.VerticalJob",
     ),
-    ("job to tune is an int", lambda folder: any_.tune(5, folder / "run"), ConfigError, "job", "int"),
+    ("job to tune is an int", lambda folder: tuned(5, folder / "run"), ConfigError, "job", "int"),
     ("lower: a dict", lambda folder: jobs.train(JOB, folder / "run"), ConfigError, "settings", "dict"),
     ("lower: aligns a str", lambda folder: jobs.align("job.yaml", folder / "run"), ConfigError, "settings", "str"),
     # paths
@@ -92,7 +94,7 @@ TYPES: list[Case] = [
     ("out is bytes", fit(out=b"run"), ConfigError, "out", "bytes"),
     ("out is a list", fit(out=["run"]), ConfigError, "out", "list"),
     ("out of embeddings is an int", lambda folder: apart.embed({}, out=5), ConfigError, "out", "int"),
-    ("out to tune is an int", lambda folder: any_.tune(JOB, 5), ConfigError, "out", "int"),
+    ("out to tune is an int", lambda folder: tuned(JOB, 5), ConfigError, "out", "int"),
     ("lower: out is an int", lambda folder: jobs.train(vg.Job(), 5), ConfigError, "out", "int"),
     ("lower: path is an int", lambda folder: jobs.resume(5), ConfigError, "path", "int"),
     ("lower: predicts None", lambda folder: jobs.predict(None), ConfigError, "path", "None"),
@@ -132,10 +134,10 @@ TYPES: list[Case] = [
     ("machines of a word", fit(machines={"A": "two"}), ConfigError, "machines", "str"),
     ("progress is a word", fit(progress="bar"), ConfigError, "progress", "str"),
     ("on_epoch is a list", fit(on_epoch=[]), ConfigError, "on_epoch", "list"),
-    ("trials is a word", lambda folder: any_.tune(JOB, folder, trials="9"), ConfigError, "trials", "str"),
-    ("seeds is None", lambda folder: any_.tune(JOB, folder, seeds=None), ConfigError, "seeds", "None"),
-    ("vary is a list", lambda folder: any_.tune(JOB, folder, vary=["model.dim"]), ConfigError, "vary", "list"),
-    ("a choice is an int", lambda f: any_.tune(JOB, f, vary={"model.dim": 8}), ConfigError, "vary.model.dim", "int"),
+    ("trials is a word", lambda folder: tuned(JOB, folder, trials="9"), ConfigError, "trials", "str"),
+    ("seeds is None", lambda folder: tuned(JOB, folder, seeds=None), ConfigError, "seeds", "None"),
+    ("vary is a list", lambda folder: tuned(JOB, folder, vary=["model.dim"]), ConfigError, "vary", "list"),
+    ("a choice is an int", lambda f: tuned(JOB, f, vary={"model.dim": 8}), ConfigError, "vary.model.dim", "int"),
     ("resume: restart is None", lambda folder: jobs.resume(folder, restart=None), ConfigError, "restart", "None"),
     ("predict: nodes is an int", lambda folder: jobs.predict(folder, 5), ConfigError, "nodes", "int"),
     ("predict: nodes is text", lambda folder: jobs.predict(folder, "5"), ConfigError, "nodes", "str"),

@@ -218,7 +218,7 @@ def test_a_full_disk_is_told_with_the_file_that_did_not_fit(tmp_path: Path) -> N
 
 MAKING = {"mkdir", "makedirs", "write_text", "write_bytes", "touch", "mkfifo", "symlink_to", "hardlink_to", "savez"}
 MAKING |= {"NamedTemporaryFile", "mkstemp", "mkdtemp", "copyfile", "copy", "copy2", "copytree", "to_csv", "to_parquet"}
-IN_A_PRIVATE_FOLDER = {"deploy/key_file.py", "testing/attack.py", "tuning/tune.py"}
+IN_A_PRIVATE_FOLDER = {"deploy/key_file.py", "testing/attack.py"}
 """They write in a ``TemporaryDirectory`` (0700) alone, or in memory."""
 
 

@@ -168,7 +168,7 @@ def draft_cases() -> Iterator[Case]:
 
 
 def choice_cases() -> Iterator[Case]:
-    """``tune`` and ``compare --tune``."""
+    """``tune`` and ``compare --alone``."""
     one = ["--trials", "1", "--out", "@made"]
     yield from _cases("tune", ["tune", "@job.yaml"], {
         "no choice": ([*one, "--vary", "model.dim"], "model.dim"),
@@ -194,13 +194,21 @@ def choice_cases() -> Iterator[Case]:
     yield Case("tune: across organisations", partial(_given, ["tune", "@job.yaml", *apart]), "made")
     for content in ("", "nonsense\n", '{"job": 1}\n[1]\n', "\x00", '{"job": 1}\n{"number": "x"}\n'):
         yield Case(f"tune: trials are {content[:12]!r}", partial(_trials, content), says="trials.jsonl")
-    yield from _cases("compare --tune", ["compare", "@job.yaml", "--out", "@made"], {
-        "below none": (["--tune", "-1"], "--tune"),
-        "of nodes of their own": (["--tune", "1", "--set", "paradigm=averaging"], "paradigm"),
-        "no share": (["--tune", "1", "--recall-at", "0"], "alarms"),
-        "across organisations": (["--tune", "1", "--set", "data={holders: [bank, shop]}"], "data.holders"),
-        "a party file that is none": (["--tune", "1", "--party", "@broken.yaml"], "broken.yaml"),
-        "another's party file": (["--tune", "1", "--party", "@shop.yaml"], ""),
+    alone = ["--trials", "1", "--alone", "--out", "@made"]
+    yield from _cases("tune --alone", ["tune", "@job.yaml"], {
+        "of nodes of their own": ([*alone, "--set", "paradigm=averaging"], "paradigm"),
+        "with a ledger": ([*alone, "--ledger", "bank=ledger"], "--ledger"),
+        "a party file without it": ([*one, "--party", "@bank.yaml"], "--party"),
+        "a party file that is none": ([*alone, "--party", "@broken.yaml"], "broken.yaml"),
+        "another's party file": ([*alone, "--party", "@shop.yaml"], ""),
+        "no such key": ([*alone, "--vary", "model.width=4,8"], "model.width"),
+    })  # fmt: skip
+    yield from _cases("compare --alone", ["compare", "@job.yaml", "--out", "@made"], {
+        "is none": (["--alone", "@none"], "none"),
+        "is no job": (["--alone", "@broken.yaml"], "broken.yaml"),
+        "of other data": (["--alone", "@job.yaml", "--set", "data.feature_scaling=row"], "alone"),
+        "of nodes of their own": (["--alone", "@job.yaml", "--set", "paradigm=averaging"], "paradigm"),
+        "no share": (["--alone", "@job.yaml", "--recall-at", "0"], "alarms"),
     })  # fmt: skip
 
 
@@ -278,7 +286,7 @@ def reading_cases(material: Material) -> Iterator[Case]:
     yield case("predict --json: not complete", predict, "run", remove("run/summary.json"))
     yield case("predict --json: of a folder", ["predict", "@folder.csv", "--json"], "folder.csv")
     yield case("compare of two runs", ["compare", "@run", "@more"], "veilgraph report")
-    yield case("compare --tune of a run", ["compare", "@run", "--tune", "1"], "--tune")
+    yield case("compare --alone of a run", ["compare", "@run", "--alone", "@job.yaml"], "--alone")
 
 
 def serving_cases(material: Material) -> Iterator[Case]:

@@ -194,7 +194,6 @@ def test_what_takes_longer(jobs: dict[str, Path], tmp_path: Path) -> None:
     compared = document("compare", jobs["job"], "--out", tmp_path / "compared")
     assert compared["ways"]
     assert "best at home" in compared["verdict"]
-    pytest.importorskip("optuna")
     tuned = document("tune", jobs["job"], "--trials", "2", "--out", tmp_path / "tuned")
     assert len(tuned["trials"]) == 2
     demo = document("demo", "--epochs", "2", "--out", tmp_path / "demo")

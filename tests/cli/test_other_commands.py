@@ -14,8 +14,8 @@ from veilgraph.samples.shipped import shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "init", "schema", "train", "resume", "predict", "compare", "tune", "audit", "report", "check", "plan",
-        "budget", "demo", "reproduce", "embed", "data",
+        "init", "schema", "train", "resume", "predict", "compare", "audit", "report", "check", "plan",
+        "budget", "demo", "reproduce", "embed", "tune", "data",
         "net", "cert",
     ),
     "data": ("check", "init", "align", "export"),

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import subprocess
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -286,39 +285,28 @@ def test_of_several_strengths_the_best_of_validation_is_taken(order: tuple[float
     assert np.allclose(found[:, 1], 0.5)
 
 
-# Tuned
+# Settings for the label holder alone
 
 
-def test_alone_is_tuned_by_its_validation_nodes_once_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of what is tried, test nodes say nothing: with others the same settings are chosen."""
+def test_alone_with_settings_of_its_own_is_beside_alone_with_the_jobs(tmp_path: Path) -> None:
     said = small(train={"epochs": 4, "patience": None}, model={"dim": 4, "server": {"layers": 0}})
-    tried = list[str]()
-
-    def stage(name: str, epochs: int) -> Any:
-        tried.append(name)
-        return nullcontext(lambda records: None)
-
-    study = compare_job(said, tmp_path / "study", seeds=2, tune=3, stage=stage)
-    assert [name for name in tried if "trial" in name] == [f"A alone, trial {number}" for number in range(3)]
-    assert "A alone, best of 3" in values(study)
-    assert study.at_home().figures["auc"].value >= values(study)["A alone"]["auc"]
-    lines = (tmp_path / "study" / "alone-3" / "trials.jsonl").read_text(encoding="utf-8").splitlines()
-    trials = [json.loads(line) for line in lines[1:]]
-    best = max((trial for trial in trials if trial["ending"] == "complete"), key=lambda trial: trial["values"][0])
-    settings = with_overrides(said, {**best["settings"], "seed": said.seed + 1})
-    inputs = inputs_of(settings)
-    mine = paradigm_of(settings).alone(inputs, "A", lambda records: None)
-    assert mine is not None
-    mask = inputs.graphs[0].common_part().test_mask
-    assert mask is not None
-    kept, _ = load_tensors(tmp_path / "study" / f"seed-{said.seed + 1}.safetensors")
-    assert torch.allclose(kept["A alone, best of 3"], mine.output.double().softmax(dim=1)[mask])
-    tried.clear()
-    (tmp_path / "study" / f"seed-{said.seed}.safetensors").unlink()
-    compare_job(said, tmp_path / "study", tune=3, stage=stage)
-    assert not any("trial" in name for name in tried)
+    own = with_overrides(said, {"model.dim": 8, "seed": 77})
+    study = compare_job(said, tmp_path / "study", seeds=2, alone=own)
+    assert list(values(study)).index("A alone, own settings") < list(values(study)).index("vertical")
+    for seed in (said.seed, said.seed + 1):
+        inputs = inputs_of(with_overrides(own, {"seed": seed}))
+        mine = paradigm_of(own).alone(inputs, "A", lambda records: None)
+        assert mine is not None
+        mask = inputs.graphs[0].common_part().test_mask
+        assert mask is not None
+        kept, _ = load_tensors(tmp_path / "study" / f"seed-{seed}.safetensors")
+        assert torch.allclose(kept["A alone, own settings"], mine.output.double().softmax(dim=1)[mask])
+        assert not torch.allclose(kept["A alone"], kept["A alone, own settings"])
+    with refused(RunError, key="out"):
+        compare_job(said, tmp_path / "study", seeds=2, alone=with_overrides(own, {"model.dim": 16}))
+    with refused(ConfigError, key="alone", value="small"):
+        compare_job(said, tmp_path / "other", alone=with_overrides(own, {"data.holders": 3}))
+    assert not (tmp_path / "other").exists()
 
 
 # Figures
@@ -515,7 +503,7 @@ def test_several_runs_are_compared_on_a_reports_page() -> None:
         (["--seeds", "2"], "--seeds"),
         (["--recall-at", "0.1"], "--recall-at"),
         (["--party", "party.yaml"], "--party"),
-        (["--tune", "3"], "--tune"),
+        (["--alone", "job.yaml"], "--alone"),
         (["--set", "seed=1"], "--set"),
     ],
 )

@@ -59,7 +59,7 @@ def test_python_blocks_run_in_order(tmp_path, monkeypatch):
             "private_set_intersection",
             {"curves.png", "runs/once", "runs/relations", "runs/tables", "runs/custom", "runs/classifier"},
         ),
-        ("tuning.md", "optuna", {"runs/tuned", "runs/best"}),
+        ("tuning.md", "veilgraph_tuning", {"runs/tuned", "runs/best"}),
     ],
 )
 def test_a_pages_python_blocks_run_in_order(tmp_path, monkeypatch, name, needs, made):

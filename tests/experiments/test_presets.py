@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from veilgraph_tuning.trials import Trial
 
 from research import presets
 from research.presets import ALONE, AUTO, BOOSTING, FIGURES, FIRST_SEED, PAGE, PAPER, TUNED, WAYS, Figures, Set
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.tuning.trials import Trial
 
 TINY = Set(
     "tiny",

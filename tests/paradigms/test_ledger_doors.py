@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from veilgraph_tuning import Tuning, tune
 
 import veilgraph as vg
 from tests import about
@@ -41,7 +42,6 @@ from veilgraph.graph.party import save_party
 from veilgraph.run import jobs
 from veilgraph.run.inputs import gather_inputs, lasting_of
 from veilgraph.samples.shipped import with_overrides
-from veilgraph.tuning.tune import Tuning
 
 TIMES = 10
 BY_ACCURACY: dict[str, Any] = {"train": {"epochs": 2, "patience": None, "select_by": "accuracy"}}
@@ -64,8 +64,7 @@ def times(ask: Callable[[int], object]) -> int:
 
 
 def tuned(out: Path, parties: Any, of: Mapping[str, Any] = JOB, **options: Any) -> Tuning:
-    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
-    return vg.tune({**of, **BY_ACCURACY}, out, parties=parties, **options)
+    return tune({**of, **BY_ACCURACY}, out, parties=parties, **options)
 
 
 # Tuning
@@ -110,13 +109,12 @@ def test_without_a_ledger_no_trial_publishes(tmp_path: Path) -> None:
 
 def test_who_may_choose_no_epoch_may_choose_no_settings(tmp_path: Path) -> None:
     """The best of several trials tells what ``select_by: last`` is to keep; so of a trial that varies it."""
-    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
     named = {OTHER: tmp_path / "b"}
     with refused(ConfigError, code="not-to-be-chosen", key="tune"):
-        vg.tune(JOB, tmp_path / "out", parties=graphs(), ledgers=named, vary=CLIPS)
+        tune(JOB, tmp_path / "out", parties=graphs(), ledgers=named, vary=CLIPS)
     quick = {**JOB, "train": {"epochs": 2, "patience": None}}
     choice = {"train.select_by": ["accuracy", "last"]}
-    found = vg.tune(quick, tmp_path / "out", parties=graphs(), ledgers=named, vary=choice, trials=5)
+    found = tune(quick, tmp_path / "out", parties=graphs(), ledgers=named, vary=choice, trials=5)
     endings = {trial.settings.get("train.select_by", "accuracy"): trial.ending for trial in found.trials}
     assert endings == {"accuracy": "complete", "last": "failed"}
 
@@ -130,7 +128,7 @@ def test_a_tuning_is_within_a_ledger_s_limits_and_names_as_a_training_does(tmp_p
     with refused(ConfigError, key="ledgers", value="C"):
         tuned(tmp_path / "out", graphs(), ledgers={"C": tmp_path / "b"}, vary=rate)
     with refused(ConfigError, key="ledgers", value=["A"]):
-        vg.tune({**QUICK, "data": {"dataset": "synthetic"}}, tmp_path / "out", ledgers={"A": "a"}, vary=rate)
+        tune({**QUICK, "data": {"dataset": "synthetic"}}, tmp_path / "out", ledgers={"A": "a"}, vary=rate)
     assert not (tmp_path / "out").exists()
 
 
@@ -185,7 +183,6 @@ def test_ten_trainings_from_the_command_line_pay_from_the_ledger_that_is_named(t
 
 
 def test_a_tuning_from_the_command_line_pays_from_the_ledger_that_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
     path, folder = tmp_path / "job.yaml", tmp_path / "b"
     settings = with_overrides(job(tmp_path / "data"), {"train.select_by": "accuracy"})
     path.write_text(yaml.safe_dump(settings.model_dump(mode="json")))

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from veilgraph_tuning import Tuning, trying, tune
+from veilgraph_tuning.fingerprint import fingerprint
 
 import veilgraph as vg
 from tests.errors import refused
@@ -19,10 +21,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.relations import Relation
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.run import jobs
-from veilgraph.run.inputs import fingerprint, gather_inputs
-from veilgraph.tuning import tune as tuning
-
-pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
+from veilgraph.run.inputs import gather_inputs
 
 JOB: dict[str, Any] = {"preset": "paper", "model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
 HORIZONTAL: dict[str, Any] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}
@@ -46,7 +45,7 @@ def tables(seed: int = 0) -> dict[str, vg.Tables]:
     return {"shop": vg.Tables(buyers), "bank": bank}
 
 
-def check_best(found: tuning.Tuning, parties: Any, folder: Path, **options: Any) -> None:
+def check_best(found: Tuning, parties: Any, folder: Path, **options: Any) -> None:
     """Its best job is what ``fit`` takes beside the same data, and reaches there what it reached here."""
     assert {trial.ending for trial in found.trials} == {"complete"}
     reached = found.ranked()[0].values[0]
@@ -59,7 +58,7 @@ def check_best(found: tuning.Tuning, parties: Any, folder: Path, **options: Any)
 def test_graphs_are_trained_on_in_every_trial(graphs: list[PartyGraph], tmp_path: Path, form: str) -> None:
     job: Any = {"dict": JOB, "settings": vg.Job(**JOB), "settings of two": vg.Job(**JOB)}[form]
     given = graphs[:2] if form == "settings of two" else graphs
-    found = vg.tune(job, tmp_path / "out", parties=given, trials=3, vary=VARY)
+    found = tune(job, tmp_path / "out", parties=given, trials=3, vary=VARY)
     assert found.best.data.names == tuple(graph.party for graph in given)
     assert found.best.data.label_party == "shop"
     first = vg.fit(job, given, tmp_path / "first")
@@ -71,7 +70,7 @@ def test_ids_that_can_be_gone_through_once_do_for_all_trials(tmp_path: Path) -> 
     parts = vg.simulate.horizontally(vg.datasets.load("synthetic", seed=3), 2, seed=2)
     named: Any = {part.graph.party: part.graph for part in parts}
     ids: Callable[[], Any] = lambda: {part.graph.party: iter(part.ids.tolist()) for part in parts}  # noqa: E731
-    found = vg.tune(HORIZONTAL, tmp_path / "out", parties=named, ids=ids(), trials=2, vary=VARY)
+    found = tune(HORIZONTAL, tmp_path / "out", parties=named, ids=ids(), trials=2, vary=VARY)
     check_best(found, named, tmp_path, ids={name: list(each) for name, each in ids().items()})
 
 
@@ -85,11 +84,11 @@ def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
         aligned.append(out)
         return jobs.align(job, out, **named)
 
-    monkeypatch.setattr(tuning, "align", align)
+    monkeypatch.setattr(trying, "align", align)
     given = tables()
-    found = vg.tune(JOB, tmp_path / "out", parties=given, trials=2, vary=VARY)
+    found = tune(JOB, tmp_path / "out", parties=given, trials=2, vary=VARY)
     assert len(aligned) == 1
-    again = vg.tune(JOB, tmp_path / "out", parties=tables(), trials=3, vary=VARY)
+    again = tune(JOB, tmp_path / "out", parties=tables(), trials=3, vary=VARY)
     assert [each.values for each in again.trials[:2]] == [each.values for each in found.trials]
     assert len(aligned) == 2
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"best.yaml", "trials.jsonl"}
@@ -98,7 +97,7 @@ def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
 
 @pytest.mark.parametrize("change", ["features", "edge_index", "labels", "train_mask"])
 def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp_path: Path, change: str) -> None:
-    found = vg.tune(JOB, tmp_path / "out", parties=graphs, trials=1, vary=VARY)
+    found = tune(JOB, tmp_path / "out", parties=graphs, trials=1, vary=VARY)
     bank, shop, post = graphs
     value = getattr(shop, change)
     other = {
@@ -108,11 +107,11 @@ def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp
         "train_mask": lambda: value & (value.cumsum(0) > 1),
     }[change]()
     with refused(RunError, key=PurePath("trials.jsonl")):
-        vg.tune(JOB, tmp_path / "out", parties=[bank, replace(shop, **{change: other}), post], trials=2, vary=VARY)
+        tune(JOB, tmp_path / "out", parties=[bank, replace(shop, **{change: other}), post], trials=2, vary=VARY)
     with refused(RunError, key=PurePath("trials.jsonl")) as without:
-        vg.tune(JOB, tmp_path / "out", trials=2, vary=VARY)
+        tune(JOB, tmp_path / "out", trials=2, vary=VARY)
     assert "another data and job;" in str(without.value)
-    assert vg.tune(JOB, tmp_path / "out", parties=graphs, trials=2, vary=VARY).trials[:1] == found.trials
+    assert tune(JOB, tmp_path / "out", parties=graphs, trials=2, vary=VARY).trials[:1] == found.trials
 
 
 def test_fingerprints_are_of_what_is_brought(tmp_path: Path) -> None:
@@ -141,23 +140,23 @@ def test_fingerprints_are_of_all_that_a_graph_says(graphs: list[PartyGraph], cha
 def test_what_fit_refuses_is_refused_before_the_first_trial(graphs: list[PartyGraph], tmp_path: Path) -> None:
     out = tmp_path / "out"
     with refused(ConfigError, code="other-data", key="data.dataset", value="synthetic"):
-        vg.tune({**JOB, "data": {"dataset": "synthetic"}}, out, parties=graphs, vary=VARY)
+        tune({**JOB, "data": {"dataset": "synthetic"}}, out, parties=graphs, vary=VARY)
     with refused(ConfigError, code="other-holders", key="data.holders"):
-        vg.tune({**JOB, "data": {"holders": ["bank", "shop"]}}, out, parties=graphs, vary=VARY)
+        tune({**JOB, "data": {"holders": ["bank", "shop"]}}, out, parties=graphs, vary=VARY)
     with refused(ConfigError, key="parties", value="int"):
-        any_: Any = vg
-        any_.tune(JOB, out, parties=5, vary=VARY)
+        any_: Any = tune
+        any_(JOB, out, parties=5, vary=VARY)
     with refused(ConfigError, key="ids"):
-        vg.tune(JOB, out, ids={"bank": ["1"]}, vary=VARY)
+        tune(JOB, out, ids={"bank": ["1"]}, vary=VARY)
     mixed: Any = {"bank": graphs[0], "shop": tables()["shop"]}
     with refused(ConfigError, code="tables-and-graphs", key="parties"):
-        vg.tune(JOB, out, parties=mixed, vary=VARY)
+        tune(JOB, out, parties=mixed, vary=VARY)
     assert not out.exists()
 
 
 def test_what_no_trial_can_be_is_refused_before_the_first(tmp_path: Path) -> None:
     with refused(ConfigError, key="data.holders", value=["bank", "shop"]):
-        vg.tune({**JOB, "data": {"holders": ["bank", "shop"]}}, tmp_path / "out", vary=VARY)
+        tune({**JOB, "data": {"holders": ["bank", "shop"]}}, tmp_path / "out", vary=VARY)
     assert not (tmp_path / "out").exists()
 
 
@@ -176,7 +175,7 @@ def test_nobodys_own_graph_is_published_in_every_trial(graphs: list[PartyGraph],
     }
     for given in (job, vg.Job(**job)):
         with refused(ConfigError, key="tune"):
-            vg.tune(given, tmp_path / "out", parties=graphs, vary=VARY)
+            tune(given, tmp_path / "out", parties=graphs, vary=VARY)
     assert not (tmp_path / "out").exists()
 
 

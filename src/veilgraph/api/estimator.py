@@ -32,7 +32,7 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
     It is a simulation: one process has every holder's data, and what each learns of the others is what the job's
     paradigm says, no more protected and no less. It is no estimator of rows of X either: it is transductive, and
     predicts nodes of the graphs that it was fitted to. So ``GridSearchCV`` and ``cross_val_score``, which divide rows,
-    are of no use; ``vg.tune`` chooses settings. Splits are the graphs' masks.
+    are of no use; ``veilgraph_tuning.tune`` chooses settings. Splits are the graphs' masks.
 
     Args:
         job: as for ``vg.fit``; it names no data. None: the default job.

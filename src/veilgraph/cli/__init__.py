@@ -11,7 +11,6 @@ from veilgraph.cli import init as init  # isort: skip - the order in which help 
 from veilgraph.cli import train as train  # isort: skip
 from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import compare as compare  # isort: skip
-from veilgraph.cli import tune as tune  # isort: skip
 from veilgraph.cli import audit as audit  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
 from veilgraph.cli import data as data  # isort: skip

@@ -43,14 +43,13 @@ def compare_command(
             help="Of a job: the label holder's party file. What it reaches at home, from its own tables alone.",
         ),
     ] = None,
-    tune: Annotated[
-        int,
+    alone: Annotated[
+        Path | None,
         typer.Option(
-            min=0,
-            metavar="TRIALS",
-            help="Of a job: also the label holder's network alone with the best of so many settings.",
+            metavar="JOB.yaml",
+            help="Of a job: a job of the same data; also the label holder's network alone with its settings.",
         ),
-    ] = 0,
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Is it worth it? A job beside its label holder alone, plain models, sealed, and all data in one place.
@@ -70,7 +69,7 @@ def compare_command(
     if what.is_dir():
         refuse_given(
             context,
-            ["out", "seeds", "recall_at", "party", "tune", "overrides"],
+            ["out", "seeds", "recall_at", "party", "alone", "overrides"],
             f"is of a job alone, and {what} is a run's directory; leave it out, or give the job file",
         )
         _compare_run(what)
@@ -95,7 +94,7 @@ def compare_command(
                 seeds=seeds,
                 alarms=recall_at,
                 party=party,
-                tune=tune,
+                alone=None if alone is None else read_settings(alone, None),
                 stage=bars.stage,
                 row=lambda name, found: bars.say(row_words(name, found)),
             )

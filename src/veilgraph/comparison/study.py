@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
-from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.comparison.ways import NOBODY, Kind, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
@@ -32,7 +31,6 @@ from veilgraph.run.jobs import align
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
-from veilgraph.tuning.tune import check_installed
 
 FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
@@ -146,7 +144,7 @@ def compare_job(
     seeds: int = 1,
     alarms: float = ALARMS,
     party: Path | None = None,
-    tune: int = 0,
+    alone: JobSettings | None = None,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
     row: Row = lambda name, found: None,
 ) -> Study:
@@ -161,7 +159,7 @@ def compare_job(
         alarms: share of the test nodes that are looked at, for ``recall``.
         party: the label holder's party file: compares what it reaches at home, from its tables alone, and needs nothing
             of the other holders.
-        tune: trials of settings for the label holder's network alone, by its validation nodes; 0 leaves that out.
+        alone: of the same data, with settings for the label holder's network alone, which is then compared too.
         stage: shows the progress of one training.
         row: takes the figures of a way and a seed as soon as they are known.
 
@@ -172,10 +170,6 @@ def compare_job(
     """
     if seeds < 1:
         raise ConfigError(f"seeds={seeds} must be at least 1", key="seeds", value=seeds)
-    if tune < 0:
-        raise ConfigError(f"tune={tune} must be at least 0", key="tune", value=tune)
-    if tune:
-        check_installed()
     if not 0 < alarms <= 1:
         raise ConfigError(f"alarms={alarms} must be above 0 and at most 1", key="alarms", value=alarms)
     if not job.is_aligned:
@@ -185,12 +179,16 @@ def compare_job(
             key="paradigm",
             value=job.paradigm,
         )
-    ranked = {
-        key: value for key, value in {"output": "probabilities", "named_nodes": None}.items() if hasattr(job, key)
-    }
-    job = with_overrides(job, ranked)
+    if alone is not None and (alone.data != job.data or not alone.is_aligned):
+        raise ConfigError(
+            f"alone={alone.name!r}: its data are not those of job {job.name!r}, and both are judged on the same test "
+            "nodes; give a job file with the same data",
+            key="alone",
+            value=alone.name,
+        )
+    job = _ranking(job)
     looked_for = _looked_for(job, party)
-    _opened(out, job, party)
+    _opened(out, job, party, alone)
     with (
         locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"),
         one_thread(),
@@ -198,9 +196,8 @@ def compare_job(
         found = dict[str, list[Scored]]()
         kinds = dict[str, Kind]()
         used = tuple(job.seed + place for place in range(seeds))
-        tuned = TunedAlone(out / f"alone-{tune}", tune, stage) if tune else None
-        for seed, inputs in _inputs(job, used, party):
-            kinds = ways(inputs, at_home=party is not None, tuned=tuned)
+        for seed, inputs in inputs_of(job, used, party):
+            kinds = ways(inputs, at_home=party is not None, alone_by=alone)
             for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
                 found.setdefault(name, []).append(tested)
                 row(f"seed {seed}: {name}", figures(tested, alarms))
@@ -240,11 +237,21 @@ def _looked_for(job: JobSettings, party: Path | None) -> str:
     return called("1" if label is None else label.classes[1])
 
 
-def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
+def _ranking(job: JobSettings) -> JobSettings:
+    """The job with probabilities of all nodes as its output, which rank test nodes."""
+    ranked = {"output": "probabilities", "named_nodes": None}
+    return with_overrides(job, {key: value for key, value in ranked.items() if hasattr(job, key)})
+
+
+def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings | None) -> None:
     try:
         private_folder(out)
-        said = job.model_dump(mode="json")
-        about = {"job": said, "party": None if party is None else str(party.absolute()), "ways": _WAYS}
+        about = {
+            "job": job.model_dump(mode="json"),
+            "party": None if party is None else str(party.absolute()),
+            "alone": None if alone is None else alone.model_dump(mode="json"),
+            "ways": _WAYS,
+        }
         path, text = out / ABOUT, json.dumps(about, sort_keys=True)
         if path.exists():
             if path.read_text(encoding="utf-8") != text:
@@ -265,8 +272,14 @@ def _opened(out: Path, job: JobSettings, party: Path | None) -> None:
         raise RunError(f"{out} cannot be written ({error}); choose a writable directory") from error
 
 
-def _inputs(job: JobSettings, seeds: tuple[int, ...], party: Path | None) -> Iterator[tuple[int, Inputs]]:
-    """Every seed's job with its holders' graphs: tables are read and aligned once."""
+def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Iterator[tuple[int, Inputs]]:
+    """Every seed's job with its holders' graphs: tables are read and aligned once.
+
+    Args:
+        job: of holders of the same nodes.
+        seeds: to have one each of.
+        party: the label holder's party file, to have its graph alone; None: every holder's.
+    """
     settings = [with_overrides(job, {"seed": seed}) for seed in seeds]
     if party is not None:
         graph = _at_home(job, party)

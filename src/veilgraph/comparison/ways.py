@@ -15,7 +15,6 @@ from torch import Tensor
 
 from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, boosting
-from veilgraph.comparison.tuned import TunedAlone
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
@@ -25,6 +24,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.run.jobs import train
+from veilgraph.samples.shipped import with_overrides
 
 POOLED: Final = "pooled"
 
@@ -63,7 +63,7 @@ def beside_job(job: JobSettings) -> JobSettings | None:
     return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
 
 
-def ways(inputs: Inputs, *, at_home: bool = False, tuned: TunedAlone | None = None) -> dict[str, Kind]:
+def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None = None) -> dict[str, Kind]:
     """Name → what a job is compared with, itself among it.
 
     Those of the label holder by itself come first.
@@ -71,23 +71,21 @@ def ways(inputs: Inputs, *, at_home: bool = False, tuned: TunedAlone | None = No
     Args:
         inputs: a job's, with every holder's graph; at home the label holder's alone.
         at_home: leave out all that needs others' data.
-        tuned: the label holder alone with settings of its own; None leaves it out.
+        alone_by: the label holder's network alone with the settings of this job also; None leaves it out.
     """
     job, graphs = inputs.settings, inputs.graphs
     holder, epochs = job.data.label_party, job.train.epochs
     own = isolate(graphs, holder, holder)
-    paradigm = paradigm_of(job)
 
-    def alone(name: PartyId) -> Kind:
-        about = f"the job's network on {name}'s columns and links alone"
-        return Kind(partial(_plain, partial(paradigm.alone, inputs, name)), epochs, NOBODY, about)
+    def alone(name: PartyId, by: Inputs, whose: str = "the job's network") -> Kind:
+        way = partial(_plain, partial(paradigm_of(by.settings).alone, by, name))
+        return Kind(way, by.settings.train.epochs, NOBODY, f"{whose} on {name}'s columns and links alone")
 
-    found = {f"{holder} alone": alone(holder)}
+    found = {f"{holder} alone": alone(holder, inputs)}
     found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own") for name in PLAIN}
-    if tuned is not None:
-        about = f"the same with the best of {tuned.trials} settings, chosen by {holder}'s validation nodes"
-        way = partial(_plain, partial(tuned.train, inputs))
-        found[f"{holder} alone, best of {tuned.trials}"] = Kind(way, epochs, NOBODY, about)
+    if alone_by is not None:
+        by = Inputs(with_overrides(alone_by, {"seed": job.seed}), graphs)
+        found[f"{holder} alone, own settings"] = alone(holder, by, "a network with settings for that")
     if at_home:
         return found
     found |= {
@@ -122,7 +120,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, tuned: TunedAlone | None = No
             about = f"pooled without {each.party}'s {what}: what these bring"
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
     lent = [name for name in job.data.names if name != holder]
-    return found | {f"{name} alone, lent labels": replace(alone(name), shares=LABELS) for name in lent}
+    return found | {f"{name} alone, lent labels": replace(alone(name, inputs), shares=LABELS) for name in lent}
 
 
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:

@@ -18,7 +18,6 @@ from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.registered import PARADIGMS as _REGISTERED
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import LEARNING, Space
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
@@ -301,10 +300,6 @@ class Paradigm(ABC, Generic[J]):
     def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
         """A job that says nothing of the holders' links, with what these graphs need it to say."""
         return job
-
-    def space(self, job: J) -> Space:
-        """What is worth varying where a job is tuned: dotted keys of its settings, and what each may be."""
-        return LEARNING
 
     # In words
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
-
-from torch import Tensor
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
@@ -20,7 +15,6 @@ from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.graph.settings import DESCRIBED
-from veilgraph.privacy.single import parts
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
 from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
@@ -38,10 +32,10 @@ __all__ = [
     "GivenIds",
     "GivenParties",
     "accepted_by_parties",
-    "fingerprint",
     "gather_inputs",
     "lasting_of",
     "save_inputs",
+    "write_tables",
 ]
 
 _PARTY_FILE: Final = "party.yaml"
@@ -61,38 +55,13 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
     for name, place in inputs.ledgers.items():
         ledger_places.keep(run.party(name), place)
     for name, tables in inputs.tables.items():
-        _write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
+        write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
 
 
-def _write_tables(tables: Tables, party: PartyId, path: Path) -> None:
-    """Their files, and the party file that describes them, at ``path``."""
+def write_tables(tables: Tables, party: PartyId, path: Path) -> None:
+    """Write a party's tables, and beside them at ``path`` the party file that describes them."""
     tables.write(path.parent)
     write_whole(path, yaml_bytes(tables.described(party)))
-
-
-def fingerprint(inputs: Inputs) -> str:
-    """SHA-256 (hex) of what holders bring: another one where any of it has changed.
-
-    Raises:
-        DataError: a table cannot be read.
-    """
-    found = sha256()
-    for graph in inputs.graphs:
-        for each in fields(graph):
-            value = getattr(graph, each.name)
-            if not isinstance(value, Tensor):
-                found.update(f"{each.name}{value!r}".encode())
-                continue
-            for part in parts(value):
-                found.update(f"{each.name}{part.dtype}{tuple(part.shape)}".encode())
-                found.update(part.contiguous().numpy().data)
-        found.update(json.dumps(inputs.ids.get(graph.party)).encode())
-    with TemporaryDirectory() as folder:
-        for name, path in (inputs.settings.data.parties or {}).items():
-            if name in inputs.tables:
-                _write_tables(inputs.tables[name], name, path := Path(folder) / name / _PARTY_FILE)
-            found.update(f"{name}{Organisation.read(path, name).digest()}".encode())
-    return found.hexdigest()
 
 
 def gather_inputs(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from veilgraph_tuning.trying import tune
 
 import veilgraph as vg
 from tests import nightly
@@ -37,7 +38,6 @@ from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.exported_tables import Export, export_party
-from veilgraph.tuning.tune import tune
 
 LAST: Settings = {"train": {"select_by": "last"}}
 each_task = pytest.mark.parametrize("task", SAID)
@@ -310,7 +310,6 @@ def test_a_saved_graph_has_its_targets_and_its_graphs(tmp_path: Path) -> None:
 
 
 def test_the_tuner_looks_for_the_least_error(tmp_path: Path) -> None:
-    pytest.importorskip("optuna", reason="the extra veilgraph[tune] is not installed")
     paths = {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs_for("values")}
     for graph in graphs_for("values"):
         save_party(graph, paths[graph.party], ids=ids_of([graph])[graph.party])

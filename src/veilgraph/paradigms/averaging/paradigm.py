@@ -24,7 +24,6 @@ from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES,
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import LEARNING, Options, Space, Span
 
 _MEASURED: Final = 3
 """Holders whose noise together is what ε needs, in research/private_averaging.py."""
@@ -94,10 +93,6 @@ class Averaging(SameColumns[AveragingJob]):
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
-
-    def space(self, job: AveragingJob) -> Space:
-        space = {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.dropout": Span(0, 0.8)}
-        return space if job.rule_sends_gradients else {**space, "averaging.local_epochs": Span(1, 10, whole=True)}
 
     def describe(self, job: AveragingJob) -> list[str]:
         return words.describe(job)

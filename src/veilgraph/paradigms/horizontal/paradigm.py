@@ -23,7 +23,6 @@ from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES,
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
@@ -98,9 +97,6 @@ class Horizontal(SameColumns[HorizontalJob]):
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return baselines.pooled(horizontal(inputs.settings), baselines.parts_of(inputs.graphs, inputs.ids), progress)
-
-    def space(self, job: HorizontalJob) -> Space:
-        return {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.server.dropout": Span(0, 0.8)}
 
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)

@@ -28,7 +28,6 @@ from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MA
 from veilgraph.protocol.released import agreed, checked
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.protocol.unread import unread_of_passes
 
 _LIKE: Final = ModelSettings()
@@ -132,10 +131,6 @@ class NodeDp(Paradigm[NodeDpJob]):
         if job.privacy is None:
             return LocalLearner(session, graph, [own_features(graph), *features], labels)
         return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
-
-    def space(self, job: NodeDpJob) -> Space:
-        hops = {"model.hops": Options((0, 2, 4, 8, 16))} if job.privacy is None else {}  # others would cost ε
-        return {**LEARNING, **hops, "model.dropout": Span(0, 0.8)}
 
     def describe(self, job: NodeDpJob) -> list[str]:
         return words.describe(job)

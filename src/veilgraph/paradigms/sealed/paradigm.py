@@ -37,7 +37,6 @@ from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, NO_NUMBERS, Par
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import Space, Span
 
 _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
@@ -195,14 +194,6 @@ class Sealed(Paradigm[SealedJob]):
 
     def suited(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
         return suited(job, graphs)
-
-    def space(self, job: SealedJob) -> Space:
-        return {
-            "train.learning_rate": Span(0.03, 2, log=True),
-            "train.weight_decay": Span(1e-4, 0.03, log=True),
-            "model.hops": Span(1, 12, whole=True),
-            "model.teleport": Span(0, 0.5),
-        }
 
     def describe(self, job: SealedJob) -> list[str]:
         return words.describe(job)

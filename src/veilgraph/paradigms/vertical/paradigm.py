@@ -42,7 +42,6 @@ from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.protocol.released import with_released_features
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.rows import Row
-from veilgraph.protocol.space import LEARNING, Options, Space, Span
 from veilgraph.protocol.unread import unread_of_passes
 
 
@@ -238,12 +237,6 @@ class Vertical(Paradigm[VerticalJob]):
 
     def beside(self, job: VerticalJob) -> Mapping[str, Any]:
         return {"paradigm": "sealed", "output": "probabilities"}
-
-    def space(self, job: VerticalJob) -> Space:
-        space = {**LEARNING, "model.dim": Options((16, 32, 64, 128)), "model.local.hops": Span(1, 4, whole=True)}
-        if job.model.initial.method == "collaborative":
-            space["model.initial.learning_rate"] = Span(0.02, 0.5, log=True)
-        return space
 
     def describe(self, job: VerticalJob) -> list[str]:
         return words.describe(job)

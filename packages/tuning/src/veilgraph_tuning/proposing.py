@@ -11,8 +11,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from veilgraph.protocol.space import Choice, Options, Space, Value
-from veilgraph.tuning.trials import Trial
+from veilgraph_tuning.space import Choice, Options, Space, Value
+from veilgraph_tuning.trials import Trial
 
 if TYPE_CHECKING:
     pass

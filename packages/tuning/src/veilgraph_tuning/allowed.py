@@ -8,21 +8,20 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.space import Options, Space, Span, Value
 from veilgraph.run.ledger_places import without
 from veilgraph.samples.shipped import with_overrides
+from veilgraph_tuning.space import Options, Space, Span, Value
 
 
-def check_space(job: JobSettings, space: Space, lasting: Sequence[PartyId] = ()) -> None:
+def check_space(job: JobSettings, space: Space) -> None:
     """Whether all ends of all choices are settings of the job, and may be tried; before the first training.
 
     Args:
         job: to begin from.
         space: what to vary.
-        lasting: holders that have a ledger for life.
 
     Raises:
-        ConfigError: the space has a key or value that the job cannot have, or as ``check_paid``.
+        ConfigError: the space has a key or value that the job cannot have.
     """
     if not space:
         raise ConfigError("vary: there is nothing to vary; give KEY=CHOICE", key="vary")
@@ -36,7 +35,6 @@ def check_space(job: JobSettings, space: Space, lasting: Sequence[PartyId] = ())
         ends: tuple[Value, ...] = choice.values if isinstance(choice, Options) else _ends(choice)
         for value in ends:
             with_overrides(job, {key: value})
-    check_paid(job, lasting)
 
 
 def check_paid(job: JobSettings, lasting: Sequence[PartyId]) -> None:

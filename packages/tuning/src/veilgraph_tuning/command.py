@@ -37,6 +37,13 @@ def tune_command(
             "what the paradigm says is worth it.",
         ),
     ] = None,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="Of the label holder's network on its own data alone, for compare --alone.")
+    ] = False,
+    party: Annotated[
+        Path | None,
+        typer.Option(metavar="party.yaml", help="With --alone: the label holder's party file, to tune at home."),
+    ] = None,
     ledgers: Ledgers = None,
     overrides: Overrides = None,
 ) -> None:
@@ -44,17 +51,27 @@ def tune_command(
 
     Test nodes are not looked at. A tuning that was cut off goes on in its directory, and more --trials add to it.
     """
+    if alone and ledgers:
+        raise typer.BadParameter("nothing is published by a label holder alone; leave it out", param_hint="--ledger")
+    if party is not None and not alone:
+        raise typer.BadParameter("is for the label holder alone; add --alone, or leave it out", param_hint="--party")
     settings, named = read_settings(job, overrides), ledgers_of(ledgers)
-    from veilgraph.protocol.space import read_choice  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
-    from veilgraph.report.tuning import draw_trials, failures, trials_table  # noqa: PLC0415
-    from veilgraph.tuning.tune import BEST, tune  # noqa: PLC0415
+    from veilgraph_tuning.alone import tune_alone  # noqa: PLC0415
+    from veilgraph_tuning.report import draw_trials, failures, trials_table  # noqa: PLC0415
+    from veilgraph_tuning.space import read_choice  # noqa: PLC0415
+    from veilgraph_tuning.trying import BEST, tune  # noqa: PLC0415
 
     space = dict(map(read_choice, vary)) if vary else None
     path = out or fresh_path(f"{settings.name}-tuning")
     try:
         with TrainingBars(messages(), settings.measures) as bars:
-            found = tune(settings, path, trials=trials, seeds=seeds, space=space, ledgers=named, stage=bars.stage)
+            if alone:
+                found = tune_alone(
+                    settings, path, trials=trials, seeds=seeds, space=space, party=party, stage=bars.stage
+                )
+            else:
+                found = tune(settings, path, trials=trials, seeds=seeds, space=space, ledgers=named, stage=bars.stage)
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
@@ -64,7 +81,10 @@ def tune_command(
         say(f"failed: trial {', '.join(map(str, numbers))}: {why}")
     echo(f"trials  {path / 'trials.png'}")
     echo(f"job     {path / BEST}")
-    echo(f"train with: veilgraph train {path / BEST}")
+    if alone:
+        echo(f"compare with: veilgraph compare {job} --alone {path / BEST}")
+    else:
+        echo(f"train with: veilgraph train {path / BEST}")
     tell(
         {"directory": path, "job": path / BEST, "figure": found.figure, "best": found.ranked(), "trials": found.trials}
     )

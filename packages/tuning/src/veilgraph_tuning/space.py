@@ -61,11 +61,6 @@ Choice = Span | Options
 Space = Mapping[str, Choice]
 """Dotted key, such as ``train.learning_rate``, → what it may be."""
 
-LEARNING: Final[Space] = {
-    "train.learning_rate": Span(1e-3, 0.1, log=True),
-    "train.weight_decay": Span(1e-5, 0.03, log=True),
-}
-"""Of trainings with Adam."""
 _MADE_OF: Final = "LOW..HIGH, 'LOW..HIGH log' or values between commas, as in train.learning_rate=0.001..0.1 log"
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.protocol.space import Space, Value
+from veilgraph_tuning.space import Space, Value
 
 _FILE: Final = "trials.jsonl"
 

@@ -9,11 +9,13 @@ from typing import TypeAlias
 from veilgraph.api.jobs import Job, settings_beside
 from veilgraph.core.files import fresh_path
 from veilgraph.core.given import check_mapping, check_whole, path_of, wrong_type
-from veilgraph.protocol.space import Choice, Value, choice_of
 from veilgraph.run.given import GivenIds, GivenParties
 from veilgraph.run.ledger_places import GivenLedgers
-from veilgraph.tuning import tune as tuning
-from veilgraph.tuning.tune import Tuning
+from veilgraph_tuning import alone, trying
+from veilgraph_tuning.space import Choice, Space, Value, choice_of
+from veilgraph_tuning.trying import Tuning
+
+__all__ = ["Tuning", "tune", "tune_alone"]
 
 Choices: TypeAlias = "Mapping[str, Choice | str | Sequence[Value]]"
 """Dotted key → ``"0.001..0.1 log"``, ``"1..4"``, or the values to choose from."""
@@ -48,8 +50,49 @@ def tune(
         Its ``best`` is the job to ``fit``, beside the same ``parties``; test nodes were not looked at.
 
     Raises:
-        VeilgraphError: as ``veilgraph.tuning.tune.tune``.
+        VeilgraphError: as ``veilgraph_tuning.trying.tune``.
     """
+    path, space = _checked(out, trials, seeds, vary)
+    settings = settings_beside(job, parties)
+    path = path or fresh_path(f"{settings.name}-tuning")
+    return trying.tune(
+        settings, path, trials=trials, seeds=seeds, space=space, parties=parties, ids=ids, ledgers=ledgers
+    )
+
+
+def tune_alone(
+    job: Job,
+    out: str | Path | None = None,
+    *,
+    party: str | Path | None = None,
+    trials: int = 20,
+    seeds: int = 1,
+    vary: Choices | None = None,
+) -> Tuning:
+    """Choose settings for a job's network on the label holder's data alone, by its validation nodes; nothing is sent.
+
+    Args:
+        job: as for ``fit``, of holders of the same nodes.
+        out: as for ``tune``.
+        party: the label holder's party file, to tune at home; default: the label holder's part of what the job names.
+        trials: as for ``tune``; ``seeds`` and ``vary`` likewise.
+        seeds: see there.
+        vary: see there.
+
+    Returns:
+        Its ``best`` is what a comparison takes as ``alone``; test nodes were not looked at.
+
+    Raises:
+        VeilgraphError: as ``veilgraph_tuning.alone.tune_alone``.
+    """
+    path, space = _checked(out, trials, seeds, vary)
+    settings = settings_beside(job, None)
+    path = path or fresh_path(f"{settings.name}-tuning")
+    home = None if party is None else path_of("party", party)
+    return alone.tune_alone(settings, path, trials=trials, seeds=seeds, space=space, party=home)
+
+
+def _checked(out: str | Path | None, trials: int, seeds: int, vary: Choices | None) -> tuple[Path | None, Space | None]:
     path = None if out is None else path_of("out", out)
     for key, count in (("trials", trials), ("seeds", seeds)):
         if count is None:
@@ -57,9 +100,4 @@ def tune(
     check_whole(trials=trials, seeds=seeds)
     if vary is not None:
         check_mapping("vary", vary, "dotted key → what to choose from")
-    space = None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}
-    settings = settings_beside(job, parties)
-    path = fresh_path(f"{settings.name}-tuning") if path is None else path
-    return tuning.tune(
-        settings, path, trials=trials, seeds=seeds, space=space, parties=parties, ids=ids, ledgers=ledgers
-    )
+    return path, None if vary is None else {key: choice_of(key, said) for key, said in vary.items()}

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -21,17 +20,18 @@ from veilgraph.graph.settings import DESCRIBED
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult
-from veilgraph.protocol.space import Space
 from veilgraph.run.evidence import EVIDENCE
-from veilgraph.run.inputs import GivenIds, GivenParties, fingerprint, gather_inputs, lasting_of
+from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
 from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
 from veilgraph.run.ledger_places import GivenLedgers
 from veilgraph.run.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
-from veilgraph.tuning.allowed import check_paid, check_space
-from veilgraph.tuning.trials import Ending, Trial, TrialFile, described
+from veilgraph_tuning.allowed import check_paid, check_space
+from veilgraph_tuning.fingerprint import fingerprint
+from veilgraph_tuning.space import Space
+from veilgraph_tuning.spaces import space_of
+from veilgraph_tuning.trials import Ending, Trial, TrialFile, described
 
 BEST: Final = "best.yaml"
 _ALIGNED: Final = "aligned"
@@ -104,41 +104,74 @@ def tune(
         stage: shows the progress of one training.
 
     Raises:
-        ConfigError: Optuna is not installed, the space has a key or value that the job cannot have, trials would
-            publish what no ledger for life counts, or the job cannot take what holders bring.
+        ConfigError: the space has a key or value that the job cannot have, trials would publish what no ledger for life
+            counts, or the job cannot take what holders bring.
         DataError: what holders bring breaks a rule.
         RunError: ``out`` is something else; or no trial was complete.
     """
-    check_installed()
-    for name, count in (("trials", trials), ("seeds", seeds)):
-        if count < 1:
-            raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
+    check_counts(trials, seeds)
     brought, own = None, _Own(parties, ids, ledgers)
     if parties is not None or job.data.dataset is None or own.are_said:
         found = gather_inputs(job, parties, ids, out / _RUN, ledgers)
         own = own.after(found)
         if parties is not None:
             brought, job = found, _naming(job, found.settings)
-    chosen = dict(paradigm_of(job).space(job) if space is None else space)
-    check_space(job, chosen, own.lasting)
-    figure = chosen_by(job)
+    chosen = dict(space_of(job) if space is None else space)
+    check_space(job, chosen)
+    check_paid(job, own.lasting)
+    with at_work(out):
+        about = {} if brought is None else {"data": fingerprint(brought)}
+        tuned = search(_Trainings(job, out, chosen_by(job), seeds, stage, own), out, chosen, trials, about)
+        shutil.rmtree(out / _ALIGNED, ignore_errors=True)
+    return tuned
+
+
+def check_counts(trials: int, seeds: int) -> None:
+    """Refuse less than one trial or seed."""
+    for name, count in (("trials", trials), ("seeds", seeds)):
+        if count < 1:
+            raise ConfigError(f"{name}={count} must be at least 1", key=name, value=count)
+
+
+@contextmanager
+def at_work(out: Path) -> Iterator[None]:
+    """A block that has a directory to itself.
+
+    Raises:
+        RunError: it cannot be made, or another process works on it.
+    """
     try:
         private_folder(out)
     except OSError as error:
         raise RunError(f"{out} cannot be made ({error}); choose a writable directory") from error
     with locked(out, f"{out} is being worked on by another process; wait for it, or choose another directory"):
-        about = {"job": job.model_dump(mode="json"), "space": described(chosen), "seeds": seeds}
-        file = _opened(out, about if brought is None else {**about, "data": fingerprint(brought)})
-        trainings = _Trainings(job, out, figure, seeds, stage, own)
-        while len(file.trials) < trials:
-            file.add(tried(trainings, chosen, file.trials))
-        best = file.best()
-        if best is None:
-            raise RunError(f"{out}: no trial was complete; the first failed: {file.trials[0].why}")
-        settings = with_overrides(job, best.settings)
-        write_whole(out / BEST, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
-        shutil.rmtree(out / _ALIGNED, ignore_errors=True)
-    return Tuning(out, figure, file.trials, chosen, settings)
+        yield
+
+
+def search(trainings: Trainings, out: Path, space: Space, trials: int, about: Mapping[str, Any]) -> Tuning:
+    """Make the trials that are missing, and write the best job.
+
+    Args:
+        trainings: that settings are tried by.
+        out: directory of the tuning.
+        space: to choose in.
+        trials: in all.
+        about: what a later session must find the same, beside the job, the space and the number of seeds.
+
+    Raises:
+        RunError: ``out`` is something else; or no trial was complete.
+    """
+    job = trainings.job
+    common = {"job": job.model_dump(mode="json"), "space": described(space), "seeds": trainings.seeds}
+    file = _opened(out, {**common, **about})
+    while len(file.trials) < trials:
+        file.add(tried(trainings, space, file.trials))
+    best = file.best()
+    if best is None:
+        raise RunError(f"{out}: no trial was complete; the first failed: {file.trials[0].why}")
+    settings = with_overrides(job, best.settings)
+    write_whole(out / BEST, yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).encode())
+    return Tuning(out, chosen_by(job), file.trials, space, settings)
 
 
 def _naming(job: JobSettings, brought: JobSettings) -> JobSettings:
@@ -146,16 +179,6 @@ def _naming(job: JobSettings, brought: JobSettings) -> JobSettings:
     none = dict.fromkeys(f"data.{key}" for key in ("dataset", *DESCRIBED.values()))
     names = {"data.holders": list(brought.data.names), "data.label_holder": brought.data.label_party}
     return with_overrides(job, {**none, **names})
-
-
-def check_installed() -> None:
-    """Whether there is Optuna, which proposes what to try.
-
-    Raises:
-        ConfigError: there is not.
-    """
-    if find_spec("optuna") is None:
-        raise ConfigError("tune: optuna is not installed; install it (pip install optuna)", key="tune")
 
 
 def _opened(out: Path, about: Mapping[str, Any]) -> TrialFile:
@@ -201,7 +224,7 @@ def tried(trainings: Trainings, space: Space, trials: Sequence[Trial]) -> Trial:
         space: to choose in.
         trials: before it.
     """
-    from veilgraph.tuning.proposing import propose  # noqa: PLC0415 - half a second, and Optuna may be missing
+    from veilgraph_tuning.proposing import propose  # noqa: PLC0415 - half a second
 
     number = len(trials)
     proposal = propose(space, trials, trainings.job.seed, trainings.job.train.epochs) if number else None

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
-from veilgraph.protocol.space import Choice, Options
-from veilgraph.tuning.trials import Trial
-from veilgraph.tuning.tune import Tuning
+from veilgraph_tuning.space import Choice, Options
+from veilgraph_tuning.trials import Trial
+from veilgraph_tuning.trying import Tuning
 
 _ROWS: Final = 10
 _COLUMNS: Final = 3

@@ -1,0 +1,72 @@
+"""What is worth varying in a job of each paradigm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from veilgraph.core.registry import Registry
+from veilgraph.paradigms.averaging.settings import AveragingJob
+from veilgraph.paradigms.horizontal.settings import HorizontalJob
+from veilgraph.paradigms.node_dp.settings import NodeDpJob
+from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.protocol.job import JobSettings
+from veilgraph_tuning.space import Options, Space, Span
+
+SPACES: Registry[Callable[[JobSettings], Space]] = Registry(
+    "veilgraph_tuning.spaces",
+    {
+        name: f"veilgraph_tuning.spaces:{name.replace('-', '_')}"
+        for name in ("vertical", "horizontal", "node-dp", "averaging", "sealed")
+    },
+    "collections.abc:Callable",
+)
+"""Paradigm → the space of a job of it. A package with a paradigm of its own adds one by an entry point."""
+
+_LEARNING: Final[Space] = {
+    "train.learning_rate": Span(1e-3, 0.1, log=True),
+    "train.weight_decay": Span(1e-5, 0.03, log=True),
+}
+"""Of trainings with Adam."""
+_WIDTHS: Final = Options((16, 32, 64, 128))
+
+
+def space_of(job: JobSettings) -> Space:
+    """What to vary by default; of a paradigm that says nothing, the learning rate and the weight decay."""
+    return SPACES[job.paradigm](job) if job.paradigm in SPACES else _LEARNING
+
+
+def averaging(job: AveragingJob) -> Space:
+    """Averaging: rounds with gradients have no local epochs."""
+    space = {**_LEARNING, "model.dim": _WIDTHS, "model.dropout": Span(0, 0.8)}
+    return space if job.rule_sends_gradients else {**space, "averaging.local_epochs": Span(1, 10, whole=True)}
+
+
+def horizontal(job: HorizontalJob) -> Space:
+    """Horizontal jobs."""
+    return {**_LEARNING, "model.dim": _WIDTHS, "model.server.dropout": Span(0, 0.8)}
+
+
+def node_dp(job: NodeDpJob) -> Space:
+    """Jobs of perturbed nodes: where sums have noise, other hops would cost ε."""
+    hops = {"model.hops": Options((0, 2, 4, 8, 16))} if job.privacy is None else {}
+    return {**_LEARNING, **hops, "model.dropout": Span(0, 0.8)}
+
+
+def sealed(job: SealedJob) -> Space:
+    """Sealed jobs: gradient descent with steps larger than Adam's."""
+    return {
+        "train.learning_rate": Span(0.03, 2, log=True),
+        "train.weight_decay": Span(1e-4, 0.03, log=True),
+        "model.hops": Span(1, 12, whole=True),
+        "model.teleport": Span(0, 0.5),
+    }
+
+
+def vertical(job: VerticalJob) -> Space:
+    """Vertical jobs: the joint first layer has a learning rate of its own."""
+    space = {**_LEARNING, "model.dim": _WIDTHS, "model.local.hops": Span(1, 4, whole=True)}
+    if job.model.initial.method == "collaborative":
+        space["model.initial.learning_rate"] = Span(0.02, 0.5, log=True)
+    return space

@@ -1,1 +1,0 @@
-"""Settings of a job chosen by what they reach on its validation nodes."""
