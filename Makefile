@@ -35,7 +35,7 @@ TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
-PACKAGES := packages/embeddings packages/tuning
+PACKAGES := packages/embeddings packages/trajectories packages/tuning
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 

@@ -15,9 +15,12 @@ from pydantic import AfterValidator, BaseModel
 from pydantic.fields import FieldInfo
 from veilgraph_embeddings.method import METHODS, MethodSettings
 from veilgraph_embeddings.settings import EmbedJob
+from veilgraph_trajectories.settings import TrajectoriesSettings
+from veilgraph_trajectories.task import TrajectoriesTaskSettings
 
 from veilgraph.core.registry import Registry
 from veilgraph.deploy.project import ProjectSettings
+from veilgraph.paradigms.averaging.tasks.task import TaskSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -52,6 +55,10 @@ def page() -> str:
         if not issubclass(type(EmbedJob.model_fields["method"].default), settings):
             head = f"### `method`, where its name is `{name}`\n"
             parts += [head, *_tables(settings, frozenset(MethodSettings.model_fields))]
+    parts += ["## Trajectories\n", "Of `veilgraph-trajectories` ([trajectories.md](trajectories.md))."]
+    parts += ["### `averaging.task`, where its name is `trajectories`\n"]
+    parts += _tables(TrajectoriesTaskSettings, frozenset(TaskSettings.model_fields))
+    parts += ["### `data.made`, where `data.dataset` is `trajectories`\n", *_tables(TrajectoriesSettings)]
     parts += ["## A party file\n", "One organisation's own; [tables.md](tables.md) explains it."]
     parts += _tables(PartySettings)
     parts += ["## A project file\n", "Who takes part across organisations ([deployment.md](deployment.md))."]

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import backward
+from veilgraph_trajectories.task import Seen, Trajectories
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.datasets import load_parts
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks.trajectories import Seen, Trajectories
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import build_optimizer
@@ -50,7 +50,7 @@ def feddy_job(seed: int, cameras: int = 6, scenes: Sequence[str] = SCENES) -> Av
                 "paradigm": "averaging",
                 "preset": "paper",
                 "seed": seed,
-                "data": {"dataset": "trajectories", "holders": cameras, "trajectories": world},
+                "data": {"dataset": "trajectories", "holders": cameras, "made": world},
                 "averaging": {"task": task, "local_epochs": 20},
                 "model": {"dim": 32},
                 "train": {"learning_rate": 0.005, "weight_decay": 0.0, "epochs": 16, "patience": None},

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.autograd import grad
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
+from veilgraph_trajectories.network import MovingGNN
+from veilgraph_trajectories.task import Seen
 
 from research.feddy import Cameras, feddy_job
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.moving import MovingGNN
 from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.tasks.trajectories import Seen
 from veilgraph.paradigms.averaging.training import EXTRA, summand
 
 _TRAIN: Final = 0

@@ -27,7 +27,7 @@ PUBLIC = [
     "tracking",
 ]
 MODULES = {
-    "datasets": ["load", "names", "payments", "split", "trajectories"],
+    "datasets": ["load", "names", "payments", "split"],
     "nn": ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"],
     "simulate": ["horizontally", "vertically"],
 }

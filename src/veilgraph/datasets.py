@@ -3,7 +3,6 @@
 data = vg.datasets.load("digits")
 data = vg.datasets.split(data, train=0.5, val=0.25, test=0.25, seed=1)
 world = vg.datasets.payments(customers=5_000, transfers=50_000, seed=1)
-world = vg.datasets.trajectories(cameras=3, recordings=20, seed=1)
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from veilgraph.core.settings import unsettled
 from veilgraph.graph.payments_settings import PaymentsSettings
 from veilgraph.graph.random_split import masks_by_fractions
 from veilgraph.graph.settings import DATASETS, DataSettings
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
 from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
 
     from veilgraph.graph.payments.world import PaymentsWorld
-    from veilgraph.graph.trajectories.world import TrajectoriesWorld
 
-__all__ = ["load", "names", "payments", "split", "trajectories"]
+__all__ = ["load", "names", "payments", "split"]
 
 
 def names() -> tuple[str, ...]:
@@ -83,31 +80,6 @@ def payments(*, seed: int = 0, **settings: object) -> PaymentsWorld:
     except ValidationError as error:
         raise unsettled(error, "payments") from error
     return payments_world(asked, seed)
-
-
-def trajectories(*, seed: int = 0, **settings: object) -> TrajectoriesWorld:
-    """People who walk by social forces through scenes that cameras record, each a scene of its own.
-
-    ``load("trajectories", trajectories=settings, seed=seed)`` has all rows; a job's ``data.trajectories`` has the same
-    settings.
-
-    Args:
-        seed: fixes everything.
-        settings: of ``TrajectoriesSettings``, as ``cameras=3, recordings=20``; others have their defaults.
-
-    Returns:
-        Cameras; of each rows of who was where in which frame, edges of a radius, and the truth: scene, ways, speeds.
-
-    Raises:
-        ConfigError: a setting is none.
-    """
-    from veilgraph.graph.trajectories.world import trajectories_world  # noqa: PLC0415
-
-    try:
-        asked = TrajectoriesSettings.model_validate(settings)
-    except ValidationError as error:
-        raise unsettled(error, "trajectories") from error
-    return trajectories_world(asked, seed)
 
 
 def split(

@@ -18,7 +18,7 @@ GROUPS = {
         "budget", "demo", "reproduce", "embed", "tune", "data",
         "net", "cert",
     ),
-    "data": ("check", "init", "align", "export"),
+    "data": ("check", "init", "align", "export", "export-trajectories"),
     "net": (
         "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
         "machine", "machine-secret",

@@ -126,18 +126,6 @@ def test_export_of_payments(tmp_path: Path) -> None:
     assert "payments.banks=999" in one_error(veilgraph(*export, "--set", "data.payments.banks=999"))
 
 
-def test_export_of_trajectories(tmp_path: Path) -> None:
-    sizes = {"cameras": 2, "recordings": 1, "frames": 12, "objects": 3}
-    changes = [part for key, value in sizes.items() for part in ("--set", f"data.trajectories.{key}={value}")]
-    result = veilgraph("data", "export", "trajectories", "--out", tmp_path / "world", *changes)
-    assert result.exit_code == 0, result.output
-    assert f"veilgraph train {tmp_path / 'world' / 'averaging.yaml'}" in result.stdout
-    assert "is a valid party file" in veilgraph("data", "check", tmp_path / "world" / "B" / "party.yaml").stdout
-    export = ("data", "export", "trajectories", "--out", tmp_path / "other")
-    for given in (("--holders", "2"), ("--overlap", "0.8"), ("--paradigm", "averaging")):
-        assert f"Invalid value for {given[0]}" in usage_error(veilgraph(*export, *given))
-
-
 def test_a_party_file_is_drafted_checked_and_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "customers.csv").write_text("id;x\nu;1.5\nv;2.5\n", encoding="utf-8")
     (tmp_path / "calls.csv").write_text("caller,callee\nu,v\n", encoding="utf-8")

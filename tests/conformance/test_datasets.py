@@ -26,8 +26,3 @@ class TestPayments(DataSetConformance):
     said: ClassVar[Mapping[str, Any]] = {
         "payments": {"customers": 600, "transfers": 6_000, "banks": 2, "overlap": 0.3, "laundering": 0.15}
     }
-
-
-class TestTrajectories(DataSetConformance):
-    name, has_labels = "trajectories", False
-    said: ClassVar[Mapping[str, Any]] = {"trajectories": {"cameras": 2, "recordings": 1, "frames": 12, "objects": 3}}

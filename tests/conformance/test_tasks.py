@@ -38,12 +38,3 @@ class TestGraphs(TaskConformance):
 
     def graphs(self) -> list[PartyGraph]:
         return graphs_for("graphs")
-
-
-class TestTrajectories(TaskConformance):
-    name = "trajectories"
-    said = {"observe": 3, "predict": 4, "split": (0.4, 0.3), "batch": 1.0}  # noqa: RUF012
-    model = {"dim": 4}  # noqa: RUF012
-
-    def graphs(self) -> list[PartyGraph]:
-        return graphs_for("trajectories")

@@ -11,7 +11,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.given import path_of, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIBED
+from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIPTIONS
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.arguments import check_job
@@ -27,7 +27,7 @@ _SOURCES: Final = (*_BROUGHT, "holders")
 """Keys of ``data`` that say who the holders are."""
 _OF_DATA: Final = (
     "dataset",
-    *DESCRIBED.values(),
+    *DESCRIPTIONS,
     "root",
     "graphs",
     "parties",

@@ -32,8 +32,6 @@ from veilgraph.core.types import Protected
 from veilgraph.core.words import listed
 
 if TYPE_CHECKING:  # seconds to import
-    from veilgraph.graph.payments_settings import PaymentsSettings
-    from veilgraph.graph.trajectories_settings import TrajectoriesSettings
     from veilgraph.protocol.costs import Costs, PartySizes
     from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.preset import Choice
@@ -45,8 +43,6 @@ _MOST_NEIGHBOURS: Final = 1000
 """In a draft: of no tables, for the largest degree that they have would tell of one node."""
 _LOST: Final = 0.2
 """Share of a file's edges that may be dropped without a word."""
-_SIZES: Final = {"payments": "data.payments.banks=3", "trajectories": "data.trajectories.cameras=3"}
-"""Data sets that come divided, and a setting of how."""
 
 
 @command("check", "veilgraph check jobs/digits.yaml", json=True)
@@ -422,11 +418,11 @@ def export_command(
 ) -> None:
     """Write a public data set as if organisations had exported their own tables: to try everything out.
 
-    Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm; trajectories too:
-    each camera, with an averaging job.
+    Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
     """
     from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
     from veilgraph.samples.organisations import export_dataset, export_parts, job_of  # noqa: PLC0415
+    from veilgraph.samples.payments_tables import export_payments  # noqa: PLC0415
 
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
     usual = JOBS[paradigm]()
@@ -439,39 +435,26 @@ def export_command(
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
     settings = overridden(parse_job(said, source="export"), overrides).data
-    if world := settings.payments or settings.trajectories:
-        sizes = f"{dataset} come divided; sizes are settings, as --set {_SIZES[dataset]}"
+    if settings.payments is not None:
+        sizes = "payments come divided; sizes are settings, as --set data.payments.banks=3"
         refuse_given(context, ["holders", "overlap", "paradigm"], sizes)
-        _export_world(world, out, seed, table_format)
+        with messages().status("writing tables"):
+            files = export_payments(settings.payments, out, seed, table_format)
+        show_exported(files, out.glob("*.yaml"))
         return
     with messages().status("writing tables"):
         if by_nodes:
             files = export_parts(settings, out, seed, table_format, job=job_of(dataset, paradigm))
         else:
             files = export_dataset(settings, out, _OVERLAP if overlap is None else overlap, seed, table_format)
-    _show_exported(files)
-    echo(f"train them on this machine with: veilgraph train {out / 'job.yaml'}")
+    show_exported(files, [out / "job.yaml"])
     echo(f"or across organisations: veilgraph net provision {out / 'project.yaml'}, and {out / 'network-job.yaml'}")
 
 
-def _export_world(
-    settings: PaymentsSettings | TrajectoriesSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
-) -> None:
-    from veilgraph.graph.payments_settings import PaymentsSettings  # noqa: PLC0415
-    from veilgraph.samples.payments_tables import export_payments  # noqa: PLC0415
-    from veilgraph.samples.trajectories_tables import export_trajectories  # noqa: PLC0415
-
-    with messages().status("writing tables"):
-        if isinstance(settings, PaymentsSettings):
-            files = export_payments(settings, out, seed, table_format)
-        else:
-            files = export_trajectories(settings, out, seed, table_format)
-    _show_exported(files)
-    for job in sorted(out.glob("*.yaml")):
-        echo(f"train on this machine with: veilgraph train {job}")
-
-
-def _show_exported(files: Mapping[str, Path]) -> None:
+def show_exported(files: Mapping[str, Path], jobs: Iterable[Path]) -> None:
+    """Print parties' files, and how to check one and to train jobs of all."""
     for party, file in files.items():
         echo(f"{party:24} {file}")
     echo(f"check one with: veilgraph data check {next(iter(files.values()))}")
+    for job in sorted(jobs):
+        echo(f"train on this machine with: veilgraph train {job}")

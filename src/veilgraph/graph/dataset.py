@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Settings
 from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.parts import HorizontalPart
@@ -20,7 +21,13 @@ if TYPE_CHECKING:  # seconds to import
 
 
 class DataSet:
-    """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how."""
+    """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how.
+
+    Attributes:
+        settings: of the keys of ``data.made``, where another package makes the data set; None: it has none.
+    """
+
+    settings: ClassVar[type[Settings] | None] = None
 
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.

@@ -7,14 +7,13 @@ from collections.abc import Sized
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, model_validator
 
 from veilgraph.core.registry import Registry
 from veilgraph.core.settings import NAME_PATTERN, PartyName, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.names import MAX_HOLDERS, holder_names
 from veilgraph.graph.payments_settings import PaymentsSettings
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
 
 DATASETS: Final[Registry[Any]] = Registry(
     "veilgraph.datasets",
@@ -23,7 +22,6 @@ DATASETS: Final[Registry[Any]] = Registry(
         "synthetic": "veilgraph.graph.embedded:SYNTHETIC",
         "block-model": "veilgraph.graph.block_model:BLOCK_MODEL",
         "payments": "veilgraph.graph.payments.dataset:PAYMENTS",
-        "trajectories": "veilgraph.graph.trajectories.dataset:TRAJECTORIES",
         "cora": "veilgraph.graph.public.planetoid:CORA",
         "citeseer": "veilgraph.graph.public.planetoid:CITESEER",
         "pubmed": "veilgraph.graph.public.planetoid:PUBMED",
@@ -39,8 +37,10 @@ DATASETS: Final[Registry[Any]] = Registry(
 """The data sets by the name that a job uses."""
 OF_WORDS: Final = frozenset({"cora", "citeseer", "pubmed", "acm", "facebook", "github", "lastfm"})
 """Data sets whose columns are words: many, of one unit, and few of them at a node."""
-DESCRIBED: Final = {"block-model": "block_model", "payments": "payments", "trajectories": "trajectories"}
-"""Data sets that are made, and the key of ``data`` that says how."""
+DESCRIBED: Final = {"block-model": "block_model", "payments": "payments"}
+"""Data sets of ours that are made, and the key of ``data`` that says how."""
+DESCRIPTIONS: Final = (*DESCRIBED.values(), "made")
+"""Keys of ``data`` that say how a data set is made."""
 PARTY_FILE_SUFFIXES: Final = (".yaml", ".yml")
 Proportion = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -128,6 +128,26 @@ def _checked_holders(value: object) -> object:
     return value
 
 
+def _read_made(said: object, info: ValidationInfo) -> Settings | None:
+    """``made``, held to the settings of another package's data set; ours are not loaded for it."""
+    dataset = info.data.get("dataset")
+    kind = None if dataset is None or dataset in DATASETS.own else DATASETS[dataset].settings
+    if kind is not None:
+        return kind.model_validate({} if said is None else said)
+    if said is not None:
+        raise ValueError(
+            f"it describes a dataset that another package makes, and dataset is {dataset!r}; leave it out, or name one"
+        )
+    return None
+
+
+Made = Annotated[
+    SerializeAsAny[Settings] | None,
+    BeforeValidator(_read_made),
+    WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]}),
+]
+
+
 class DataSettings(Settings):
     """Which graph, and how it is partitioned among the holders; or what each holder brings.
 
@@ -145,8 +165,11 @@ class DataSettings(Settings):
     payments: PaymentsSettings | None = Field(
         None, description="dataset payments: the world's size and shape; null: its defaults, and null for the others"
     )
-    trajectories: TrajectoriesSettings | None = Field(
-        None, description="dataset trajectories: cameras and recordings; null: its defaults, and null for the others"
+    made: Made = Field(
+        None,
+        validate_default=True,
+        description="another package's dataset that is made: its size and shape; null: its defaults, and null for the "
+        "others",
     )
     root: Path | None = Field(None, description="folder that holds the data set's files")
     holders: Annotated[int | tuple[PartyId, ...], BeforeValidator(_checked_holders)] = Field(

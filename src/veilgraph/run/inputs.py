@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.ids import checked_ids
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.graph.settings import DESCRIBED
+from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
 from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
@@ -298,7 +298,7 @@ def _accepted(settings: JobSettings, found: Mapping[PartyId, Organisation]) -> J
 def _brought(settings: JobSettings, key: str, paths: Mapping[PartyId, object], label_party: PartyId) -> JobSettings:
     """The job for what is given directly: its ``data`` names the holders, and where the run keeps what they bring."""
     content = settings.model_dump(mode="json")
-    content["data"].update(dict.fromkeys(("dataset", *DESCRIBED.values(), "graphs", "parties")))
+    content["data"].update(dict.fromkeys(("dataset", *DESCRIPTIONS, "graphs", "parties")))
     kept = {name: str(path) for name, path in paths.items()}
     content["data"].update({key: kept}, holders=len(paths), label_holder=label_party)
     return parse_job(content)

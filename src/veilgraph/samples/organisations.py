@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder
 from veilgraph.core.types import PartyId
 from veilgraph.graph.datasets import load_parties, load_parts
@@ -91,6 +91,11 @@ def export_parts(
     """
     job = _job_for(settings, seed, job, "horizontal")
     parts = load_parts(settings.model_copy(update={"feature_scaling": "none"}), seed)
+    if all(part.graph.labels is None for part in parts):
+        raise DataError(
+            f"data.dataset={settings.dataset!r}: nobody has labels, and the job beside the tables learns them; choose "
+            "another data set, or the command of the package that makes this one"
+        )
     generator = np.random.default_rng(seed)
     exports = [
         Export(part.graph, node_ids(part.ids.numpy()), generator.permutation(part.graph.num_nodes)) for part in parts

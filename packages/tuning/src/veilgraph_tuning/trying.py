@@ -16,7 +16,7 @@ import yaml
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.settings import DESCRIBED
+from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings, write_job
@@ -176,7 +176,7 @@ def search(trainings: Trainings, out: Path, space: Space, trials: int, about: Ma
 
 def _naming(job: JobSettings, brought: JobSettings) -> JobSettings:
     """The job with the names of those who bring their own data, and with no data beside theirs."""
-    none = dict.fromkeys(f"data.{key}" for key in ("dataset", *DESCRIBED.values()))
+    none = dict.fromkeys(f"data.{key}" for key in ("dataset", *DESCRIPTIONS))
     names = {"data.holders": list(brought.data.names), "data.label_holder": brought.data.label_party}
     return with_overrides(job, {**none, **names})
 

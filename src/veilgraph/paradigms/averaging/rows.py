@@ -45,8 +45,8 @@ TALLIES: Final = Told[AveragingJob](
     "task-tallies", "The server and every holder learn, at every evaluation, sums over the holders, for each split, of "
     "losses and of what the job's task is judged by: with values how many nodes have targets, sums of targets, of "
     "errors and of their squares; with links how many pairs of nodes with and without an edge have which score; with "
-    "graphs how many graphs of each class are taken for which; with trajectories how many steps and paths there are "
-    "and how far predictions are off; where a holder is left out of one evaluation, they follow of that holder alone.",
+    "graphs how many graphs of each class are taken for which; with another package's task what that package says of "
+    "it; where a holder is left out of one evaluation, they follow of that holder alone.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
 TARGETS: Final = Told[AveragingJob](
     *TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")

@@ -34,7 +34,6 @@ TASKS: Final[Registry[type[Task[Any, Any]]]] = Registry(
         "links": "veilgraph.paradigms.averaging.tasks.links:Links",
         "graphs": "veilgraph.paradigms.averaging.tasks.graphs:Graphs",
         "values": "veilgraph.paradigms.averaging.tasks.values:Values",
-        "trajectories": "veilgraph.paradigms.averaging.tasks.trajectories:Trajectories",
     },
     "veilgraph.paradigms.averaging.tasks.task:Task",
 )
@@ -46,7 +45,7 @@ class TaskSettings(Settings):
     name: Annotated[str, named_in(TASKS)] = Field(
         "classes",
         description="classes: of each node its class; values: of each node a number; links: which nodes are joined; "
-        "graphs: of each graph its class; trajectories: where objects will be",
+        "graphs: of each graph its class",
     )
 
     @property

@@ -7,13 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import unsettled
 from veilgraph.graph.names import holder_names
-from veilgraph.graph.trajectories.near import pairs_in
-from veilgraph.graph.trajectories.scenes import Scene, draw_scene
-from veilgraph.graph.trajectories.walk import Tracks, walk
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+from veilgraph_trajectories.near import pairs_in
+from veilgraph_trajectories.scenes import Scene, draw_scene
+from veilgraph_trajectories.settings import TrajectoriesSettings
+from veilgraph_trajectories.walk import Tracks, walk
 
 Whole = NDArray[np.signedinteger[Any]]
 Real = NDArray[np.floating[Any]]
@@ -85,6 +87,29 @@ class TrajectoriesWorld:
                 return each
         named = ", ".join(each.name for each in self.cameras)
         raise ConfigError(f"name={name!r} is no camera of this world; choose {named}")
+
+
+def trajectories(*, seed: int = 0, **settings: object) -> TrajectoriesWorld:
+    """People who walk by social forces through scenes that cameras record, each a scene of its own.
+
+    ``vg.datasets.load("trajectories", made=settings, seed=seed)`` has all rows; a job's ``data.made`` has the same
+    settings.
+
+    Args:
+        seed: fixes everything.
+        settings: of ``TrajectoriesSettings``, as ``cameras=3, recordings=20``; others have their defaults.
+
+    Returns:
+        Cameras; of each rows of who was where in which frame, edges of a radius, and the truth: scene, ways, speeds.
+
+    Raises:
+        ConfigError: a setting is none.
+    """
+    try:
+        asked = TrajectoriesSettings.model_validate(settings)
+    except ValidationError as error:
+        raise unsettled(error, "trajectories") from error
+    return trajectories_world(asked, seed)
 
 
 def trajectories_world(settings: TrajectoriesSettings, seed: int) -> TrajectoriesWorld:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.graph.trajectories_settings import SceneKind, TrajectoriesSettings
+from veilgraph_trajectories.settings import SceneKind, TrajectoriesSettings
 
 Real = NDArray[np.floating[Any]]
 

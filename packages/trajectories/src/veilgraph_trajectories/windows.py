@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.graph.trajectories.near import pairs_in
+from veilgraph_trajectories.near import pairs_in
 
 Whole = NDArray[np.signedinteger[Any]]
 Real = NDArray[np.floating[Any]]

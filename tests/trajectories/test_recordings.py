@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
+from veilgraph_trajectories import forces, trajectories
+from veilgraph_trajectories.dataset import TRAJECTORIES
+from veilgraph_trajectories.near import pairs_in
+from veilgraph_trajectories.scenes import draw_scene
+from veilgraph_trajectories.settings import SCENE_KINDS, SceneKind, TrajectoriesSettings
+from veilgraph_trajectories.walk import ARRIVED, SPEEDS
+from veilgraph_trajectories.windows import Windows, side_by_side, windows
+from veilgraph_trajectories.world import PAUSE, Camera
 
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.settings import DataSettings
-from veilgraph.graph.trajectories import forces
-from veilgraph.graph.trajectories.dataset import TRAJECTORIES
-from veilgraph.graph.trajectories.near import pairs_in
-from veilgraph.graph.trajectories.scenes import draw_scene
-from veilgraph.graph.trajectories.walk import ARRIVED, SPEEDS
-from veilgraph.graph.trajectories.windows import Windows, side_by_side, windows
-from veilgraph.graph.trajectories.world import PAUSE, Camera
-from veilgraph.graph.trajectories_settings import SCENE_KINDS, SceneKind, TrajectoriesSettings
 
 Real = NDArray[np.float64]
 INTERVAL = 0.4
@@ -34,7 +34,7 @@ INTERVAL = 0.4
 
 @cache
 def camera(kind: SceneKind) -> Camera:
-    return vg.datasets.trajectories(cameras=2, recordings=3, frames=50, objects=9, scenes=[kind], seed=5).cameras[0]
+    return trajectories(cameras=2, recordings=3, frames=50, objects=9, scenes=[kind], seed=5).cameras[0]
 
 
 # Physics
@@ -82,7 +82,7 @@ def test_people_reach_the_door_that_they_walk_to(kind: SceneKind) -> None:
 
 def test_who_is_alone_walks_at_the_desired_speed() -> None:
     """The limiting case: no others near, no obstacles, no noise."""
-    world = vg.datasets.trajectories(cameras=2, recordings=4, frames=20, objects=2, scenes=["crossing"], noise=0.0)
+    world = trajectories(cameras=2, recordings=4, frames=20, objects=2, scenes=["crossing"], noise=0.0)
     seen = world.cameras[0]
     free = np.ones(len(seen.frame), bool)
     free[seen.edges(12.0)[0]] = False
@@ -139,8 +139,8 @@ def test_bodies_that_touch_are_pressed_apart() -> None:
 
 def test_the_seed_fixes_a_camera_whatever_others_there_are() -> None:
     small = {"recordings": 2, "frames": 10, "objects": 3}
-    one, more = (vg.datasets.trajectories(cameras=count, seed=3, **small) for count in (2, 3))
-    other = vg.datasets.trajectories(cameras=2, seed=4, **small)
+    one, more = (trajectories(cameras=count, seed=3, **small) for count in (2, 3))
+    other = trajectories(cameras=2, seed=4, **small)
     for place, seen in enumerate(one.cameras):
         assert np.array_equal(seen.position, more.cameras[place].position)
         assert not np.array_equal(seen.position, other.cameras[place].position)
@@ -148,9 +148,9 @@ def test_the_seed_fixes_a_camera_whatever_others_there_are() -> None:
     with refused(ConfigError, key="name", value="Z"):
         one.camera("Z")
     with refused(ConfigError, key="scenes"):
-        vg.datasets.trajectories(scenes=["plaza", "plaza"])
+        trajectories(scenes=["plaza", "plaza"])
     with refused(ConfigError, key="recordings", value=100_000):
-        vg.datasets.trajectories(recordings=100_000, frames=100_000)
+        trajectories(recordings=100_000, frames=100_000)
 
 
 def test_cameras_of_a_kind_differ_as_far_as_variety_says() -> None:
@@ -179,14 +179,14 @@ def test_edges_are_of_one_frame_and_recordings_do_not_meet() -> None:
 
 def test_holders_of_a_job_are_cameras() -> None:
     said: dict[str, Any] = {"cameras": 2, "recordings": 2, "frames": 10, "objects": 3}
-    settings = DataSettings.model_validate({"dataset": "trajectories", "trajectories": said})
+    settings = DataSettings.model_validate({"dataset": "trajectories", "made": said})
     parts = load_parts(settings, 7)
-    world = vg.datasets.trajectories(seed=7, **said)
+    world = trajectories(seed=7, **said)
     for part, seen in zip(parts, world.cameras, strict=True):
         assert part.graph.features[:, 0].tolist() == seen.person.tolist()
         assert part.graph.features[:, 1].tolist() == seen.frame.tolist()
         assert np.allclose(part.graph.features[:, 2:], seen.position, atol=1e-5)
-    whole = vg.datasets.load("trajectories", trajectories=said, seed=7)
+    whole = vg.datasets.load("trajectories", made=said, seed=7)
     assert torch.equal(whole.x, torch.cat([part.graph.features for part in parts]))
     assert whole.camera.tolist() == [0] * parts[0].graph.num_nodes + [1] * parts[1].graph.num_nodes
     changed: dict[str, dict[str, Any]] = {
@@ -197,7 +197,7 @@ def test_holders_of_a_job_are_cameras() -> None:
         with refused(DataError, key=key):
             TRAJECTORIES.parts(whole, DataSettings.model_validate({**settings.model_dump(), **changes}), 7)
     with refused(DataError, key="data.split"):
-        vg.datasets.load("trajectories", trajectories=said, split=[0.5, 0.2, 0.3])
+        vg.datasets.load("trajectories", made=said, split=[0.5, 0.2, 0.3])
 
 
 # Windows

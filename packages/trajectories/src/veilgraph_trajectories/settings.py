@@ -16,7 +16,7 @@ _USUAL: Final[tuple[SceneKind, ...]] = ("corridor", "crossing", "plaza")
 
 
 class TrajectoriesSettings(Settings):
-    """Cameras that each record a scene of its own; see ``veilgraph.graph.trajectories.world``."""
+    """Cameras that each record a scene of its own; see ``veilgraph_trajectories.world``."""
 
     cameras: int = Field(3, ge=2, le=MAX_HOLDERS, description="named A, B, …")
     recordings: int = Field(10, ge=1, le=100_000, description="of each camera, one after the other")

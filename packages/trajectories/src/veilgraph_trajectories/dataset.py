@@ -1,19 +1,20 @@
-"""Recordings of ``data.trajectories`` as rows of holders: each camera is one."""
+"""Recordings of ``data.made`` as rows of holders: each camera is one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import torch
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.settings import Settings
 from veilgraph.graph.dataset import DataSet
 from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings, PartitionSettings
-from veilgraph.graph.trajectories.world import Camera, trajectories_world
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+from veilgraph_trajectories.settings import TrajectoriesSettings
+from veilgraph_trajectories.world import Camera, trajectories_world
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -23,6 +24,8 @@ COLUMNS: Final = ("object", "frame", "x", "y")
 
 class Trajectories(DataSet):
     """People whom several cameras see: rows of (object, frame, x, y), without labels and without edges."""
+
+    settings: ClassVar[type[Settings] | None] = TrajectoriesSettings
 
     @override
     def whole(self, settings: DataSettings, seed: int) -> Data:
@@ -44,6 +47,13 @@ class Trajectories(DataSet):
         return Data(x=torch.cat(parts), camera=which, edge_index=torch.empty(2, 0, dtype=torch.int64))
 
     @override
+    def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
+        raise DataError(
+            "data.dataset='trajectories': each camera has rows of its own, and no two holders the same; take paradigm "
+            "averaging, or write tables with: veilgraph data export-trajectories"
+        )
+
+    @override
     def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
         """A camera for each holder.
 
@@ -53,7 +63,7 @@ class Trajectories(DataSet):
         cameras = _described(settings).cameras
         if len(settings.names) != cameras:
             raise DataError(
-                f"data.holders={len(settings.names)} are to be the cameras, and data.trajectories.cameras={cameras}; "
+                f"data.holders={len(settings.names)} are to be the cameras, and data.made.cameras={cameras}; "
                 "make them the same"
             )
         if settings.partition not in (PartitionSettings(), PartitionSettings(by="nodes")):
@@ -75,7 +85,8 @@ def rows(camera: Camera) -> torch.Tensor:
 
 def _described(settings: DataSettings) -> TrajectoriesSettings:
     """What the job says of the cameras, or the defaults."""
-    return settings.trajectories or TrajectoriesSettings()
+    made = settings.made
+    return made if isinstance(made, TrajectoriesSettings) else TrajectoriesSettings()
 
 
 TRAJECTORIES: Final = Trajectories()

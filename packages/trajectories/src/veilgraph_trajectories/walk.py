@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.graph.trajectories import forces
-from veilgraph.graph.trajectories.near import pairs_in
-from veilgraph.graph.trajectories.scenes import Scene
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
+from veilgraph_trajectories import forces
+from veilgraph_trajectories.near import pairs_in
+from veilgraph_trajectories.scenes import Scene
+from veilgraph_trajectories.settings import TrajectoriesSettings
 
 Real = NDArray[np.floating[Any]]
 Marks = NDArray[np.bool_]

@@ -20,8 +20,6 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import Share
-from veilgraph.graph.trajectories.windows import Windows, side_by_side, windows
-from veilgraph.nn.moving import MovingGNN
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.tasks.own import Own
@@ -29,6 +27,8 @@ from veilgraph.paradigms.averaging.tasks.task import Task, TaskSettings
 from veilgraph.protocol.figures import Figure, Found, Measures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
+from veilgraph_trajectories.network import MovingGNN
+from veilgraph_trajectories.windows import Windows, side_by_side, windows
 
 COLUMNS: Final = ("object", "frame", "x", "y")
 _SPLITS: Final = ("train", "val", "test")

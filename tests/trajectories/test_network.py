@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-
-from veilgraph.graph.trajectories.windows import Windows, windows
-from veilgraph.nn.moving import MovingGNN
+from veilgraph_trajectories.network import MovingGNN
+from veilgraph_trajectories.windows import Windows, windows
 
 OBJECTS, FRAMES, RADIUS = 7, 9, 2.0
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilgraph.graph.trajectories.windows import Windows, near_of
 from veilgraph.nn.linear import linear
+from veilgraph_trajectories.windows import Windows, near_of
 
 _PLANE: Final = 2
 _MEMORY: Final = 0.9

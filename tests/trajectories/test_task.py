@@ -9,6 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from veilgraph_trajectories import trajectories
+from veilgraph_trajectories.export import export_trajectories
+from veilgraph_trajectories.settings import TrajectoriesSettings
+from veilgraph_trajectories.task import Trajectories
 
 import veilgraph as vg
 from tests.errors import About, refused
@@ -17,14 +21,11 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.trajectories_settings import TrajectoriesSettings
-from veilgraph.paradigms.averaging.tasks.trajectories import Trajectories
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.jobs import train
-from veilgraph.samples.trajectories_tables import export_trajectories
 from veilgraph.testing.graphs import seeded
 
 Places = dict[tuple[int, int], np.ndarray[tuple[int], np.dtype[np.float64]]]
@@ -119,7 +120,7 @@ def test_a_batch_is_a_share_of_the_windows_drawn_anew() -> None:
 def test_cameras_tables_are_their_recordings(tmp_path: Path) -> None:
     world = {"cameras": 2, "recordings": 1, "frames": 12, "objects": 4.0}
     files = export_trajectories(TrajectoriesSettings(**world), tmp_path / "world", 3)
-    cameras = vg.datasets.trajectories(seed=3, **world).cameras
+    cameras = trajectories(seed=3, **world).cameras
     for camera, file in zip(cameras, files.values(), strict=True):
         with (file.parent / "rows.csv").open() as table:
             rows = {(int(row["object"]), int(row["frame"])): row for row in csv.DictReader(table)}
