@@ -140,9 +140,10 @@ def test_nodes_are_sampled_class_by_class() -> None:
     assert (some_of_each(np.arange(9), labels, 9, 0) == np.arange(9)).all()
 
 
-def test_of_a_rare_class_at_most_half_are_known() -> None:
-    labels, nodes = np.array([0] * 20 + [1] * 3 + [0]), np.arange(24)
-    assert np.bincount(labels[few_of_each(labels, nodes, 2, 0)]).tolist() == [3, 1]
+def test_of_a_rare_class_all_but_one_are_known() -> None:
+    sizes = [20, 2, 3, 4, 5]
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    assert np.bincount(labels[few_of_each(labels, np.arange(sum(sizes)), len(sizes), 0)]).tolist() == [3, 1, 2, 3, 3]
     with refused(DataError, key="labels"):
         few_of_each(labels, np.arange(21), 2, 0)
 

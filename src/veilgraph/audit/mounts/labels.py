@@ -93,8 +93,8 @@ def _inferred(
         without=None if own is None else flat(scores("completion", (), own))[0],
         pooled=None if pooled is None else flat(scores("completion", (), pooled))[0],
         accuracy=accuracy(found, labels[rows], np.arange(len(known), len(rows))),
-        note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class (or half "
-        "of fewer) are known. Pooled: the same from all holders' features.",
+        note=f"{'Training' if training else 'Test'} nodes; {_KNOWN_PER_CLASS} training nodes of each class are known "
+        "(of fewer, all but one). Pooled: the same from all holders' features.",
     )
 
 
@@ -112,7 +112,7 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
                 f"labels: class {label} has {len(some)} training nodes; the attack knows one or more of each and asks "
                 "for the rest"
             )
-        size = min(_KNOWN_PER_CLASS, len(some) // 2)  # of a rare class at most half, so that some are left to ask for
+        size = min(_KNOWN_PER_CLASS, len(some) - 1)  # the strongest attacker that has a node left to ask for
         found.append(random.choice(some, size=size, replace=False))
     return np.sort(np.concatenate(found))
 
