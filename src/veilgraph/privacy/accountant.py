@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.made_once import made_once
 from veilgraph.privacy.event import Event
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def check_delta(delta: float) -> None:
         raise ConfigError(f"delta={delta!r} must lie strictly between 0 and 1; take well below 1 / number of units")
 
 
-@lru_cache(maxsize=1024)
+@made_once(maxsize=1024)
 def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
     """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found.
 

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
+from veilgraph.core.made_once import made_once
+
 Values = NDArray[np.float64]
 
 TAIL: Final = 1e-15
@@ -134,7 +136,7 @@ class Mixture:
         return found
 
 
-@lru_cache(maxsize=64)
+@made_once(maxsize=64)
 def distribution_of(
     deviation: float, rate: float, removed: int, inserted: int, interval: float
 ) -> PrivacyLossDistribution:

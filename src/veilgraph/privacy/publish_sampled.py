@@ -113,7 +113,9 @@ class SampledPublisher(Publisher):
 
     @override
     def refusal(self) -> str:
+        """Account for what is left, before the others wait: in training the server waits for ``patience_s`` alone."""
         left = self._left()
+        accountant.total({self.plan.event: self._paid() + 1}, self.plan.delta)
         if self._account is None or left == 0 or self._account.has_room(self.plan.event, left):
             return ""
         return (

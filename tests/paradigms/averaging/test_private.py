@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -202,6 +203,24 @@ def test_a_session_that_goes_on_pays_for_life_for_what_it_has_left(tmp_path: Pat
             one(of, 0)
     with life.lines.held():
         assert [entry.count for entry in life.lines.entries] == [3, 2]
+
+
+def test_all_slow_accounting_is_done_before_the_server_waits_for_a_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can take a minute, ``patience_s`` is 60, and a holder that is late in every process is no holder at all."""
+    settings = job({"averaging": {"privacy": {"noise_multiplier": 4.03125}}})  # of no other test: nothing is known yet
+    compose = MagicMock(wraps=accountant.composed)
+    monkeypatch.setattr(accountant, "composed", compose)
+    life = lifetime_at(tmp_path / "life")
+    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
+    with publisher(settings, tmp_path, account) as of:
+        assert of.refusal() == ""
+        assert compose.call_count == 2  # for life, and of the run
+        of.expect(1, 0)
+        one(of, 0)
+        assert of.spent().releases == {CHANNEL: 1}
+    assert compose.call_count == 2
 
 
 def test_tables_pay_for_life_and_a_limit_that_holds_needs_no_name_in_leakage(tmp_path: Path) -> None:

@@ -22,12 +22,12 @@ nobody told apart it is charged to everybody: each node there may be any node of
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from veilgraph.core.made_once import made_once
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.lifetime.stand_in import stand_in
@@ -75,7 +75,7 @@ def price(event: Event, count: int, delta: float) -> Price:
     return _stand_in(event, count, delta)
 
 
-@lru_cache(maxsize=1024)
+@made_once(maxsize=1024)
 def _stand_in(event: Event, count: int, delta: float) -> Price:
     whole = event.gaussian_bound(count)
     cheapest = Price(whole * whole, 0.0)

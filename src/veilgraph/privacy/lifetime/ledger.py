@@ -201,7 +201,11 @@ class Lifetime:
             return low
 
     def has_room(self, event: Event, count: int, keys: Keys) -> bool:
-        """Whether the budget allows so many more releases, paid for together."""
+        """Whether the budget allows so many more releases, paid for together.
+
+        Their price, which can take seconds to find, is known from here on, whether or not there is a budget.
+        """
+        price(event, count, self.delta)
         with self._lock, self._lines.held():
             self._look()
             return self._fits(event, count, keys)
