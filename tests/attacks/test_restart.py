@@ -108,7 +108,7 @@ def test_one_partys_hello_erases_nobodys_training(
     run = Path(shutil.copytree(vertical[0].path if complete else vertical[1], tmp_path / "run"))
     (run / "summary.json").unlink(missing_ok=True)
     before = files(run)
-    older = RunDirectory.open(run).party("A").checkpoints.points(restarts=True)[0]
+    older = RunDirectory.open(run).party("A").checkpoints.points(restarts=True)[0]._replace(epoch=4)
     for name, lie in (LIES | ({"the older one, though all have ended": [older]} if complete else {})).items():
         with lying(lie), pytest.raises(VeilgraphError, match=f"^{LIAR}") as refused:
             resume(run)

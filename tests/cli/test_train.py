@@ -1,5 +1,4 @@
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -8,6 +7,7 @@ import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
+from tests.paradigms.cutting import cut_run
 from veilgraph.cli.showing import show_result
 from veilgraph.core.wording import argument
 from veilgraph.paradigms.vertical import paradigm
@@ -60,11 +60,7 @@ def test_without_out_the_run_is_named_after_job_and_time(
 
 
 def test_a_run_that_was_cut_off_goes_on_to_the_same_result(run: Path, tmp_path: Path) -> None:
-    cut = tmp_path / "cut"
-    shutil.copytree(run, cut)
-    (cut / "summary.json").unlink()
-    for checkpoint in cut.glob("parties/*/checkpoints/epoch-000004.safetensors"):
-        checkpoint.unlink()
+    cut = cut_run(RunDirectory.open(run).settings, tmp_path / "cut", 3)
     result = veilgraph("resume", cut)
     assert result.exit_code == 0, result.output
     ours, whole = (json.loads((path / "summary.json").read_text(encoding="utf-8")) for path in (cut, run))

@@ -94,13 +94,13 @@ def assert_undisturbed(run: Path, scratch: Path) -> None:
     assert undisturbed.predictions.names() == result.predictions.names()
     settings = RunDirectory.open(run).settings
     (assert_same if settings.paradigm == "horizontal" else assert_same_run)(undisturbed, result)
-    last, every = settings.train.epochs, settings.train.checkpoint_every
+    last = settings.train.epochs
     assert [record["epoch"] for record in result.metrics] == list(range(1, last + 1))
     if not settings.data.from_tables:
         assert torch.equal(predict(run).probabilities, undisturbed.predictions.probabilities)
     for party in (*settings.data.names, SERVER):
         assert read_disclosures(run / "parties" / party / "disclosures.jsonl")
-        assert RunDirectory.open(run).party(party).epochs() == [last - every, last]
+        assert RunDirectory.open(run).party(party).epochs() == [last]
     assert unfinished(run) == []
     shutil.rmtree(scratch)
 

@@ -11,7 +11,7 @@ from tests import nightly
 from tests.errors import refused
 from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job, table_job, unfinished
-from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.cutting import CutError, as_training_leaves_it, cut_at
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
@@ -107,7 +107,8 @@ def test_a_cut_graph_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: Path) -> None:
     """A has its part of the model, and B dies before it has; when the run goes on, A dies before and B after that."""
     settings = graph_job(tmp_path / "data")
-    whole = train(settings, tmp_path / "run").path
+    with as_training_leaves_it():
+        whole = train(settings, tmp_path / "run").path
     (whole / "summary.json").unlink()
     PartyStore(whole / "parties" / "B").model_path.unlink()
     for party in ("A", "B", SERVER):

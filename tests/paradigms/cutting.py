@@ -12,6 +12,7 @@ import pytest
 
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
+from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import PartyStore, Record, RunDirectory
 
@@ -41,6 +42,14 @@ def cut_run(settings: JobSettings, out: Path, epoch: int) -> Path:
     with cut_at(epoch), pytest.raises(CutError):
         train(settings, out)
     return out
+
+
+@contextmanager
+def as_training_leaves_it() -> Iterator[None]:
+    """Runs keep their two newest checkpoints: what a kill after the last epoch leaves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "finish", lambda self, epoch, best, facts: None)
+        yield
 
 
 def epochs_of(run: Path) -> dict[str, list[int]]:

@@ -213,7 +213,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     run = train(settings, tmp_path / "run")
     assert RunDirectory.open(run.path).settings == settings
     own = {"model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl", "evidence.jsonl"}
-    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000006.safetensors", "epoch-000008.safetensors")}
+    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000008.safetensors")}
     of_holders = {"graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):

@@ -157,7 +157,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
     own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
     own |= {"disclosures.jsonl", "evidence.jsonl"}
-    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000004.safetensors", "epoch-000006.safetensors")}
+    kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000007.safetensors")}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
         expected |= {f"parties/{party}/{name}" for name in own | kept}

@@ -22,6 +22,7 @@ from tests.faults.host import Host, Order
 from tests.paradigms.cutting import (
     CutError,
     alive,
+    as_training_leaves_it,
     checkpoint,
     cut_at,
     cut_run,
@@ -321,7 +322,8 @@ def test_a_moved_run_goes_on(tmp_path: Path) -> None:
 
 def test_private_seeds_come_back(tmp_path: Path) -> None:
     settings = saved_job(tmp_path / "data", SHORT)
-    whole = train(settings, tmp_path / "whole", private_seeds=True)
+    with as_training_leaves_it():
+        whole = train(settings, tmp_path / "whole", private_seeds=True)
     cut = tmp_path / "cut"
     shutil.copytree(whole.path, cut)
     (cut / "summary.json").unlink()

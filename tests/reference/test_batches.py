@@ -11,6 +11,7 @@ import torch
 
 from tests import nightly
 from tests.errors import refused
+from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import CLASSES, DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
 from veilgraph.core.errors import ConfigError
@@ -90,14 +91,10 @@ def test_one_batch_of_all_nodes_and_neighbours_is_the_job_without_batches(tmp_pa
 def test_resumed_to_the_same_bits_and_predicts(tmp_path: Path) -> None:
     settings = small_job(2, DROPOUT, {"train": {"epochs": 4, "checkpoint_every": 2}})
     train(settings, tmp_path / "whole", parties=small_parties())
-    part = small_job(2, DROPOUT, {"train": {"epochs": 4, "checkpoint_every": 2}})
-    train(part, tmp_path / "cut", parties=small_parties())
-    run = RunDirectory.open(tmp_path / "cut")
-    for party in ("A", "B", SERVER):
-        store = run.party(party)
-        store.checkpoint_path(4).unlink()
-    (tmp_path / "cut" / "result.json").unlink(missing_ok=True)
+    with cut_at(3), pytest.raises(CutError):
+        train(settings, tmp_path / "cut", parties=small_parties())
     again = resume(tmp_path / "cut")
+    assert again.summary["started_at"] == 2
     ours, expected = joint_model(again.path), joint_model(tmp_path / "whole")
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
     found = predict(tmp_path / "whole")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tests import about
 from tests.errors import refused
-from tests.paradigms.cutting import cut_run, epochs_of
+from tests.paradigms.cutting import as_training_leaves_it, cut_run, epochs_of
 from tests.paradigms.runs import assert_same_run, joint_model
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
 from veilgraph.core.errors import ConfigError, RunError
@@ -176,7 +176,8 @@ def test_all_holders_have_the_same_of_the_common_nodes_and_nothing_of_others_own
 
 def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> None:
     settings = job(tmp_path / "data", SPARSE, parties(3), {"train": {"epochs": 7}})
-    run = train(settings, tmp_path / "run")
+    with as_training_leaves_it():
+        run = train(settings, tmp_path / "run")
     cut = tmp_path / "cut"
     shutil.copytree(run.path, cut)
     (cut / "summary.json").unlink()

@@ -6,7 +6,8 @@ checkpoint, and removed when it saves its second or its model: a party only gets
 first. A session that is cut off before leaves what it found, in place or in ``replaced``, and the next may go on from
 either.
 
-    epoch-*.safetensors          the two newest
+    epoch-*.safetensors          the two newest; beside them, once the training is done, the final one: the best weights
+                                 alone, of the last epoch. It alone is left when every party has ended the session
     common.json                  the newest point that every party is known to have: no party's word, without leave,
                                  takes this one behind it; epoch 0: the beginning of a session. And whether every party
                                  has ended the session, so that all have its last
@@ -31,6 +32,7 @@ from veilgraph.core.tensor_file import Record, load_facts, load_tensors, save_te
 from veilgraph.protocol.resumption import BEGINNING, Point, Start
 
 _KEPT: Final = 2
+_FINAL: Final = "final"
 _REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
@@ -46,7 +48,7 @@ class Checkpoints:
         self._folder, self._model = folder, model
         self._replaced = folder / _REPLACED
         self._start = Start(BEGINNING, 0, "")
-        self._saved = 0
+        self._saved, self._is_final = 0, False
         self._unconfirmed: Point | None = None
 
     def path(self, epoch: int) -> Path:
@@ -62,7 +64,7 @@ class Checkpoints:
         return bool(self.epochs()) or any(self._replaced.rglob("*.safetensors")) or _has_weights(self._model)
 
     def points(self, *, restarts: bool) -> list[Point]:
-        """The points to go on from: the last two, of which another party may have saved the older alone.
+        """The points to go on from: the last two, of which another party may have saved the older alone, and the final.
 
         What an unfinished session set aside is as good. Nothing behind a point that every party is known to have is
         among them without leave. A whole model shows nothing of the kind: a party that only sends may end first.
@@ -77,7 +79,7 @@ class Checkpoints:
         if restarts:
             return [*aside, *held]
         common = self._common() or BEGINNING
-        newest = held[-1:] if self._has_ended() else held[-_KEPT:]
+        newest = held[-1:] if self._has_ended() else held[-_KEPT - 1 :]
         return [point for point in (*aside, *newest) if point >= common]
 
     def begin(self, start: Start) -> None:
@@ -94,9 +96,13 @@ class Checkpoints:
             self._unconfirmed = None
 
     def end(self) -> None:
-        """Every party has said that it has ended the session: all have its last checkpoint."""
+        """Every party has said that it has ended the session: all have its final checkpoint, and others are erased."""
         if (common := self._common()) is not None:
             self._set_common(common, ended=True)
+        held = self._in_place()
+        newest = max(held, default=BEGINNING)
+        if newest.epoch and is_final(load_facts(self.path(newest.epoch))):
+            self._remove(point for point in held if point != newest)
 
     def save(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
         """Writes a checkpoint of the session whole, and drops what is needed no more."""
@@ -110,12 +116,22 @@ class Checkpoints:
         else:
             self.settle()
 
+    def finish(self, epoch: int, best: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes the final checkpoint: who goes on from it trains no more. It has no optimizer's state."""
+        if self._saved == 0:
+            self._set_aside()
+        start, named = self._start.point, self._named()
+        if epoch == start.epoch:  # nothing was trained: another party may have this point, and no other
+            named = {"number": start.number, "session": start.session}
+        save_tensors(self.path(epoch), best, {**facts, **named, _FINAL: True})
+        self._is_final = True
+
     def settle(self) -> None:
         """Every party has got beyond what was set aside: only what the session goes on from is kept."""
         own = (self._start.number, self._start.session)
         start = self._start.point
         line = [p for p in self._in_place() if p == start or (p.number, p.session) == own or _is_before(p, start)]
-        kept = sorted(line)[-_KEPT:]
+        kept = sorted(line)[-_KEPT - self._is_final :]
         self._remove(point for point in self._in_place() if point not in kept)
         shutil.rmtree(self._replaced, ignore_errors=True)
 
@@ -192,6 +208,11 @@ class Checkpoints:
         for point in list(points):
             if point.epoch:
                 self.path(point.epoch).unlink(missing_ok=True)
+
+
+def is_final(facts: Record) -> bool:
+    """Whether a checkpoint with these facts is that of a training that is done."""
+    return facts.get(_FINAL) is True
 
 
 def _move(path: Path, to: Path) -> None:

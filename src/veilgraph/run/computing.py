@@ -69,8 +69,8 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             )
             forget_named(store)
     if not part.settings.learns_alone:
-        sitting.tell()
-        store.checkpoints.end()  # a party that states its records has ended its work
+        sitting.tell()  # a party that states its records has ended its work
+    store.checkpoints.end()
 
 
 def _predicted_ids(role: Judge, aligned: Aligned, predicted: Predicted) -> list[str] | None:

@@ -29,7 +29,7 @@ from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
-from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.checkpoints import Checkpoints, is_final
 
 _log = logging.getLogger("veilgraph")
 
@@ -78,13 +78,14 @@ def fit(
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
         best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
-    step, paid = 0, start
+    step, paid, ended = 0, start, start
     for epoch in range(start + 1, last + 1):
         if stop:
             break
         if epoch > paid:
             paid = _pay(role, epoch, last, step)
         step, record = _epoch(role, step, epoch)
+        ended = epoch
         checkpoints.confirm(everybody=role.in_lockstep)
         if epoch % settings.evaluate_every == 0 or epoch == last:
             before = judgement.best_epoch
@@ -108,6 +109,7 @@ def fit(
     role.finish()
     role.infer_only()
     infer(role, step)
+    checkpoints.finish(ended, _best(best), {"judgement": asdict(judgement), "stopped": True})
     return Fitted(start, judgement)
 
 
@@ -152,6 +154,9 @@ def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[s
     """
     path, tensors, facts = checkpoints.load(point)
     try:
+        if is_final(facts):
+            role.load_weights(best := _under(tensors, _BEST))
+            return best, Judgement(**facts["judgement"]), True
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:
         raise RunError(f"{path}: {error}", code=error.code, party=error.party) from error
@@ -223,11 +228,15 @@ def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
     state = {_STATE + name: tensor for name, tensor in role.state().items()}
-    state.update({_BEST + name: tensor for name, tensor in best.items()})
+    state.update(_best(best))
     if role.optimizer is not None:
         for index, values in role.optimizer.state_dict()["state"].items():
             state.update({f"{_OPTIMIZER}{index}/{key}": value for key, value in values.items()})
     return state
+
+
+def _best(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {_BEST + name: tensor for name, tensor in weights.items()}
 
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -20,8 +20,9 @@ parties/<name>/                private to that party
     canaries.safetensors       where a job has any: what their places, or all but, and their coins follow from
     survivors.safetensors      averaging: the survivors of every sum that it helped to open
     disclosures.jsonl          what it sent to whom, and why that may leave it
-    checkpoints/epoch-*.safetensors   its part of the state, the two newest; replaced/: what a session goes back over,
-                               until there is something newer at every party; common.json: what all have
+    checkpoints/epoch-*.safetensors   its part of the state, the two newest; of a complete run the best weights alone;
+                               replaced/: what a session goes back over, until there is something newer at every party;
+                               common.json: what all have
     model.safetensors          its part of the best model, once the run is complete
     released.safetensors       what the job tells it of that model in the clear, where it tells anything
     predictions.csv            at the label holder; horizontal: at every holder
