@@ -102,6 +102,6 @@ def test_the_data_table_counts_what_each_holder_has() -> None:
     assert [cell.strip() for cell in rows["isolated nodes"]] == ["3", "4"], "an edge of weight 0 is none"
     assert [cell.strip() for cell in rows["nodes"]] == ["4", "4"]
     assert [cell.strip() for cell in rows["of them common"]] == ["4", "3"]
-    assert [cell.strip() for cell in rows["train labels"]] == ["1", "–"]
+    assert [cell.strip() for cell in rows["train labels"]] == ["1 (1, 0)", "–"]
     assert [cell.strip() for cell in rows["test labels"]] == ["–", "–"]
     assert [cell.strip() for cell in rows["features"]] == ["3", "5"]

@@ -118,7 +118,8 @@ def test_tables_show_every_number_and_take_names_as_they_are(tmp_path):
         "empty  │ number   │       5 │ none",
         "kind   │ category │       1 │ a 2, b 1, (other) 1",
         "classes    │ no 2, yes 1",
-        "splits     │ train 1, val 1, test 1",
+        "train      │ 1: no 0, yes 1",
+        "val        │ 1: no 1, yes 0",
     ):
         assert line in text
 

@@ -263,6 +263,11 @@ def _check_party(file: Path) -> PartyDescription:
             f"likely a leak: {column} alone tells the classes apart (AUC {area:.3f}); was it known before the label? "
             "Else take it out of nodes.features"
         )
+    if (only := description.only_class) is not None:
+        echo(
+            f"all training nodes are of class {only!r}, and where no other holder has labels a job refuses them: label "
+            "some of another class, or change nodes.split"
+        )
     echo(columns_used(description.used, dict.fromkeys(description.left_out, "nodes.features does not name these")))
     echo(f"{file} is a valid party file; take part with: veilgraph net join KIT --party {file}")
     return description

@@ -31,8 +31,8 @@ def party_tables(description: PartyDescription) -> list[Table]:
         *([_edges(description)] if description.edges else []),
         _features(description),
     ]
-    if description.classes is not None and description.splits is not None:
-        tables.append(_labels(description.classes, description.splits, description.unlabelled))
+    if description.classes is not None and description.split_classes is not None:
+        tables.append(_labels(description.classes, description.split_classes, description.unlabelled))
     if description.target is not None and description.splits is not None:
         tables.append(_target(description.target, description.splits))
     return tables
@@ -125,13 +125,14 @@ def _values(column: NumericDescription | CategoricalDescription) -> str:
     return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}{cut}"
 
 
-def _labels(classes: Mapping[str, int], splits: Mapping[str, int], unlabelled: int) -> Table:
+def _labels(classes: Mapping[str, int], splits: Mapping[str, Mapping[str, int]], unlabelled: int) -> Table:
     table = Table(title="Labels", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
     table.add_row("classes", _counts(classes))
     table.add_row("unlabelled", f"{unlabelled:,}")
-    table.add_row("splits", _counts(splits))
+    for split, counts in splits.items():
+        table.add_row(split, f"{sum(counts.values()):,}: {_counts(counts)}")
     return table
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rich.table import Table
+from torch import Tensor
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -15,6 +16,7 @@ from veilgraph.run.run_directory import Record
 _UNITS: Final = ("kB", "MB", "GB", "TB")
 
 _COMMON: Final = "of them common"
+_CLASSES_SHOWN: Final = 12
 
 
 def human_bytes(count: int) -> str:
@@ -131,6 +133,7 @@ def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Re
             "isolated": int((degrees == 0).sum()),
             "classes": graph.num_classes,
             "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
+            "labels_by_class": {split: _by_class(graph, mask) for split, mask in masks.items()},
         }
         found.append(facts)
     return found
@@ -151,5 +154,16 @@ def _data_rows(graph: PartyGraph) -> dict[str, str]:
     }
     for split in ("train", "val", "test"):
         mask = getattr(graph, f"{split}_mask")
-        rows[f"{split} labels"] = "–" if mask is None else f"{int(mask.sum()):,}"
+        counts = _by_class(graph, mask)
+        each = ", ".join(f"{count:,}" for count in counts[:_CLASSES_SHOWN]) + (", …" * (len(counts) > _CLASSES_SHOWN))
+        rows[f"{split} labels"] = "–" if mask is None else f"{int(mask.sum()):,}" + (f" ({each})" if each else "")
     return rows
+
+
+def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
+    """A split's labelled nodes of each class; none without labels."""
+    if graph.labels is None or mask is None:
+        return []
+    labels = graph.labels[mask]
+    counts: list[int] = labels[labels >= 0].bincount(minlength=graph.num_classes or 0).tolist()
+    return counts

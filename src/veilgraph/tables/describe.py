@@ -20,7 +20,7 @@ from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
 from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
 from veilgraph.tables.joining import FileCounts
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
-from veilgraph.tables.settings import TableSettings
+from veilgraph.tables.settings import LabelSettings, TableSettings
 
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
@@ -155,6 +155,7 @@ class PartyDescription:
         classes: class → labelled nodes; None without labels.
         unlabelled: nodes without a label.
         splits: split → nodes; None without labels or targets.
+        split_classes: split → class → nodes; None without labels.
         num_features: F.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
@@ -188,6 +189,13 @@ class PartyDescription:
     used: int = 0
     left_out: tuple[str, ...] = ()
     files: tuple[FileDescription, ...] = ()
+    split_classes: dict[str, dict[str, int]] | None = None
+
+    @property
+    def only_class(self) -> str | None:
+        """The class of all training nodes, where they are of one."""
+        trained = [name for name, count in (self.split_classes or {}).get(SPLITS[0], {}).items() if count]
+        return trained[0] if len(trained) == 1 else None
 
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
@@ -238,7 +246,14 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         leaks={} if table.labels is None else dict(_leaks(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
+        split_classes=_by_split(table, label),
     )
+
+
+def _by_split(table: NodeTable, label: LabelSettings | None) -> dict[str, dict[str, int]] | None:
+    if label is None or table.labels is None or table.splits is None:
+        return None
+    return {split: _count(table.labels[table.splits == place], label.classes) for place, split in enumerate(SPLITS)}
 
 
 def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Counts, Counts]) -> Iterator[str]:
