@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+import yaml
 
+from tests.cli.commands import veilgraph
 from tests.tables.writing import party, write
 from veilgraph.tables.file_settings import IdSettings
-from veilgraph.tables.matching import match_rate
+from veilgraph.tables.matching import all_match_rates, match_rate
 from veilgraph.tables.nodes import read_nodes
 
 
@@ -51,3 +53,82 @@ def test_few_common_ids_are_a_warning_with_what_may_differ(ids, hint):
 @pytest.mark.parametrize(("common", "warns"), [(80, False), (79, True)])
 def test_the_warning_begins_below_four_fifths(common, warns):
     assert match_rate(common, [f"{each}x" for each in range(100)], IdSettings())[1] is warns
+
+
+ZEROS = [f"{each:03}" for each in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (ZEROS, [each.lstrip("0") or "0" for each in ZEROS], "without leading zeros, 60 would be"),
+        ([f"C{each}" for each in range(60)], [f"c{each}" for each in range(60)], "without case"),
+        ([f"{each} x" for each in range(60)], [f"{each}x" for each in range(60)], "without spaces"),
+        (
+            [f"KD-{each}" for each in range(60)],
+            [str(each) for each in range(60)],
+            "without what is before the digits, 60",
+        ),
+        (
+            [f"KD-{each:05}" for each in range(60)],
+            [str(each) for each in range(60)],
+            "before the digits, and leading zeros",
+        ),
+        ([f"\uff21{each}" for each in range(60)], [f"A{each}" for each in range(60)], "in one Unicode form"),
+        ([f"a{each}" for each in range(60)], [f"a{each}" for each in range(100, 160)], "do not explain it"),
+        ([f"a{each}" for each in range(60)], [f"b{each % 2}{each}" for each in range(200, 260)], "do not explain it"),
+        (
+            [f"{kind}{each}" for each in range(30) for kind in "xy"],
+            [str(each) for each in range(60)],
+            "do not explain it",
+        ),
+    ],
+    ids=[
+        "zeros",
+        "case",
+        "spaces",
+        "prefix",
+        "prefix and zeros",
+        "unicode",
+        "others",
+        "two prefixes",
+        "prefix that tells apart",
+    ],
+)
+def test_what_keeps_ids_apart_is_found_where_all_tables_are_here(one, other, why):
+    said, warning = all_match_rates({"A": one, "B": other})
+    assert said.startswith("ids that are common to all holders: A ")
+    assert why in warning
+
+
+def test_most_ids_in_common_are_no_warning():
+    ids = [str(each) for each in range(100)]
+    said, warning = all_match_rates({"A": ids, "B": ids[:80], "C": [*ids[:80], "x"]})
+    assert said == "ids that are common to all holders: A 80 of 100 (80%), B 80 of 80 (100%), C 80 of 81 (99%)"
+    assert warning == ""
+    assert all_match_rates({"A": [*ids, "x"], "B": ids[:80]})[1] != ""
+
+
+def test_the_rates_are_told_before_anything_is_trained(tmp_path):
+    """One holder's spreadsheet has taken the zeros away: half of the customers would be lost without a word."""
+    ids = [f"{each:02}" for each in range(20)]
+    for name, own in (("bank", ids), ("shop", [each.lstrip("0") or "0" for each in ids])):
+        (tmp_path / name).mkdir()
+        labels = {"y": ["no", "yes"] * 10} if name == "bank" else {}
+        write(tmp_path / name / "nodes.csv", {"id": own, "x": [each % 7 + 0.5 for each in range(20)], **labels})
+        nodes: dict[str, object] = {"file": "nodes.csv", "id": "id", "features": [{"columns": "x"}]}
+        if labels:
+            nodes["label"] = {"column": "y", "classes": ["no", "yes"]}
+            nodes["split"] = {"train": 0.5, "val": 0.25, "test": 0.25}
+        (tmp_path / name / "party.yaml").write_text(yaml.safe_dump({"party": name, "nodes": nodes}))
+    files = [tmp_path / name / "party.yaml" for name in ("bank", "shop")]
+    drafted = veilgraph("init", *files, "--out", tmp_path / "job.yaml", "--paradigm", "vertical")
+    rate = "bank 10 of 20 (50%), shop 10 of 20 (50%)"
+    assert drafted.exit_code == 0, drafted.output
+    checked = veilgraph("check", tmp_path / "job.yaml", "--set", "train.epochs=1")
+    compared = veilgraph("compare", tmp_path / "job.yaml", "--set", "train.epochs=1", "--out", tmp_path / "compared")
+    trained = veilgraph("train", tmp_path / "job.yaml", "--set", "train.epochs=1", "--out", tmp_path / "run")
+    for result in (drafted, checked, compared, trained):
+        said = " ".join(result.output.split())
+        assert rate in said
+        assert "written without leading zeros, 20 would be" in said

@@ -28,7 +28,8 @@ def made(columns, nodes, seed=0, nonzero=1.0):
     ]
     codes = generator.integers(0, 2, nodes).astype(np.int32)
     described = (*(FeatureColumn(f"n{column}", numeric) for column in range(columns)), FeatureColumn("k", kinds))
-    return NodeTable(Path("made.csv"), pa.nulls(nodes, pa.string()), described, (*values, codes), None, None)
+    ids = pa.nulls(nodes, pa.string())
+    return NodeTable(Path("made.csv"), ids, ids, described, (*values, codes), None, None)
 
 
 def test_every_rule_for_missing_values(tmp_path):

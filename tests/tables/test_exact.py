@@ -87,7 +87,7 @@ def whole_table(values: np.ndarray) -> NodeTable:
     codes = (np.arange(len(values)) % 3 - 1).astype(np.int32)
     columns_of = tuple(np.ascontiguousarray(values[:, place]) for place in range(values.shape[1]))
     ids = pa.array([str(row) for row in range(len(values))])
-    return NodeTable(Path("nodes.csv"), ids, columns, (*columns_of, codes), None, None)
+    return NodeTable(Path("nodes.csv"), ids, ids, columns, (*columns_of, codes), None, None)
 
 
 @pytest.mark.parametrize("value", [0.1, 1e30, 1e-38, -7.0])

@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from veilgraph import datasets, simulate
 from veilgraph.api.fit import fit
 from veilgraph.api.jobs import Job, settings_of
-from veilgraph.core.errors import DataError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.given import check_several, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.graph.pyg import check_one_graph
 from veilgraph.run.given import GivenIds, GivenParties
 from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.predictions import Predictions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -84,8 +85,8 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
     def predict(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
         """Classes of nodes [n]; ``X`` as for ``predict_proba``."""
-        chosen = self.predict_proba(X).argmax(axis=1)
-        return np.asarray(self.classes_[chosen])
+        found = self._predictions(X)
+        return np.asarray(self.classes_[found.classes.numpy()])
 
     def predict_proba(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
         """Probabilities [n, C] of nodes, by all holders together.
@@ -94,13 +95,24 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
             X: rows of the nodes; or None, or what was fitted: all nodes, horizontally the evaluator's.
 
         Raises:
-            ConfigError: a row is no node, or X is another graph than what was fitted.
+            ConfigError: a row is no node, X is another graph than what was fitted, or the job opens classes alone.
             NotFittedError: of scikit-learn, before ``fit``.
         """
+        found = self._predictions(X)
+        if found.classes_alone:
+            raise ConfigError(
+                "predict_proba: the job opens classes alone, and no probabilities; use predict, or train with output: "
+                "probabilities",
+                key="output",
+                value="classes",
+            )
+        return np.asarray(found.probabilities.numpy())
+
+    def _predictions(self, X: Any) -> Predictions:  # noqa: ANN401
         check_is_fitted(self, "run_")
         nodes = None if X is None or X is self.graphs_ else X
         check_several("X", nodes, "rows of the nodes that were fitted")
-        return np.asarray(self.run_.predict(nodes).probabilities.numpy())
+        return self.run_.predict(nodes)
 
     def score(self, X: Any = None, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ANN401
         """Accuracy: of nodes X with classes y; without both, of the test nodes."""

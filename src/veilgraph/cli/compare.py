@@ -9,7 +9,7 @@ import typer
 
 from veilgraph.cli.app import INTERRUPTED, Overrides, command, read_settings, refuse_given
 from veilgraph.cli.output import echo, messages, results, say
-from veilgraph.cli.showing import show_comparison
+from veilgraph.cli.showing import say_matches, show_comparison
 from veilgraph.cli.telling import tell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
@@ -85,6 +85,7 @@ def compare_command(
             f"data.holders={', '.join(settings.data.names)}: these are across organisations, and their data not here; "
             "give the label holder's party file (--party), or every holder's (data.parties) for a simulation"
         )
+    say_matches(settings)
     path = out or fresh_path(f"{settings.name}-comparison")
     try:
         with TrainingBars(messages(), settings.measures) as bars:

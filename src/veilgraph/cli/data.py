@@ -276,6 +276,7 @@ def _check_party(file: Path) -> PartyDescription:
 def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, dict[str, object]]:
     """Shows what a job means; returns it, and what was found for programs."""
     from veilgraph.privacy.degree import too_many_units  # noqa: PLC0415
+    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
     from veilgraph.protocol.costs import size_of  # noqa: PLC0415
     from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
     from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
@@ -303,6 +304,8 @@ def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings,
         if unknown := paradigm_of(settings).unknown_range(settings):
             note(unknown)
         _check_accepted(settings)
+        for said in match_rates(settings):
+            note(said)
         if costs is not None:
             common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
             note(f"{common}{will_send(costs)}")

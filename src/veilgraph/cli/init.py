@@ -10,7 +10,7 @@ import typer
 
 from veilgraph.cli.app import Replace, check_new, command
 from veilgraph.cli.output import echo
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import Protected
 from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
@@ -62,7 +62,9 @@ def init_job_command(
     replace: Replace = False,
 ) -> None:
     """Write a job file, with comments, for holders whose party files are there or whose names are known."""
+    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
     from veilgraph.protocol.job_draft import Protected, draft_job  # noqa: PLC0415
+    from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
     from veilgraph.protocol.party_settings import read_party_settings  # noqa: PLC0415
 
     check_new(out, replace=replace)
@@ -87,6 +89,11 @@ def init_job_command(
         None if protect is None else Protected(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
     )
     write_whole(out, drafted.text.encode())
+    try:
+        for said in match_rates(read_job(out)):
+            echo(said)
+    except DataError as error:  # of a table; the job file is as good
+        echo(f"how many ids are common to all holders is not known: {error}")
     for decision in drafted.decisions:
         echo(f"to decide: {decision}")
     echo(

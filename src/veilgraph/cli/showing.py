@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from veilgraph.cli.output import echo, results
+from veilgraph.cli.output import echo, results, say
 from veilgraph.cli.telling import tell
 from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
     from veilgraph.run.comparing import Comparison
     from veilgraph.run.jobs import TrainResult
+
+
+def say_matches(settings: JobSettings) -> None:
+    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here."""
+    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
+
+    for said in match_rates(settings):
+        say(said)
 
 
 def show_result(result: TrainResult) -> None:

@@ -21,7 +21,7 @@ from veilgraph.cli.app import (
     read_settings,
 )
 from veilgraph.cli.output import messages, say
-from veilgraph.cli.showing import show_result
+from veilgraph.cli.showing import say_matches, show_result
 from veilgraph.core.files import fresh_path
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def train_command(
     path = out or fresh_path(settings.name)
     from veilgraph.run.jobs import train  # noqa: PLC0415
 
+    say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
         result = train(
             settings,

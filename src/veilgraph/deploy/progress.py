@@ -20,7 +20,7 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.deploy.guard.policy import is_job_id
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.submission import CHECKS
-from veilgraph.run.names import LEDGER, SENDING
+from veilgraph.run.names import DRIFT, LEDGER, SENDING
 
 State = Literal["submitted", "running", "done", "failed", "stopped"]
 STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "stopped")
@@ -103,22 +103,14 @@ def site_processes(kit: Kit) -> tuple[SiteProcess, ...]:
 
 
 class SiteJobs:
-    """The jobs of a site; of one that has ended nothing is read again.
-
-    Args:
-        kit: of the server, the dealer or a holder.
-    """
+    """The jobs of a site; of one that has ended nothing is read again."""
 
     def __init__(self, kit: Kit) -> None:
         self._kit = kit
         self._ended: dict[str, SiteJob] = {}
 
     def now(self, processes: tuple[SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
-        """All that the kit has of them, newest first.
-
-        Args:
-            processes: of the site, where they are known already.
-        """
+        """All that the kit has of them, newest first."""
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
         folders = [self._kit.path / "storage" / "jobs"] if self._kit.kind == "server" else [self._kit.path]
         site = "" in running
@@ -196,6 +188,15 @@ def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
             if "total" in entry:
                 return float("inf") if entry["total"] is None else float(entry["total"])
             return 0.0 if "ledger" in entry else None
+    return None
+
+
+def drift_of(kit: Kit, job: SiteJob) -> tuple[int, float] | None:
+    """How many columns and relations of a job's newest prediction have moved, and the largest PSI; None before one."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if (folder := _part(kit, job)) is not None:
+            found = [float(each["index"]) for each in json.loads((folder / DRIFT).read_bytes())["moved"]]
+            return len(found), max(found, default=0.0)
     return None
 
 

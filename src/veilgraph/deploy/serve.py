@@ -93,8 +93,9 @@ class Inference:
 
     def answer(self, ids: Sequence[str]) -> dict[str, Any]:
         """Predictions in the order asked for, and the ids that are not among the common nodes."""
-        some = self.predictions.of([self.rows[text] for text in ids if text in self.rows])
-        found = [{"id": name, **each} for name, each in zip(some.names(), some.found(_DECIMALS), strict=True)]
+        known = [text for text in ids if text in self.rows]
+        some = self.predictions.of([self.rows[text] for text in known])
+        found = [{"id": name, **each} for name, each in zip(known, some.found(_DECIMALS), strict=True)]
         return {**self.facts(), "predictions": found, "unknown": [text for text in ids if text not in self.rows]}
 
 
@@ -320,7 +321,7 @@ def _load(store: PartyStore) -> Inference:
     # what was read is mapped from the file; a copy of it outlives whatever is written over the file later
     copied = {name: values.clone() for name, values in predictions.columns.items()}
     predictions = replace(predictions, probabilities=predictions.probabilities.clone(), columns=copied)
-    return Inference(predictions, {text: row for row, text in enumerate(ids)}, made_at)
+    return Inference(predictions, predictions.rows(), made_at)
 
 
 def _authorise(request: Request, token_digest: bytes) -> None:

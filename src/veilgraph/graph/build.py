@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.relations import DTYPE, Relation, are_told_apart
+from veilgraph.tables.drift import Profile, profiles
 from veilgraph.tables.edge_settings import check_reaches
 from veilgraph.tables.edges import EdgeTable, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
@@ -29,13 +31,17 @@ class BuiltGraph:
 
     Attributes:
         graph: validated.
-        ids: pyarrow text array [N], the id of each row.
+        ids: pyarrow text array [N], the id of each row, written alike.
+        written: the same as the holder's own table has them.
         encoding: of the features, for later tables.
+        profile: of its columns and relations, beside those of training where these are given; it stays at home.
     """
 
     graph: PartyGraph
     ids: pa.StringArray
+    written: pa.StringArray
     encoding: FeatureEncoding
+    profile: tuple[Profile, ...] = ()
 
 
 def read_table(
@@ -78,6 +84,7 @@ def build_graph(
     num_common: int | None = None,
     *,
     per_node: bool = False,
+    then: Sequence[Profile] = (),
 ) -> BuiltGraph:
     """Reads a party's edge tables and makes its graph.
 
@@ -88,6 +95,7 @@ def build_graph(
         encoding: of the features, fitted on this table or an earlier one.
         num_common: C, how many of the first rows all holders know; None: no node is told apart from others.
         per_node: as for ``encode``.
+        then: profiles of the tables in training; none: these are training's.
 
     Raises:
         DataError: a rule that the tables break.
@@ -113,7 +121,7 @@ def build_graph(
         **_masks(table),
     )
     graph.validate()
-    return BuiltGraph(graph, table.ids, encoding)
+    return BuiltGraph(graph, table.ids, table.written, encoding, profiles(table, tables, then))
 
 
 def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling: Scaling) -> None:

@@ -21,24 +21,22 @@ ID_TENSORS: Final = (_BYTES, _ENDS)
 """Names of the tensors that ``pack_ids`` makes."""
 
 
-def pack_ids(ids: Sequence[str]) -> dict[str, Tensor]:
+def pack_ids(ids: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
     """Text as UTF-8 in one uint8 vector, and where each ends as an int64 vector of ``len(ids)``."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in ids]
     joined = bytearray(b"".join(encoded))
     return {
-        _BYTES: torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8),
-        _ENDS: torch.tensor(list(accumulate(map(len, encoded))), dtype=torch.int64),
+        prefix + _BYTES: torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8),
+        prefix + _ENDS: torch.tensor(list(accumulate(map(len, encoded))), dtype=torch.int64),
     }
 
 
-def unpack_ids(tensors: Mapping[str, Tensor]) -> list[str] | None:
+def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | None:
     """What ``pack_ids`` packed; None where there are no ids."""
-    if _ENDS not in tensors:
+    if prefix + _ENDS not in tensors:
         return None
-    joined = tensors[_BYTES].numpy().tobytes()
-    return [
-        joined[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise([0, *tensors[_ENDS].tolist()])
-    ]
+    joined, ends = tensors[prefix + _BYTES].numpy().tobytes(), tensors[prefix + _ENDS].tolist()
+    return [joined[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise([0, *ends])]
 
 
 def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:

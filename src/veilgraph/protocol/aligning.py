@@ -23,7 +23,8 @@ from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.tables.encode import encode, fit_encoding
-from veilgraph.tables.matching import match_rate
+from veilgraph.tables.matching import all_match_rates, match_rate
+from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
 
 _TABLES: Final = 9
@@ -60,7 +61,7 @@ def align(own: Preparation) -> Prepared:
         encoding = fit_encoding(table, scaling)
     table = common_first(table, rows.numpy())  # in place of the other: tables may be large
     per_node = link.party in settings.per_node
-    built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node)
+    built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node, then=own.then)
     facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
 
@@ -88,7 +89,8 @@ def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | N
     if places.keys() != set(ids):
         return None
     table = common_first(table, np.array([places[each] for each in ids[:common]], dtype=np.int64))
-    return build_graph(party, folder, table, encoding, common, per_node=own.link.party in own.job.per_node)
+    per_node = own.link.party in own.job.per_node
+    return build_graph(party, folder, table, encoding, common, per_node=per_node, then=own.then)
 
 
 def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
@@ -105,6 +107,21 @@ def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
         encoding = fit_encoding(table, job.data.feature_scaling)
         found[party] = encode(table, encoding, per_node=party in job.per_node)
     return found
+
+
+def match_rates(job: JobSettings) -> tuple[str, ...]:
+    """What of the ids matches, in sentences, where all party files are on this machine and rows are the same nodes.
+
+    Raises:
+        ConfigError: a party file cannot be read or breaks a rule.
+        DataError: a table does.
+    """
+    if not job.is_aligned or not job.data.parties:
+        return ()
+    own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
+    return tuple(
+        filter(None, all_match_rates({name: read_ids(each.settings, each.folder) for name, each in own.items()}))
+    )
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:

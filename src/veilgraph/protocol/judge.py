@@ -29,6 +29,7 @@ class Predicted:
         rows: Tensor[R, K] int64, K nodes that together name a row: of a pair of nodes two.
         names: R texts that name the rows, where nodes do not; of several words, as ``keys`` has them, with tabs.
         keys: what the words of a name are, as a table's head; empty where nodes name the rows.
+        classes_alone: the job opens no probabilities; those here are 1 for the class that it opens.
     """
 
     probabilities: Tensor
@@ -37,6 +38,7 @@ class Predicted:
     rows: Tensor | None = None
     names: tuple[str, ...] | None = None
     keys: tuple[str, ...] = ()
+    classes_alone: bool = False
 
 
 class Judge(Role, ABC):

@@ -16,6 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.consent import Consent
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.party_settings import MachineSettings, PartySettings, party_folder, read_party_settings
+from veilgraph.tables.drift import Profile
 from veilgraph.tables.encode import FeatureEncoding
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Preparation:
         streams: of the party: the same in every session of a run.
         organisation: the holder's own; None at the server.
         encoding: fitted on earlier tables; None: fitted on these, horizontal: on all holders' together.
+        then: profiles of the tables in training, for later ones; none: these are training's.
     """
 
     link: Link
@@ -90,6 +92,7 @@ class Preparation:
     streams: LearningStreams
     organisation: Organisation | None = None
     encoding: FeatureEncoding | None = None
+    then: Sequence[Profile] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ class Aligned:
         class_names: at a holder with labels, where they came from tables.
         refuses: why this party does not go on with what the alignment gave; empty when it does.
         releases: what nodes perturbed, where the job begins with its release.
+        written: the ids as the holder's own table has them; none where that is not known, or as compared.
     """
 
     identity: str = ""
@@ -126,3 +130,4 @@ class Aligned:
     class_names: tuple[str, ...] | None = None
     refuses: str = ""
     releases: Releases | None = None
+    written: Sequence[str] = ()

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import real_file
@@ -52,6 +52,24 @@ class MachineSettings(Settings):
         return int(self.address.rpartition(":")[2])
 
 
+class DriftSettings(Settings):
+    """How far a column or relation of the party may move after training, by the population stability index."""
+
+    warn: float = Field(0.25, gt=0, description="beyond it a prediction warns, in the party's own log and report")
+    refuse: float | None = Field(
+        None,
+        gt=0,
+        description="beyond it the party refuses to predict; others learn that it refuses, which no ε covers; null: "
+        "never",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.refuse is not None and self.refuse < self.warn:
+            raise ValueError(f"refuse={self.refuse:g} must be at least warn={self.warn:g}; raise it, or lower warn")
+        return self
+
+
 class PartySettings(TableSettings):
     """One organisation's own settings; private to it."""
 
@@ -70,6 +88,7 @@ class PartySettings(TableSettings):
     consent: ConsentSettings = Field(
         ConsentSettings(), description="how often it takes part across organisations; on one machine nothing is counted"
     )
+    drift: DriftSettings = DriftSettings()
     machines: MachineSettings | None = Field(None, description="several machines of its own; null: the one that joins")
 
 

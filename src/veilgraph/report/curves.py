@@ -33,14 +33,6 @@ def draw_curves(
 ) -> None:
     """Writes ``curves`` as a PNG, whole or not at all; the other arguments are its.
 
-    Args:
-        metrics: see there.
-        path: the file.
-        references: see there.
-        title: see there.
-        best_epoch: see there.
-        measures: see there.
-
     Raises:
         RunError: the file cannot be written.
     """

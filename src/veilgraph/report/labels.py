@@ -36,13 +36,7 @@ def against(job: JobSettings) -> str:
 
 
 def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str:
-    """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known.
-
-    Args:
-        job: with or without ``label_privacy``.
-        accuracy: on test nodes, as the run has it.
-        classes: c.
-    """
+    """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known."""
     if job.label_privacy is None or accuracy is None or _tests_are_true(job):
         return ""
     expected = LabelResponse(job.label_privacy.epsilon, classes).expected_accuracy(accuracy)
@@ -50,12 +44,7 @@ def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str
 
 
 def label_table(job: JobSettings, private: LabelPrivacySettings) -> Table:
-    """What a label costs at every holder.
-
-    Args:
-        job: in which holders learn from perturbed labels.
-        private: how they are.
-    """
+    """What a label costs at every holder."""
     table = Table(title="Label privacy", title_justify="left", caption_justify="left")
     table.caption = "Of one label, perturbed a single time in all jobs with this ε; δ = 0."
     for heading in ("holder", "perturbs", "mechanism", "per-release ε", "total ε"):

@@ -20,11 +20,7 @@ _NAMES_SHOWN = 12
 
 
 def party_tables(description: PartyDescription) -> list[Table]:
-    """The graph as a whole, its edges by file and relation, the feature columns and, at a label holder, the labels.
-
-    Args:
-        description: of the party's tables.
-    """
+    """The graph as a whole, its edges by file and relation, the feature columns and, at a label holder, the labels."""
     tables = [
         _overview(description),
         _files(description.files),
@@ -32,9 +28,16 @@ def party_tables(description: PartyDescription) -> list[Table]:
         _features(description),
     ]
     if description.classes is not None and description.split_classes is not None:
-        tables.append(_labels(description.classes, description.split_classes, description.unlabelled))
-    if description.target is not None and description.splits is not None:
-        tables.append(_target(description.target, description.splits))
+        each = {name: f"{sum(of.values()):,}: {_counts(of)}" for name, of in description.split_classes.items()}
+        rows = {"classes": _counts(description.classes), "unlabelled": f"{description.unlabelled:,}", **each}
+        tables.append(_two_columns("Labels", rows))
+    if (target := description.target) is not None:
+        rows = {
+            target.column: _values(target),
+            "missing": f"{target.missing:,}",
+            "splits": _counts(description.splits or {}),
+        }
+        tables.append(_two_columns("Target", rows))
     return tables
 
 
@@ -63,11 +66,13 @@ def _files(files: Sequence[FileDescription]) -> Table:
     table = Table(title="Files", title_justify="left")
     table.add_column("file", overflow="fold")
     table.add_column("written with", overflow="fold")
-    for heading in ("rows", "of no node", "nodes without a row"):
+    repeated = any(file.repeated for file in files)
+    for heading in ("rows", "of no node", "nodes without a row", *(["repeated ids"] if repeated else [])):
         table.add_column(heading, justify="right")
     for file in files:
         counts = ("–" if count is None else f"{count:,}" for count in (file.unknown, file.without))
-        table.add_row(str(file.file), file.form, f"{file.rows:,}", *counts)
+        more = [f"{file.repeated:,}"] if repeated else []
+        table.add_row(str(file.file), file.form, f"{file.rows:,}", *counts, *more)
     return table
 
 
@@ -125,24 +130,12 @@ def _values(column: NumericDescription | CategoricalDescription) -> str:
     return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}{cut}"
 
 
-def _labels(classes: Mapping[str, int], splits: Mapping[str, Mapping[str, int]], unlabelled: int) -> Table:
-    table = Table(title="Labels", title_justify="left", show_header=False)
+def _two_columns(title: str, rows: Mapping[str, str]) -> Table:
+    table = Table(title=title, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(overflow="fold")
-    table.add_row("classes", _counts(classes))
-    table.add_row("unlabelled", f"{unlabelled:,}")
-    for split, counts in splits.items():
-        table.add_row(split, f"{sum(counts.values()):,}: {_counts(counts)}")
-    return table
-
-
-def _target(target: NumericDescription, splits: Mapping[str, int]) -> Table:
-    table = Table(title="Target", title_justify="left", show_header=False)
-    table.add_column()
-    table.add_column(overflow="fold")
-    table.add_row(target.column, _values(target))
-    table.add_row("missing", f"{target.missing:,}")
-    table.add_row("splits", _counts(splits))
+    for row in rows.items():
+        table.add_row(*row)
     return table
 
 

@@ -80,12 +80,7 @@ def life_note(spent: Mapping[PartyId, Record]) -> str:
 
 
 def worth(summary: Record, job: JobSettings) -> str:
-    """Whether what was released, once, has changed a prediction; empty where a run cannot tell.
-
-    Args:
-        summary: of the run.
-        job: of the run.
-    """
+    """Whether what was released, once, has changed a prediction; empty where a run cannot tell."""
     alone, holder = summary.get("without_releases"), job.data.label_party
     if alone is None:
         return ""

@@ -35,12 +35,7 @@ def percent(share: float | None) -> str:
 
 
 def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
-    """The result of one run.
-
-    Args:
-        summary: of a ``TrainResult``.
-        measures: of its job.
-    """
+    """The result of one run."""
     main = measures.main
     table = Table(title="Result", show_header=False, title_justify="left")
     table.add_column()

@@ -17,10 +17,6 @@ _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 def check_job(settings: object, key: str = "settings") -> None:
     """Refuses what are no job's settings.
 
-    Args:
-        settings: given.
-        key: the argument.
-
     Raises:
         ConfigError: they are of another type, or of no paradigm.
     """

@@ -37,12 +37,7 @@ _REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
 class Checkpoints:
-    """Of one party; one object for each session.
-
-    Args:
-        folder: of the checkpoints.
-        model: path of the party's part of the model.
-    """
+    """Of one party; one object for each session."""
 
     def __init__(self, folder: Path, model: Path) -> None:
         self._folder, self._model = folder, model
@@ -68,9 +63,6 @@ class Checkpoints:
 
         What an unfinished session set aside is as good. Nothing behind a point that every party is known to have is
         among them without leave. A whole model shows nothing of the kind: a party that only sends may end first.
-
-        Args:
-            restarts: the party's leave to go back to any.
 
         Raises:
             RunError: a checkpoint is damaged.

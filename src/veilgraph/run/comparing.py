@@ -51,10 +51,6 @@ class Comparison:
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
     """Trains a complete run's network on each holder's data alone, and on all of them in one place.
 
-    Args:
-        run: of all parties on this machine.
-        stage: shows the progress of one training.
-
     Raises:
         ConfigError: the job's paradigm has no such trainings.
         RunError: the run is not complete, or has not every holder's data.

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
@@ -36,12 +37,7 @@ TOLD_EVERY_S: Final = 30.0
 
 
 def compute(sitting: Sitting, aligned: Aligned) -> None:
-    """Trains, or predicts, with the other parties.
-
-    Args:
-        sitting: of the party, with its publisher.
-        aligned: its data.
-    """
+    """Trains, or predicts, with the other parties."""
     part, store = sitting.part, sitting.part.store
     session, paradigm = _session(sitting, aligned), paradigm_of(part.settings)
     aligned = paradigm.release(session, aligned)
@@ -61,11 +57,13 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             save_predictions(
                 store,
                 predicted.probabilities,
-                _predicted_ids(role, aligned, predicted),
+                _predicted_ids(role, aligned.written or aligned.ids, predicted),
                 aligned.class_names,
                 predicted.nodes,
                 predicted.columns,
                 predicted.keys,
+                alike=_predicted_ids(role, aligned.ids, predicted) if aligned.written else None,
+                classes_alone=predicted.classes_alone,
             )
             forget_named(store)
     if not part.settings.learns_alone:
@@ -73,16 +71,16 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
     store.checkpoints.end()
 
 
-def _predicted_ids(role: Judge, aligned: Aligned, predicted: Predicted) -> list[str] | None:
+def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:
     if predicted.names is not None:
         return list(predicted.names)
     if predicted.rows is not None:
-        ids = [str(row) for row in range(role.graph.num_nodes)] if aligned.ids is None else aligned.ids
-        words = [text.replace(SEPARATOR, " ") for text in ids]
+        named = [str(row) for row in range(role.graph.num_nodes)] if ids is None else ids
+        words = [text.replace(SEPARATOR, " ") for text in named]
         return [SEPARATOR.join(words[row] for row in rows) for rows in predicted.rows.tolist()]
-    if aligned.ids is None:
+    if ids is None:
         return None
-    common = list(aligned.ids[: role.graph.common])
+    common = list(ids[: role.graph.common])
     return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
 
 

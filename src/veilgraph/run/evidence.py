@@ -89,10 +89,6 @@ class Attested:
 def parse_evidence(path: Path, lines: Sequence[bytes]) -> Attested:
     """Reads an evidence.jsonl.
 
-    Args:
-        path: for messages.
-        lines: as ``whole_lines`` gives them, at least one.
-
     Raises:
         RunError: names the first line that is none.
     """
@@ -146,13 +142,7 @@ def heads_of(folder: Path, name: str, beginning: Beginning) -> Heads:
 
 
 def difference(statement: Statement, records: Sequence[Heads], before: Statement | None = None) -> str:
-    """In what records are not those that a statement was about; empty where they are.
-
-    Args:
-        statement: of the owner.
-        records: in the order of ``RECORDS``.
-        before: the statement before, if that one agrees.
-    """
+    """In what records are not those that a statement was about; empty where they are."""
     for place, (name, extent, heads) in enumerate(zip(RECORDS, statement.extents, records, strict=True)):
         head = heads.head(extent.lines)
         if head is None:
@@ -169,10 +159,6 @@ def difference(statement: Statement, records: Sequence[Heads], before: Statement
 
 class EvidenceFile:
     """A party's evidence while it takes part in a session.
-
-    Args:
-        folder: the party's part of the run.
-        beginning: written when there is something to state.
 
     Attributes:
         fault: why the file cannot be gone on with: it is damaged, or of another run or party; empty where it can.

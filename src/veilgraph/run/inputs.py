@@ -73,13 +73,6 @@ def gather_inputs(
 ) -> Inputs:
     """Reads what the job names, or takes what is given in its place.
 
-    Args:
-        settings: the job.
-        parties: as for ``jobs.train``, and ``ids`` and ``ledgers`` likewise.
-        ids: see there.
-        out: the run directory that is going to be made.
-        ledgers: see there.
-
     Raises:
         ConfigError: a party refuses the job, or it cannot take what is given.
         DataError: the data cannot be read, or break a rule.
@@ -141,12 +134,6 @@ def _paying(
     ids: Mapping[PartyId, Sequence[str]],
 ) -> Inputs:
     """With the ledgers for life of holders that bring graphs.
-
-    Args:
-        inputs: the job and its graphs.
-        saved: holder → the file of its graph, where there is one.
-        named: as the caller names them.
-        ids: of rows, where they are known already.
 
     Raises:
         ConfigError: two holders have one ledger, a graph that has one is to pay from another, or a ledger's limits

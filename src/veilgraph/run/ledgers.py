@@ -169,12 +169,6 @@ def with_canaries(
 ) -> tuple[PartyGraph, Tensor | None]:
     """A holder's data with canaries in them, the same in all sessions of a run, where the job has such.
 
-    Args:
-        store: of the party.
-        settings: the job.
-        graph: the party's.
-        begun: whether the run has begun before.
-
     Returns:
         The graph, and the rows that canaries take whose releases are watched, None for none.
 

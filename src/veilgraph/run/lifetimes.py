@@ -178,17 +178,7 @@ def sent_rows(
     canaries: Canaries | None,
     classes: int | None = None,
 ) -> SentRows:
-    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``).
-
-    Args:
-        account: what the job pays from.
-        settings: the job.
-        plan: of the holder.
-        lasting: what the holder has beyond the run.
-        each: of the released rows, in their order.
-        canaries: of the run.
-        classes: that are summed, where sums are of these.
-    """
+    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
     privacy = plan.settings
     bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
     named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
@@ -223,11 +213,6 @@ def release_streams(lifetime: Lifetime) -> LearningStreams:
 
 
 def keeper_of(account: Account, how: str) -> FolderKeeper:
-    """Of what was released as a whole in one way, in a folder of its own.
-
-    Args:
-        account: of the party.
-        how: what tells that way from all others.
-    """
+    """Of what was released as a whole in one way, in a folder of its own."""
     folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
     return FolderKeeper(private_folder(folder))

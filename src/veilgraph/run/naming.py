@@ -87,11 +87,11 @@ def named_nodes(store: PartyStore, aligned: Aligned) -> Tensor | None:
     ids = unpack_ids(kept.tensors)
     if ids is None:
         return torch.tensor(checked_nodes(kept.tensors[_NODES].tolist(), common), dtype=torch.int64)
-    rows = {text: row for row, text in enumerate((aligned.ids or ())[:common])}
+    rows = {text: row for all_ids in (aligned.ids or (), aligned.written) for row, text in enumerate(all_ids[:common])}
     unknown = [text for text in ids if text not in rows]
     if unknown:
         raise ConfigError(
-            f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(rows)} nodes that all holders "
+            f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {common} nodes that all holders "
             "know now; name others",
             key="ids",
             value=unknown[0],

@@ -80,10 +80,6 @@ def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
 
     Their standard input ends with this process. Until they are born, what is written to the first one's standard error
     is the nursery's.
-
-    Args:
-        module: by its whole name.
-        births: party → what it begins with.
     """
     with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
         parties = {party: asdict(birth) for party, birth in births.items()}

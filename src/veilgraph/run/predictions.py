@@ -8,6 +8,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,7 +25,7 @@ from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors, 
 
 _FILE: Final = "predictions.safetensors"
 _ROWS: Final = "nodes"
-_COLUMN: Final = "column."
+_COLUMN, _ALIKE = "column.", "alike."
 SEPARATOR: Final = "\t"
 """Between the words of a row's name."""
 _VERSION_CHARACTERS: Final = 12
@@ -39,12 +40,14 @@ class Predictions:
             but where a job predicts named nodes alone. Of other rows, their numbers.
         classes: Tensor[n] int64; 0 where no classes are predicted.
         probabilities: Tensor[n, C], rows sum to 1; C is 0 where no classes are predicted.
-        ids: the nodes' ids; vertical: where they came from tables, else None.
+        ids: the nodes' ids as the holder's own table has them; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
         model_version: the first characters of the SHA-256 of that holder's part of the model.
         made_at: when the parties computed them, UTC, ISO 8601.
         columns: name → Tensor[n], of what is predicted and no class.
         keys: what the words of an id are, with tabs between them; empty where an id is a node's.
+        alike: the ids as holders compare them, where the table has them otherwise.
+        classes_alone: the job opens no probabilities; ``probabilities`` has 1 for the class, and is shown nowhere.
     """
 
     nodes: Tensor
@@ -56,17 +59,31 @@ class Predictions:
     made_at: str = ""
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    alike: tuple[str, ...] | None = None
+    classes_alone: bool = False
+
+    @property
+    def compared(self) -> tuple[str, ...] | None:
+        """The ids as holders compare them: the same for a node at every holder."""
+        return self.ids if self.alike is None else self.alike
+
+    def rows(self) -> dict[str, int]:
+        """Where each id is, as the holder's own table has it or as holders compare it."""
+        return {text: row for ids in (self.alike, self.ids) if ids for row, text in enumerate(ids)}
 
     def of(self, places: Sequence[int]) -> Predictions:
         """Those in some places, in the order given."""
         chosen = torch.tensor(places, dtype=torch.int64)
-        ids = None if self.ids is None else tuple(self.ids[place] for place in places)
+        ids, alike = (
+            None if each is None else tuple(each[place] for place in places) for each in (self.ids, self.alike)
+        )
         return replace(
             self,
             nodes=self.nodes[chosen],
             classes=self.classes[chosen],
             probabilities=self.probabilities[chosen],
             ids=ids,
+            alike=alike,
             columns={name: values[chosen] for name, values in self.columns.items()},
         )
 
@@ -97,11 +114,11 @@ class Predictions:
         """
         if self.ids is None:
             raise ConfigError("ids: this run's nodes have no ids, since it was not trained from tables; give nodes")
-        rows = {text: row for row, text in enumerate(self.ids)}
+        rows = self.rows()
         unknown = [text for text in ids if text not in rows]
         if unknown:
             raise ConfigError(
-                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(rows)} nodes of the "
+                f"ids: {unknown[0]!r} ({len(unknown)} of {len(ids)}) is not among the {len(self.ids)} nodes of the "
                 "newest joint inference, which all holders know (in paradigm horizontal: a holder whose part is here); "
                 "mend it, or let the parties predict anew"
             )
@@ -117,7 +134,7 @@ class Predictions:
         return [str(index) for index in range(count)] if self.class_names is None else list(self.class_names)
 
     def csv(self) -> str:
-        """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node.
+        """``node,class,p0,p1,…`` or, from tables, ``id,class,p_<class>,…``: one line per node; of classes alone no p.
 
         Where other rows are named, or no classes predicted, the names' words and the columns are there instead. No
         spreadsheet runs a cell (``csv_cell``).
@@ -126,20 +143,21 @@ class Predictions:
         writer = csv.writer(text, lineterminator="\n")
         labels = [csv_cell(label) for label in self.class_labels()]
         separator = "p" if self.class_names is None else "p_"
-        classes = ["class", *(f"{separator}{label}" for label in labels)] if labels else []
+        shown = [] if self.classes_alone else [f"{separator}{label}" for label in labels]
+        classes = ["class", *shown] if labels else []
         keys = list(self.keys) or ["node" if self.ids is None else "id"]
         writer.writerow([*keys, *self.columns, *classes])
         others = zip(*(values.tolist() for values in self.columns.values()), strict=True) if self.columns else None
         columns = self.names(), self.classes.tolist(), self.probabilities.tolist()
         for name, predicted, chances in zip(*columns, strict=True):
-            found = [labels[predicted], *(f"{chance:.6f}" for chance in chances)] if labels else []
+            found = [labels[predicted], *(f"{chance:.6f}" for chance in chances if shown)] if labels else []
             told = [] if others is None else [f"{value:.6g}" for value in next(others)]
             words = name.split(SEPARATOR) if self.keys else [name]
             writer.writerow([*map(csv_cell, words), *told, *found])
         return text.getvalue()
 
     def found(self, decimals: int | None = None) -> list[dict[str, Any]]:
-        """What is predicted of each node: ``class`` and ``probabilities`` by class, where there are any, and columns.
+        """What is predicted of each node: ``class`` and ``probabilities`` by class, where the job opens them; columns.
 
         Args:
             decimals: of probabilities; None: all that there are.
@@ -148,7 +166,9 @@ class Predictions:
         for each, predicted, chances in zip(found, self.classes.tolist(), self.probabilities.tolist(), strict=True):
             if labels:
                 told = chances if decimals is None else [round(chance, decimals) for chance in chances]
-                each.update({"class": labels[predicted], "probabilities": dict(zip(labels, told, strict=True))})
+                each["class"] = labels[predicted]
+                if not self.classes_alone:
+                    each["probabilities"] = dict(zip(labels, told, strict=True))
         for name, values in self.columns.items():
             for each, value in zip(found, values.tolist(), strict=True):
                 each[name] = value
@@ -173,6 +193,9 @@ def save_predictions(
     nodes: Tensor | None = None,
     others: Mapping[str, Tensor] = MappingProxyType({}),
     keys: Sequence[str] = (),
+    *,
+    alike: Sequence[str] | None = None,
+    classes_alone: bool = False,
 ) -> None:
     """Writes a holder's predictions as CSV and as safetensors.
 
@@ -183,19 +206,22 @@ def save_predictions(
         class_names: where they came from tables with labels.
         nodes: Tensor[R] int64, where not all are predicted.
         others: columns, as ``Predictions`` has them.
-        keys: likewise.
+        keys: likewise; ``alike`` and ``classes_alone`` too.
+        alike: see there.
+        classes_alone: see there.
     """
     facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
         "model_version": sha256(store.model_path.read_bytes()).hexdigest()[:_VERSION_CHARACTERS],
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    packed = {} if ids is None else pack_ids(ids)
+    packed = ({} if ids is None else pack_ids(ids)) | ({} if alike is None else pack_ids(alike, _ALIKE))
     if nodes is not None:
         packed[_ROWS] = nodes
     packed |= {_COLUMN + name: values for name, values in others.items()}
     facts |= {"columns": list(others)} if others else {}
     facts |= {"keys": list(keys)} if keys else {}
+    facts |= {"classes_alone": True} if classes_alone else {}
     save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
@@ -207,17 +233,20 @@ def load_predictions(store: PartyStore) -> Predictions:
         RunError: it is missing or damaged.
     """
     tensors, facts = load_tensors(store.path / _FILE)
-    probabilities, ids, class_names = tensors["probabilities"], unpack_ids(tensors), facts.get("class_names")
+    probabilities, class_names = tensors["probabilities"], facts.get("class_names")
+    ids, alike = (None if each is None else tuple(each) for each in map(partial(unpack_ids, tensors), ("", _ALIKE)))
     return Predictions(
         tensors.get(_ROWS, torch.arange(len(probabilities))),
         _likeliest(probabilities),
         probabilities,
-        None if ids is None else tuple(ids),
+        ids,
         None if class_names is None else tuple(class_names),
         str(facts.get("model_version", "")),
         str(facts.get("made_at", "")),
         {name: tensors[_COLUMN + name] for name in facts.get("columns", ())},
         tuple(facts.get("keys", ())),
+        alike,
+        bool(facts.get("classes_alone")),
     )
 
 
@@ -240,19 +269,17 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
     """Those of several holders of a horizontal run: each node as the first has it that knows it.
 
     The nodes' numbers are those of the first holder's rows, and go on for the others'.
-
-    Args:
-        predictions: one or more, with ids.
     """
     first, *others = predictions
-    ids, chances = list(first.ids or ()), [first.probabilities]
+    ids, alike, chances = list(first.ids or ()), list(first.compared or ()), [first.probabilities]
     columns = {name: [values] for name, values in first.columns.items()}
-    known = set(ids)
+    known = set(alike)
     for other in others:
-        new = [row for row, text in enumerate(other.ids or ()) if text not in known]
+        new = [row for row, text in enumerate(other.compared or ()) if text not in known]
         added = other.of(new)
         ids += added.ids or ()
-        known.update(added.ids or ())
+        alike += added.compared or ()
+        known.update(added.compared or ())
         chances.append(added.probabilities)
         for name, values in added.columns.items():
             columns[name].append(values)
@@ -265,6 +292,7 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
         classes=_likeliest(probabilities),
         probabilities=probabilities,
         ids=tuple(ids),
+        alike=None if ids == alike else tuple(alike),
         class_names=names,
         columns={name: torch.cat(parts) for name, parts in columns.items()},
     )

@@ -13,6 +13,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
 from veilgraph.core.types import SERVER, Kind, Link, Tag
+from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.aggregation.survivors import begin_new_rounds
@@ -22,15 +23,20 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import check_leave
+from veilgraph.run.drifting import note_drift
 from veilgraph.run.run_directory import PartyStore
+from veilgraph.tables.drift import PROFILES, Profile, moved
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
 _ENCODING: Final = "encoding.json"
+_PROFILE: Final = "profile.json"
 _TABLES: Final = "tables.sha256"
 _KEPT, _MAX_IDENTITY = 2, 128
 _HELD: Final = "!"
 """After the identity: the party has trained on it, and does not begin again."""
+
+_Ids = tuple[Sequence[str], Sequence[str]]
 
 log = logging.getLogger("veilgraph")
 
@@ -65,7 +71,8 @@ def prepare(
     """
     digest = "" if organisation is None else organisation.digest()
     encoding = _load_encoding(store) if anew and organisation is not None else None
-    own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding)
+    then = () if encoding is None else _load_profile(store)
+    own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding, then)
     changed = anew and organisation is not None and _kept_digest(store) != digest
     rebuilt = None
     if changed and settings.predicts_as_trained:
@@ -77,9 +84,11 @@ def prepare(
     if anew and settings.adds_noise and not settings.is_aligned:
         offers = False
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
+        if anew and organisation is not None:
+            note_drift(store.path, link.party, [], len(then))
         if rebuilt is None or organisation is None:
             return kept
-        return _aligned(settings, kept.identity, rebuilt.graph, rebuilt.ids.to_pylist(), organisation)
+        return _anew(store, settings, kept.identity, rebuilt, own)
     seed = store.seed()
     if not anew:
         seed = _seed_for_new_tables(store)
@@ -89,9 +98,28 @@ def prepare(
         _keep(store, prepared, digest, seed)
     if organisation is None or prepared.built is None:
         return Aligned(prepared.identity)
+    if anew:
+        return _anew(store, settings, prepared.identity, prepared.built, own)
     # Read back, as a resumed session has it: how products round may depend on where in memory a matrix lies.
-    graph = prepared.built.graph if anew else reload_party(store.graph_path)
-    return _aligned(settings, prepared.identity, graph, prepared.built.ids.to_pylist(), organisation)
+    return _aligned(settings, prepared.identity, reload_party(store.graph_path), _ids(prepared.built), organisation)
+
+
+def _anew(store: PartyStore, settings: JobSettings, identity: str, built: BuiltGraph, own: Preparation) -> Aligned:
+    """The party's data as they are now, with how they have moved since training, which it refuses by its party file."""
+    assert own.organisation is not None
+    aligned = _aligned(settings, identity, built.graph, _ids(built), own.organisation)
+    limits, party = own.organisation.settings.drift, own.link.party
+    found = moved(own.then, built.profile, limits.warn)
+    note_drift(store.path, party, found, len(own.then))
+    if limits.refuse is None or not found or found[0].index <= limits.refuse:
+        return aligned
+    # Others read this: no column, and no figure.
+    return replace(
+        aligned,
+        refuses=aligned.refuses
+        or "its tables have moved since training by more than its party file allows (drift.refuse): its own log says "
+        "what has moved; mend that, train anew, or raise the limit",
+    )
 
 
 def kept_identity(store: PartyStore) -> str:
@@ -117,14 +145,19 @@ def _seed_for_new_tables(store: PartyStore) -> int:
 def _keep(store: PartyStore, prepared: Prepared, digest: str, seed: int) -> None:
     """The identity goes first and comes last: without it nothing counts as kept. Checkpoints of other graphs go too."""
     store.checkpoints.set_aside_with(
-        [store.path / _ALIGNMENT, store.graph_path, store.ids_path, store.path / _ENCODING, store.path / _TABLES]
+        [
+            *(store.path / name for name in (_ALIGNMENT, _ENCODING, _PROFILE, _TABLES)),
+            store.graph_path,
+            store.ids_path,
+        ]
     )
     store.save_seed(seed)
     begin_new_rounds(store.keeper)
     if prepared.built is not None:
         save_party(prepared.built.graph, store.graph_path)
-        store.save_ids(prepared.built.ids.to_pylist())
+        store.save_ids(*_ids(prepared.built))
         write_whole(store.path / _ENCODING, prepared.built.encoding.to_json().encode())
+        write_whole(store.path / _PROFILE, PROFILES.dump_json(prepared.built.profile))
         write_whole(store.path / _TABLES, digest.encode())
     facts = {"identity": prepared.identity, **prepared.facts}
     write_whole(store.path / _ALIGNMENT, json.dumps(facts).encode())
@@ -156,19 +189,23 @@ def _kept(
         return None
     if organisation is None:
         return Aligned(mine)
-    return _aligned(settings, mine, load_party(store.graph_path), store.ids() or (), organisation)
+    ids = store.ids() or (), store.written_ids()
+    return _aligned(settings, mine, load_party(store.graph_path), ids, organisation)
 
 
-def _aligned(
-    settings: JobSettings, identity: str, graph: PartyGraph, ids: Sequence[str], organisation: Organisation
-) -> Aligned:
+def _ids(built: BuiltGraph) -> _Ids:
+    """The ids of a graph's rows, as compared and as written, where these differ."""
+    return built.ids.to_pylist(), () if built.written.equals(built.ids) else built.written.to_pylist()
+
+
+def _aligned(settings: JobSettings, identity: str, graph: PartyGraph, ids: _Ids, organisation: Organisation) -> Aligned:
     label = organisation.settings.nodes.label
     class_names = None if label is None else tuple(label.classes)
     aligned = settings.is_aligned  # where nobody learns how many nodes are common
     refuses = split_by_labels(settings, organisation.settings)
     if aligned and not refuses:
         refuses = refusal_of(organisation, settings, graph.common) or ""
-    return Aligned(identity, graph, ids, class_names, refuses)
+    return Aligned(identity, graph, ids[0], class_names, refuses, written=ids[1])
 
 
 def _kept_digest(store: PartyStore) -> str | None:
@@ -182,6 +219,13 @@ def _load_encoding(store: PartyStore) -> FeatureEncoding:
         return FeatureEncoding.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: missing or damaged ({error}); predict with a run trained from tables") from error
+
+
+def _load_profile(store: PartyStore) -> tuple[Profile, ...]:
+    try:
+        return PROFILES.validate_json((store.path / _PROFILE).read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"{store.path / _PROFILE}: missing or damaged ({error}); train anew") from error
 
 
 def _identity(path: Path) -> str:

@@ -28,9 +28,6 @@ _FILE: Final = "secret"
 def learning_secret(folder: Path) -> bytes:
     """The party's secret for life, drawn from the operating system at its first job.
 
-    Args:
-        folder: where it is kept, made at need, of this account alone.
-
     Raises:
         RunError: the file is damaged, or cannot be made.
     """

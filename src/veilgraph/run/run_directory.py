@@ -12,8 +12,10 @@ trace.json                     where the time of the newest training went, in on
 parties/<name>/                private to that party
     graph.safetensors          its data
     tables/                    tables that were given from Python, and the party file that describes them
-    nodes.safetensors          from tables: ids of its rows; encoding.json its features' encoding, tables.sha256 whether
-                               they have changed since, alignment.json the common nodes; horizontal: ids alone
+    nodes.safetensors          from tables: ids of its rows, as compared and as written; encoding.json its features'
+                               encoding, profile.json what columns and relations were in training, drift.json how they
+                               have moved by the newest prediction, tables.sha256 whether they have changed since,
+                               alignment.json the common nodes; horizontal: ids alone
     release.safetensors        the newest single release, where a job has one; own_release.safetensors what this party
                                released, sent again for as long as its data have not changed
     ledger.jsonl               its privacy ledger, written before every release; ledger.json: what it comes to
@@ -67,7 +69,7 @@ __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors
 VIEW_PASSES: Final = 50
 """Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
 
-_NODES, _CANARIES = "nodes", "canaries"
+_NODES, _WRITTEN, _CANARIES = "nodes", "written.", "canaries"
 _PASSES: Final = "passes.json"
 TABLES: Final = "tables"
 """Where a party's part of a run has the tables that were brought in memory."""
@@ -129,9 +131,6 @@ class RunDirectory:
     @contextmanager
     def lock(self, wait_s: float = 0.0) -> Iterator[None]:
         """Keeps other processes from working on the run, and removes what a killed one left half-written.
-
-        Args:
-            wait_s: longest wait for another process that does.
 
         Raises:
             RunError: another process does.
@@ -324,18 +323,22 @@ class PartyStore:
         """Where the ids of the graph's rows lie."""
         return self.keeper.path(_NODES)
 
-    def save_ids(self, ids: Sequence[str]) -> None:
-        """Keeps the ids of the graph's rows."""
-        self.keeper.put(_NODES, pack_ids(ids), {})
+    def save_ids(self, ids: Sequence[str], written: Sequence[str] = ()) -> None:
+        """Keeps the ids of the graph's rows, and how the holder's own table has them, where that is not as compared."""
+        self.keeper.put(_NODES, pack_ids(ids) | (pack_ids(written, _WRITTEN) if written else {}), {})
 
-    def ids(self) -> list[str] | None:
+    def ids(self, prefix: str = "") -> list[str] | None:
         """The ids of the graph's rows; None where there are none.
 
         Raises:
             RunError: the file is damaged.
         """
         kept = self.keeper.get(_NODES)
-        return None if kept is None else unpack_ids(kept.tensors)
+        return None if kept is None else unpack_ids(kept.tensors, prefix)
+
+    def written_ids(self) -> list[str]:
+        """The same as the holder's own table has them; none where that is not known, or as compared."""
+        return self.ids(_WRITTEN) or []
 
     @property
     def canaries_path(self) -> Path:

@@ -29,12 +29,6 @@ class SendingRecord:
     While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
     disclosures.jsonl. ``end_block`` does so before the end, and what follows is a block of its own. What an earlier,
     killed session noted becomes lines that say so; what it paid for after its last note is in its ledger alone.
-
-    Args:
-        settings: of the job.
-        store: of the party.
-        phase: of the work.
-        recorder: counts what crosses the wire.
     """
 
     def __init__(self, settings: JobSettings, store: PartyStore, phase: Phase, recorder: RecordedLink) -> None:

@@ -54,9 +54,6 @@ def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]
 def software_words(folders: Iterable[Path]) -> str:
     """Describe the software of all sessions in one line; empty where none is on record.
 
-    Args:
-        folders: the parts of the run that are here.
-
     Raises:
         RunError: a record is damaged.
     """

@@ -63,10 +63,6 @@ def to_words(column: Column) -> NDArray[np.object_]:
 def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
     """Ids as text, every one present.
 
-    Args:
-        column: of ids.
-        spelling: how they are written alike.
-
     Raises:
         DataError: a column of neither text nor integers, or a row without an id.
     """

@@ -132,6 +132,7 @@ class FileDescription:
         rows: read.
         unknown: rows whose id is no node's, which are left out; None where that is no question.
         without: nodes that the file has no row of; None likewise.
+        repeated: rows left out because another has the same id.
     """
 
     file: Path
@@ -139,6 +140,7 @@ class FileDescription:
     rows: int
     unknown: int | None = None
     without: int | None = None
+    repeated: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,10 +202,6 @@ class PartyDescription:
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     """Reads a party's tables and describes them.
-
-    Args:
-        settings: of the party.
-        base: the party file's folder.
 
     Raises:
         DataError: the first rule that the tables break.
@@ -312,8 +310,9 @@ def _correlation(one: Floats, other: Floats) -> float:
 
 
 def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:
-    joined = (counts.unknown, counts.without) if place else ()
-    return FileDescription(Path(os.path.relpath(counts.path, base)), str(counts.form), counts.rows, *joined)
+    unknown, without = (counts.unknown, counts.without) if place else (None, None)
+    path = Path(os.path.relpath(counts.path, base))
+    return FileDescription(path, str(counts.form), counts.rows, unknown, without, counts.repeated)
 
 
 def _has_relations(edges: Sequence[EdgeSettings]) -> bool:

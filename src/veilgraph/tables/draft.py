@@ -38,12 +38,6 @@ class Draft:
 def draft(found: Guess, party: str, folder: Path, choices: Choices = _NONE) -> Draft:
     """Writes down a guess.
 
-    Args:
-        found: what the tables seem to be.
-        party: name of the holder.
-        folder: of the party file, from which paths start.
-        choices: what is decided, and no longer marked.
-
     Raises:
         DataError: no column seems to be a feature, or one has not the columns that are named.
     """

@@ -198,9 +198,6 @@ def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
     Only then is one edge's ε about what that edge does, and not about what it does to the weights of all others. One
     row of shared values is an edge to everybody who has the value, and one more may take the edges of all of them away.
 
-    Args:
-        edges: of a party file.
-
     Returns:
         One reason for every table of which this is so, with its way out and no name of a file or column.
     """

@@ -242,11 +242,7 @@ def scaled_twice(features: Sequence[NumericFeatures | CategoricalFeatures], scal
 
 
 def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -> tuple[float, float] | None:
-    """The least and the largest value that a feature can have, whatever the rows hold; None where rows decide.
-
-    Args:
-        features: ``nodes.features`` of a party file.
-    """
+    """The least and the largest value that a feature can have, whatever the rows hold; None where rows decide."""
     numbers = [each for each in features if isinstance(each, NumericFeatures)]
     if any(each.scale is None and not isinstance(each, BooleanFeatures) for each in numbers):
         return None

@@ -104,6 +104,9 @@ class TableFile(FormatSettings):
         return self
 
 
+Duplicates = Literal["refuse", "first", "last"]
+
+
 class IdSettings(Settings):
     """How ids are written alike before any two are compared: those of nodes, labels and edges."""
 

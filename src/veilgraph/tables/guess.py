@@ -88,10 +88,6 @@ class Guess:
 def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     """What files seem to be, in whatever order they are given.
 
-    Args:
-        samples: of each file.
-        choices: what is decided.
-
     Raises:
         DataError: none of them seems to be of nodes, one has not the columns that are named, or a column of ids cannot
             be read to its end, as it is where several files are of nodes.

@@ -45,7 +45,8 @@ class NodeTable:
 
     Attributes:
         path: of the file.
-        ids: [N] text, each once.
+        ids: [N] text, each once, written alike.
+        written: [N] the same ids as the file has them.
         columns: the feature columns.
         values: per feature column float32 [N], NaN where missing, or int32 [N] places in its categories, with
             ``MISSING`` and ``OTHER``.
@@ -58,6 +59,7 @@ class NodeTable:
 
     path: Path
     ids: pa.StringArray
+    written: pa.StringArray
     columns: tuple[FeatureColumn, ...]
     values: tuple[Floats | Codes, ...]
     labels: Codes | None
@@ -76,6 +78,7 @@ class NodeTable:
         return replace(
             self,
             ids=self.ids.take(pa.array(order)),
+            written=self.written.take(pa.array(order)),
             values=tuple(values[order] for values in self.values),
             labels=None if self.labels is None else self.labels[order],
             splits=None if self.splits is None else self.splits[order],
@@ -108,7 +111,7 @@ def read_nodes(
     wanted = [_wanted_feature(column, sources) for column in columns]
     others = _wanted_others(nodes, sources, labelled)
     files = [*sources, *(() if labelled is None else (labelled,))]
-    read = read_joined(files, [*wanted, *others.values()], settings.ids)
+    read = read_joined(files, [*wanted, *others.values()], settings.ids, nodes.duplicates)
     found = dict(zip(others, read.values[len(wanted) :], strict=True))
     labels, targets, graphs, splits = (found.get(key) for key in ("label", "target", "graph", "split"))
     known = labels
@@ -121,7 +124,8 @@ def read_nodes(
     if isinstance(nodes.split, SplitFractions):
         splits = _drawn(known, nodes.split, settings.party, read.ids, graphs, streams)
     values = tuple(read.values[: len(wanted)])
-    return NodeTable(sources[0].path, read.ids, tuple(columns), values, labels, splits, targets, graphs, read.counts)
+    named = sources[0].path, read.ids, read.written
+    return NodeTable(*named, tuple(columns), values, labels, splits, targets, graphs, read.counts)
 
 
 def _sources(nodes: NodeSettings, base: Path) -> list[Source]:
@@ -187,10 +191,9 @@ def _check_labelled(
     wrong = (splits != MISSING) & ~known
     if wrong.any():
         node = int(wrong.argmax())
-        row = f"row {node + 1}" if where.source == 0 else f"node {ids[node].as_py()!r}"
+        place = f"{files[where.source].path}: column {where.column!r}, node {ids[node].as_py()!r}"
         raise DataError(
-            f"{files[where.source].path}: column {where.column!r}, {row}: {names[splits[node]]!r} for a node without a "
-            "label; label it or take it out of the split"
+            f"{place}: {names[splits[node]]!r} for a node without a label; label it or take it out of the split"
         )
 
 
@@ -216,13 +219,6 @@ def read_column(
 ) -> Values:
     """One column that may be a feature and need not be one: [N] in the order of the node table.
 
-    Args:
-        settings: of the party.
-        base: the party file's folder.
-        name: of the column, as the party file has it.
-        convert: a batch of it → an array of as many values.
-        empty: the value of a node that a joined table has no row of.
-
     Raises:
         DataError: there is no such column, or its table breaks a rule.
     """
@@ -231,11 +227,6 @@ def read_column(
 
 def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str]:
     """One column of any type: id of every node that has a value → that value as text, a number's point a point.
-
-    Args:
-        settings: of the party.
-        base: the party file's folder.
-        name: of the column, as the party file has it.
 
     Raises:
         DataError: there is no such column, or its table breaks a rule.
@@ -249,15 +240,23 @@ def _read_one(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
 ) -> JoinedTable:
     sources = _sources(settings.nodes, base)
-    return read_joined(sources, [Wanted(*find(sources, name), convert, empty)], settings.ids)
+    wanted = [Wanted(*find(sources, name), convert, empty)]
+    return read_joined(sources, wanted, settings.ids, settings.nodes.duplicates)
+
+
+def read_ids(settings: TableSettings, base: Path) -> list[str]:
+    """The ids of the node table, written alike; no other column is read.
+
+    Raises:
+        DataError: the table cannot be read, or breaks a rule of ids.
+    """
+    source = _source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
+    ids: list[str] = read_joined([source], [], settings.ids, settings.nodes.duplicates).ids.to_pylist()
+    return ids
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
     """The feature columns that the settings choose in the node table as it is now; only headers are read.
-
-    Args:
-        settings: of the party.
-        base: the party file's folder.
 
     Raises:
         DataError: the table cannot be read, or as ``choose_columns``.
@@ -268,10 +267,6 @@ def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn,
 
 def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
     """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read.
-
-    Args:
-        settings: of the party.
-        base: the party file's folder.
 
     Raises:
         DataError: a table cannot be read.

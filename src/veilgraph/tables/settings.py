@@ -16,7 +16,7 @@ from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.edge_settings import EdgeSettings, check_reaches
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
-from veilgraph.tables.file_settings import FormatSettings, IdSettings, TableFile, TablePath
+from veilgraph.tables.file_settings import Duplicates, FormatSettings, IdSettings, TableFile, TablePath
 from veilgraph.tables.time_settings import Moment, TimeFormat
 
 _WILDCARDS = frozenset("*?[")
@@ -135,6 +135,10 @@ class NodeSettings(TableFile):
     """The node table: one row per node."""
 
     id: Text = Field(description="the column by which holders' nodes are matched")
+    duplicates: Duplicates = Field(
+        "refuse",
+        description="of several rows of one id in a file of nodes or labels, which counts; refuse: there may be none",
+    )
     join: tuple[JoinedSettings, ...] = Field(
         (), description="further tables with columns of the same nodes; an id that is not in file is left out"
     )
@@ -237,6 +241,7 @@ class TableSettings(Settings):
         of_edges = each | (set() if any(edge.shared for edge in self.edges) else {"shared", "at_most"})
         unread: dict[str, Any] = {
             "columns_from_edges": True,
+            **({"duplicates": True} if nodes.duplicates == "refuse" else {}),
             "join": {"__all__": each},
             "label": each,
             **dict.fromkeys(each, True),

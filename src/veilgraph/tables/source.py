@@ -85,10 +85,6 @@ def file_format(path: Path, settings: FormatSettings) -> Format:
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
     """The table's columns in their order.
 
-    Args:
-        path: of the table.
-        form: how it is written.
-
     Raises:
         DataError: there is no such file, or it is no table.
     """

@@ -20,13 +20,7 @@ class Requests:
         self._seconds: dict[str, float] = {}
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        """A request that was answered.
-
-        Args:
-            path: one of the service's, or ``(other)``.
-            status: of HTTP.
-            seconds: that the answer took.
-        """
+        """A request that was answered."""
         with self._lock:
             key = path, str(status)
             self._counts[key] = self._counts.get(key, 0) + 1
@@ -60,12 +54,7 @@ class Served:
 
 
 class WatchedService:
-    """Metrics and readiness of a service.
-
-    Args:
-        served: what it answers from, now.
-        requests: counted where they are answered.
-    """
+    """Metrics and readiness of a service."""
 
     def __init__(self, served: Callable[[], Served], requests: Requests) -> None:
         self._served, self._requests = served, requests

@@ -18,19 +18,13 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
 from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.presence import LOST_S
-from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, epsilon_of, site_processes, traffic_of
+from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
 from veilgraph.protocol.requests import all_waiting
 
 
 class WatchedSite:
-    """Metrics and readiness of a site.
-
-    Args:
-        kit: its kit.
-        runs: where its runs are.
-        watch: what ``net join`` notes.
-    """
+    """Metrics and readiness of a site."""
 
     def __init__(self, kit: Kit, runs: Path, watch: SiteWatch) -> None:
         self._kit, self._runs, self._watch = kit, runs, watch
@@ -97,6 +91,10 @@ class WatchedSite:
             yield gauges("job_bytes", words, "direction", values)
         spent = epsilon_of(self._kit, begun)
         yield from gauge("job_epsilon_spent", "Total epsilon in this site's ledger of the newest job's run.", spent)
+        if (drift := drift_of(self._kit, begun)) is not None:
+            words = "Columns and relations of this site that have moved since training, by the newest prediction."
+            yield from gauge("job_drifted", words, drift[0])
+            yield from gauge("job_drift_index", "The largest population stability index among these.", drift[1])
 
     def _certificates(self) -> Iterator[Metric]:
         with suppress(OSError, ValueError):

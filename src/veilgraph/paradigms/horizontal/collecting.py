@@ -52,7 +52,7 @@ def collect(own: Preparation) -> Prepared:
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
     per_node = link.party in settings.per_node
-    built = build_graph(party, organisation.folder, table, encoding, per_node=per_node)
+    built = build_graph(party, organisation.folder, table, encoding, per_node=per_node, then=own.then)
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
 

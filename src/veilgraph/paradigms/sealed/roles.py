@@ -23,7 +23,7 @@ from veilgraph.paradigms.sealed.entering import own_data, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.role import SealedRole
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Objective, Scores
@@ -243,6 +243,10 @@ class SealedLabelHolder(SealedHolder, Judge):
             return
         classes = found[:, 0].round().to(torch.int64)
         self.logits = _SURE * nn.functional.one_hot(classes, self._objective.classes).to(torch.float64)
+
+    @override
+    def predictions(self) -> Predicted:
+        return replace(super().predictions(), classes_alone=self._job.output == "classes")
 
     @override
     def judge(self, found: Tensor | None) -> None:

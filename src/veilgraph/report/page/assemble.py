@@ -16,6 +16,7 @@ from veilgraph.core.version import __version__
 from veilgraph.core.wording import argument
 from veilgraph.report.page.audit import audit
 from veilgraph.report.page.confusion import confusion
+from veilgraph.report.page.drift import drift
 from veilgraph.report.page.found import find
 from veilgraph.report.page.groups import read_column_of
 from veilgraph.report.page.head import head
@@ -55,6 +56,7 @@ def page_html(run: RunDirectory, by: str | None = None, party_file: Path | None 
         "learned": learned(found),
         "training": training(found),
         "judged": judgement,
+        "drift": drift(found),
         "confusion": confusion(told),
         "traffic": traffic(found),
         "privacy": privacy(found),

@@ -113,13 +113,13 @@ def _never(found: Found, party: PartyId) -> str:
 
 def _rows(predictions: Predictions, ids: list[str] | None, graph: PartyGraph) -> Tensor | None:
     """For every common node its row among the predictions, −1 where it has none: Tensor[C] int64."""
-    if predictions.ids is None or ids is None:
+    if predictions.compared is None or ids is None:
         rows = torch.full((graph.common,), -1)
         if bool((predictions.nodes >= graph.common).any()):
             return None
         rows[predictions.nodes] = torch.arange(len(predictions.nodes))
         return rows
-    places = {text: row for row, text in enumerate(predictions.ids)}
+    places = {text: row for row, text in enumerate(predictions.compared)}
     return torch.tensor([places.get(text, -1) for text in ids[: graph.common]], dtype=torch.int64)
 
 

@@ -72,9 +72,6 @@ class Several:
 def several_html(runs: Sequence[RunDirectory]) -> str:
     """Runs as one HTML page, which loads nothing; the same files give the same page.
 
-    Args:
-        runs: two or more.
-
     Raises:
         ConfigError: there are more than can be told apart, or one is named twice.
         VeilgraphError: a file of a run is damaged.

@@ -1,0 +1,101 @@
+"""Predictions name every node as the holder's own table does, however ids are written alike to be compared."""
+
+from __future__ import annotations
+
+import csv
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.paradigms.sealed.programs import small_graphs, small_job
+from veilgraph.deploy.serve import Inference
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.revealed import causes
+from veilgraph.report.page.found import find
+from veilgraph.report.page.scored import Scored, scored
+from veilgraph.run.jobs import predict, train
+from veilgraph.run.predictions import Predictions, joined
+from veilgraph.run.run_directory import RunDirectory
+from veilgraph.samples.organisations import export_organisations
+
+pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
+
+VERTICAL = {
+    "paradigm": "vertical",
+    "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
+    "train": {"epochs": 2},
+}
+JOBS = {
+    "vertical": parse_job(VERTICAL),
+    "sealed": small_job(2, {}),
+    "sealed-named": small_job(2, {"named_nodes": 8}),
+}
+WAYS = {"A": "  {}X ", "B": "{}x"}
+
+
+def written(folder: Path, job: JobSettings) -> list[str]:
+    """Tables of A and B, whose ids differ in case and spaces; those of A's node table."""
+    export_organisations(small_graphs(), folder, overlap=1.0, seed=1, job=job)
+    for party, way in WAYS.items():
+        path = folder / party / "party.yaml"
+        content = yaml.safe_load(path.read_text())
+        content |= {"limits": {"leakage": list(causes(job))}, "ids": {"strip": "true", "lower": "true"}}
+        path.write_text(yaml.safe_dump(content))
+        for table, columns in (("nodes", 1), ("edges", 2)):
+            rename(folder / party / f"{table}.csv", columns, way)
+    with (folder / "A" / "nodes.csv").open(newline="") as file:
+        return [row[0] for row in csv.reader(file)][1:]
+
+
+def rename(path: Path, columns: int, way: str) -> None:
+    with path.open(newline="") as file:
+        head, *rows = csv.reader(file)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head, *([*map(way.format, row[:columns]), *row[columns:]] for row in rows)])
+
+
+@pytest.mark.parametrize("name", ["vertical", "sealed"])
+def test_every_row_joins_the_label_holders_own_table(tmp_path: Path, name: str) -> None:
+    own = written(tmp_path / "tables", JOBS[name])
+    run = tmp_path / "run"
+    train(read_job(tmp_path / "tables" / "job.yaml"), run)
+    predicted = predict(run)
+    with (run / "parties" / "A" / "predictions.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+    assert sorted(row[0] for row in rows) == sorted(own)
+    assert [row["id"] for row in predicted.records()] == [row[0] for row in rows]
+    assert head[2:] == ([] if name == "sealed" else ["p_0", "p_1", "p_2"])
+    assert all(("probabilities" in each) == (name == "vertical") for each in predicted.found())
+    alike = own[0].strip().lower()
+    assert predicted.of_ids([own[0]]).ids == predicted.of_ids([alike]).ids == (own[0],)
+    told = scored(find(RunDirectory.open(run)))
+    assert isinstance(told, Scored)
+    assert len(told.test.labels) > 0
+
+
+def test_nodes_are_named_as_the_table_has_them(tmp_path: Path) -> None:
+    own = written(tmp_path / "tables", JOBS["sealed-named"])
+    train(read_job(tmp_path / "tables" / "job.yaml"), tmp_path / "run")
+    assert predict(tmp_path / "run", ids=[own[3], own[1].strip().lower()]).ids == (own[3], own[1])
+
+
+def of_holder(ids: tuple[str, ...], alike: tuple[str, ...] | None) -> Predictions:
+    chances = torch.eye(2)[: len(ids)]
+    return Predictions(torch.arange(len(ids)), chances.argmax(1), chances, ids, ("no", "yes"), alike=alike)
+
+
+def test_a_node_of_two_holders_that_write_it_otherwise_is_one() -> None:
+    both = joined([of_holder(("A1 ", "B2 "), ("a1", "b2")), of_holder(("b2", "c3"), None)])
+    assert (both.ids, both.compared) == (("A1 ", "B2 ", "c3"), ("a1", "b2", "c3"))
+    assert both.of_ids(["c3", "b2", "A1 "]).ids == ("c3", "B2 ", "A1 ")
+
+
+def test_the_service_answers_by_the_id_that_is_asked_for() -> None:
+    found = of_holder(("A1 ", "B2 "), ("a1", "b2"))
+    answered = Inference(found, found.rows(), datetime.now(UTC)).answer(["b2", "A1 ", "x"])
+    assert [(each["id"], each["class"]) for each in answered["predictions"]] == [("b2", "yes"), ("A1 ", "no")]
+    assert answered["unknown"] == ["x"]
