@@ -156,7 +156,16 @@ def test_horizontal_parts_bring_their_ids(whole: Data, tmp_path: Path, mixed: fl
     ]
     named = vg.fit(HORIZONTAL, dict(zip("AB", parts, strict=True)), tmp_path / "named")
     assert named.history["loss"].equals(run.history["loss"])
-    assert list(run.compare().summaries()) == ["A alone", "B alone", "federated", "pooled"]
+    compared = run.compare()
+    rows = [row for name in "AB" for row in (f"{name} alone", f"federated, {name}'s nodes")]
+    assert list(compared.summaries()) == [*rows, "federated", "pooled"]
+    assert list(compared.references()) == ["A alone", "B alone", "pooled"]
+    here = compared.summaries()["federated, A's nodes"]["test_accuracy"]
+    graph, likely = parts[0].graph, run.predictions.probabilities
+    assert graph.labels is not None
+    assert graph.test_mask is not None
+    right = likely.argmax(dim=1)[graph.test_mask] == graph.labels[graph.test_mask]
+    assert here == pytest.approx(float(right.double().mean()))
 
 
 def test_what_is_no_party_is_refused(whole: Data, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 
 from research.horizontal import separate
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
@@ -261,8 +261,6 @@ def test_separate_training_uses_nothing_of_others() -> None:
 
 def test_refusals() -> None:
     parts = split_horizontally(small_data(0, 30), names=NAMES[:2], seed=0, num_classes=3)
-    with refused(ConfigError, key="train.class_weights", value="balanced"):
-        LayeredNetwork(HorizontalSettings(), TrainSettings(class_weights="balanced"), parts, seed=0)
     bare: dict[str, Any] = {
         "labels": None,
         "train_mask": None,

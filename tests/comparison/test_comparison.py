@@ -430,9 +430,40 @@ def test_bad_arguments(arguments: dict[str, Any], key: str, tmp_path: Path) -> N
     assert not (tmp_path / "study").exists()
 
 
-def test_holders_with_nodes_of_their_own_have_no_one_set_of_test_nodes(tmp_path: Path) -> None:
-    with refused(ConfigError, key="paradigm"):
-        compare_job(small(paradigm="averaging"), tmp_path / "study")
+@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: str, tmp_path: Path) -> None:
+    job = small(paradigm=paradigm, data={"dataset": "synthetic", "holders": 3}, train={"epochs": 2})
+    study = compare_job(job, tmp_path / "study")
+    inputs = inputs_of(job)
+    assert study.tested == (sum(int(graph.test_mask.sum()) for graph in inputs.graphs if graph.test_mask is not None),)
+    found = {line.name: line.figures["accuracy"].value for line in study.lines}
+    assert list(found) == ["each holder alone", "each holder: logistic", "each holder: boosting", paradigm, "pooled"]
+    right = 0.0
+    for graph in inputs.graphs:
+        alone = paradigm_of(job).alone(inputs, graph.party, lambda _: None)
+        assert alone is not None
+        assert graph.test_mask is not None
+        right += alone.summary["test_accuracy"] * int(graph.test_mask.sum())
+    assert found["each holder alone"] == pytest.approx(right / study.tested[0])
+    run = train(job, tmp_path / "run")
+    assert found[paradigm] == pytest.approx(run.summary["test_accuracy"])
+    pooled = paradigm_of(job).pooled(inputs, lambda _: None)
+    assert found["pooled"] == pytest.approx(pooled.summary["test_accuracy"])
+    assert study.lines[0].figures["auc"].low < study.lines[0].figures["auc"].value < study.lines[0].figures["auc"].high
+
+
+@pytest.mark.parametrize(
+    ("job", "arguments", "key"),
+    [
+        ({"averaging": {"task": {"name": "links"}}}, {}, "paradigm"),
+        ({}, {"tune": 2}, "tune"),
+    ],
+)
+def test_what_cannot_be_compared_of_own_nodes(
+    job: dict[str, Any], arguments: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    with refused(ConfigError, key=key):
+        compare_job(small(paradigm="averaging", **job), tmp_path / "study", **arguments)
 
 
 # Tables

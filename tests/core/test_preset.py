@@ -30,8 +30,11 @@ NODES = {"features": {"epsilon": 1}}
 TABLES = {"holders": ["bank", "shop"]}
 WORDS = {"dataset": "cora"}
 OF_FIRST_MODELS = {f"model.local.{key}" for key in ("start", "teleport", "heads")}
-OF_THE_CHOSEN_MODEL = {"model.local.correlation"}
+OF_THE_CHOSEN_MODEL = {"model.local.correlation", "averaging.rule.mu"}
 LAST = {"select_by": "last", "patience": None}
+
+OF_OWN_NODES = {"horizontal", "averaging"}
+"""Jobs whose columns are standardised over all holders' rows, of which these learn the sums."""
 
 VALID: dict[str, dict[str, Any]] = {
     "nothing": {},
@@ -136,7 +139,8 @@ def test_every_choice_is_another_than_papers(kind: str) -> None:
 @pytest.mark.parametrize("kind", VALID)
 def test_what_is_chosen_reveals_no_more(kind: str) -> None:
     paper, auto = (parse_job({**VALID[kind], "preset": preset}) for preset in (PAPER, AUTO))
-    assert revelations(auto) == revelations(paper)
+    opened = {"column-statistics"} if kind in OF_OWN_NODES else set()
+    assert set(revelations(auto)) == set(revelations(paper)) | opened
     assert auto.exchanges == paper.exchanges
     assert (auto.is_masked, auto.evaluates) == (paper.is_masked, paper.evaluates)
 
@@ -305,7 +309,16 @@ def test_shipped_jobs_are_as_published(name: str) -> None:
 def test_paradigms_that_choose_nothing() -> None:
     needs = {"node-dp": {"release": NODES}}
     chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
-    assert {name for name, found in chosen.items() if found} == {"vertical", "sealed"}
+    assert {name for name, found in chosen.items() if not found} == {"node-dp"}
+    of_data = {"data.feature_scaling", "train.select_by", "train.class_weights"}
+    assert chosen["horizontal"] == {*of_data, "model.server.batch_norm"}
+    assert chosen["averaging"] == {*of_data, "averaging.rule.name"}
+    for name in ("horizontal", "averaging"):
+        assert parse_job({"paradigm": name, "data": WORDS, "preset": AUTO}).data.feature_scaling == "row"
+        perturbed = {"paradigm": name, "data": TABLES, "label_privacy": {"epsilon": 1.0}}
+        assert "train.class_weights" not in keys(perturbed)
+    values = {"paradigm": "horizontal", "data": TABLES, "horizontal": {"task": {"name": "values"}}}
+    assert keys(values) == {"data.feature_scaling", "model.server.batch_norm"}
     assert chosen["sealed"] == {"data.feature_scaling", "train.class_weights"}
     assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights"}
 

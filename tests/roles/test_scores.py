@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,7 +27,7 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.protocol.scores import Objective, Scores, area_under_curve, balanced_weights, macro_f1
+from veilgraph.protocol.scores import Objective, Scores, area_under_curve, average_precision, balanced_weights, macro_f1
 from veilgraph.run.jobs import resume, train
 
 
@@ -162,7 +163,7 @@ def test_an_opinion_is_calibrated_on_the_validation_nodes_and_knows_training_lab
 
 def test_auc_and_f1_are_computed_when_they_are_needed() -> None:
     graph = a_graph()
-    names = ("val_auc", "test_auc", "val_f1", "test_f1")
+    names = ("val_auc", "test_auc", "val_ap", "test_ap", "val_f1", "test_f1")
 
     def known(scores: Scores) -> list[str]:
         return [name for name in names if getattr(scores, name) is not None]
@@ -174,12 +175,27 @@ def test_auc_and_f1_are_computed_when_they_are_needed() -> None:
     assert not set(names) & objective(graph).score(LOGITS).record().keys()
     assert objective(graph, select_by="f1").score(LOGITS).record().keys() >= {"val_f1", "test_accuracy"}
     everything = objective(graph).score(LOGITS, everything=True)
-    assert known(everything) == ["val_auc", "val_f1", "test_f1"]
+    assert known(everything) == ["val_auc", "val_ap", "val_f1", "test_f1"]
+    assert known(objective(graph, select_by="ap").score(LOGITS)) == ["val_ap"]
+    assert known(everything.of_epoch("auc")) == ["val_auc"]
     ranked = objective(a_graph(test_mask=torch.ones(9, dtype=torch.bool)), select_by="auc").score(LOGITS)
     assert known(ranked) == ["val_auc", "test_auc"]
     assert everything.summary().keys() == {f"{part}_accuracy" for part in ("train", "val", "test")} | set(names)
     without = objective(a_graph(test_mask=None)).score(LOGITS, everything=True)
     assert (without.test_accuracy, without.test_auc, without.test_f1) == (None, None, None)
+
+
+def test_average_precision_is_scikit_learns_with_ties_too() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(20):
+        labels = (torch.rand(60, generator=generator) < 0.2).long()
+        labels[:2] = torch.arange(2)
+        logits = torch.randint(-3, 3, (60, 2), generator=generator).double()
+        likely = logits.softmax(dim=1)[:, 1]
+        expected = average_precision_score(labels.numpy(), likely.numpy())
+        assert average_precision(logits, labels) == pytest.approx(expected)
+    assert average_precision(logits, torch.ones(60, dtype=torch.int64)) is None
+    assert average_precision(torch.randn(9, 3), torch.arange(9) % 3) is None
 
 
 def test_auc_chooses_by_the_classes_that_validation_nodes_have(caplog: pytest.LogCaptureFixture) -> None:

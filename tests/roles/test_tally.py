@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.facts import FactNetwork
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
@@ -53,7 +54,64 @@ def test_the_sum_of_tallies_scores_as_one_holder_with_all_labels(nodes: int, see
     expected = Objective(graph, TrainSettings(), logits.dtype).score(logits, everything=True)
     for name in ("train_accuracy", "val_accuracy", "test_accuracy", "val_f1", "test_f1", "train_loss", "val_loss"):
         assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=1e-5), name
-    assert found.val_auc is None
+    assert (found.test_auc is None) == (expected.test_auc is None)
+    if expected.test_auc is not None:
+        assert found.test_auc == pytest.approx(expected.test_auc, abs=0.1)  # 50 bins, few nodes
+
+
+def rare(nodes: int = 3000, share: float = 0.08) -> tuple[PartyGraph, torch.Tensor]:
+    """Two classes, the second one rare, and logits that rank them well but accuse nobody."""
+    generator = torch.Generator().manual_seed(3)
+    labels = (torch.rand(nodes, generator=generator) < share).long()
+    split = torch.randint(3, (nodes,), generator=generator)
+    odds = 0.8 * torch.randn(nodes, generator=generator) + 1.5 * labels - 6
+    graph = PartyGraph(
+        "A",
+        torch.ones(nodes, 1),
+        torch.zeros(2, 0, dtype=torch.int64),
+        labels=labels,
+        train_mask=split == 0,
+        val_mask=split == 1,
+        test_mask=split == 2,
+        num_classes=2,
+    )
+    return graph, torch.stack([torch.zeros(nodes), odds], dim=1)
+
+
+def test_summed_histograms_rank_a_rare_class_that_nobody_is_taken_for() -> None:
+    graph, logits = rare()
+    home = torch.randint(3, (len(logits),), generator=torch.Generator().manual_seed(0))
+    task = Classification(2)
+    total = torch.stack([task.tally(part_of(graph, home == holder), logits[home == holder]) for holder in range(3)])
+    found = task.scores(total.sum(dim=0))
+    expected = Objective(graph, TrainSettings(), logits.dtype).score(logits, everything=True)
+    assert task.confusion(total.sum(dim=0))[2][:, 1].sum() == 0
+    assert expected.test_auc is not None
+    assert expected.test_ap is not None
+    assert 0.8 < expected.test_auc < 0.98
+    for name in ("val_auc", "test_auc", "val_ap", "test_ap"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), abs=0.01), name
+    assert found.val_ap != found.test_ap
+
+
+def test_balanced_losses_are_those_of_one_holder_with_all_labels() -> None:
+    graph, logits = rare(600)
+    home, network = torch.arange(600) % 3, FactNetwork()
+    parts = [part_of(graph, home == holder) for holder in range(3)]
+    task = Classification(2, None, network)
+    network.keep_facts(sum(task.sums_before))
+    network.gather(task.sums_before, lambda _, known: sum(task.gathered(part, known) for part in parts))  # type: ignore[arg-type,return-value]
+    balanced = TrainSettings(class_weights="balanced")
+    expected = Objective(graph, balanced, torch.float64).score(logits.double())
+    tallies = [task.tally(part, logits[home == holder]) for holder, part in enumerate(parts)]
+    found = task.scores(torch.stack(tallies).sum(dim=0))
+    assert found.train_loss == pytest.approx(expected.train_loss, abs=1e-5)
+    assert found.val_loss == pytest.approx(expected.val_loss, abs=1e-5)
+    losses = [task.loss(part, logits[home == holder]) for holder, part in enumerate(parts)]
+    examples = sum(task.examples(part) for part in parts)
+    assert float(torch.stack(losses).sum()) / examples == pytest.approx(expected.train_loss, abs=1e-5)
+    plain = Objective(graph, TrainSettings(), torch.float64).score(logits.double())
+    assert abs(plain.train_loss - expected.train_loss) > 1
 
 
 def test_rows_are_true_classes_and_columns_predicted_ones() -> None:
@@ -81,5 +139,6 @@ def test_who_has_no_labels_adds_nothing() -> None:
     task = Classification(CLASSES)
     nothing = task.tally(without, logits)
     assert not nothing.any()
-    assert nothing.shape == (3 + 3 * CLASSES**2,)
+    assert nothing.shape == (task.tally_size,)
+    assert task.scores(nothing).test_auc is None
     assert math.isnan(task.scores(nothing).val_accuracy)

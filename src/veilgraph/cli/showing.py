@@ -25,6 +25,7 @@ def say_matches(settings: JobSettings) -> None:
 
 def show_result(result: TrainResult) -> None:
     """What a training reached, what it cost, and where it is."""
+    from veilgraph.report.alone import alone_words  # noqa: PLC0415
     from veilgraph.report.spent import life_note, spent_table, worth  # noqa: PLC0415
     from veilgraph.report.tables import run_table  # noqa: PLC0415
     from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
@@ -38,6 +39,8 @@ def show_result(result: TrainResult) -> None:
             if said:
                 echo(said)
     if said := _of_labels(result, settings):
+        echo(said)
+    for said in alone_words(result.summary, settings.measures):
         echo(said)
     of_nodes = settings.measures.of == CLASS_MEASURES.of
     if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
@@ -53,7 +56,11 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
 
     settings = RunDirectory.open(result.path).settings
     draw(result, compared.references(settings.measures.main.name))
-    lent = f"Alone without labels: lent {settings.data.label_party}'s. " if settings.is_aligned else ""
+    lent = (
+        f"Alone without labels: lent {settings.data.label_party}'s. "
+        if settings.is_aligned
+        else "A holder alone is judged on its own nodes; so is the line below it. "
+    )
     said = f"{lent}Pooled: all data in one place."
     results().print(comparison_table(compared.summaries(), said, settings.measures))
     if noted := _of_labels(result, settings):

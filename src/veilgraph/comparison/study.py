@@ -14,13 +14,14 @@ import numpy as np
 import torch
 
 from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
-from veilgraph.comparison.ways import NOBODY, Kind, ways
-from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.core.words import called
 from veilgraph.graph.build import build_graph, read_table
 from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
+from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
@@ -148,12 +149,14 @@ def compare_job(
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
     row: Row = lambda name, found: None,
 ) -> Study:
-    """Trains a job and what it is compared with, on the same nodes, and judges all on the label holder's test nodes.
+    """Trains a job and what it is compared with, on the same nodes, and judges all on the same test nodes.
+
+    These are the label holder's; where holders have nodes of their own, they are all holders'.
 
     What was trained is kept: called again with the same directory, or with more seeds, only what is missing is.
 
     Args:
-        job: of holders of the same nodes.
+        job: that learns classes of nodes.
         out: a directory, made here, or of a comparison of the same job.
         seeds: the job's and those after it.
         alarms: share of the test nodes that are looked at, for ``recall``.
@@ -164,7 +167,7 @@ def compare_job(
         row: takes the figures of a way and a seed as soon as they are known.
 
     Raises:
-        ConfigError: the job is of a paradigm without a label holder, or an argument breaks a rule.
+        ConfigError: the job does not learn classes, or an argument breaks a rule.
         DataError: there are no test nodes, or the data break a rule.
         RunError: ``out`` is something else.
     """
@@ -172,10 +175,10 @@ def compare_job(
         raise ConfigError(f"seeds={seeds} must be at least 1", key="seeds", value=seeds)
     if not 0 < alarms <= 1:
         raise ConfigError(f"alarms={alarms} must be above 0 and at most 1", key="alarms", value=alarms)
-    if not job.is_aligned:
+    if set(job.measures.figures) != set(CLASS_MEASURES.figures):
         raise ConfigError(
-            f"paradigm={job.paradigm}: every holder has labels and nodes of its own there, not one set of test nodes; "
-            "train the job, and compare the run: veilgraph compare RUN",
+            f"paradigm={job.paradigm}: what it learns is not the class of a node, and ways are compared by that; train "
+            "the job, and compare the run: veilgraph compare RUN",
             key="paradigm",
             value=job.paradigm,
         )
@@ -198,9 +201,9 @@ def compare_job(
         used = tuple(job.seed + place for place in range(seeds))
         for seed, inputs in inputs_of(job, used, party):
             kinds = ways(inputs, at_home=party is not None, alone_by=alone)
-            for name, tested in _trained(inputs, kinds, out / f"seed-{seed}", stage):
-                found.setdefault(name, []).append(tested)
-                row(f"seed {seed}: {name}", figures(tested, alarms))
+            for name, scored in _trained(inputs, kinds, out / f"seed-{seed}", stage):
+                found.setdefault(name, []).append(scored)
+                row(f"seed {seed}: {name}", figures(scored, alarms))
         study = _study(out, job, alarms, used, found, kinds, looked_for)
         write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
     return study
@@ -283,7 +286,8 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
     settings = [with_overrides(job, {"seed": seed}) for seed in seeds]
     if party is not None:
         graph = _at_home(job, party)
-        yield from ((each.seed, Inputs(each, [graph])) for each in settings)
+        ids = {graph.party: [str(row) for row in range(graph.num_nodes)]}
+        yield from ((each.seed, Inputs(each, [graph], ids)) for each in settings)
     elif not job.data.from_tables:
         yield from ((each.seed, paradigm_of(each).load(each)) for each in settings)
     else:
@@ -292,7 +296,8 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
             align(job, run)
             directory = RunDirectory.open(run)
             graphs = [load_party(directory.party(name).graph_path) for name in job.data.names]
-        yield from ((each.seed, Inputs(each, graphs)) for each in settings)
+            ids = {name: directory.party(name).ids() or [] for name in job.data.names}
+        yield from ((each.seed, Inputs(each, graphs, ids)) for each in settings)
 
 
 def _at_home(job: JobSettings, party: Path) -> PartyGraph:
@@ -309,22 +314,14 @@ def _at_home(job: JobSettings, party: Path) -> PartyGraph:
 def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage) -> Iterator[tuple[str, Scored]]:
     """Every way's predictions of the test nodes; those that are not there yet are made, and kept."""
     path = stored.with_suffix(".safetensors")
-    labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
-    if labelled.test_mask is None or not bool(labelled.test_mask.any()):
-        raise DataError(
-            f"party {labelled.party!r}: test_mask: no common node is one to test on, and ways are compared on these; "
-            "set some aside (nodes.split.test)",
-            key="test_mask",
-        )
-    assert labelled.labels is not None
-    labels = labelled.labels[labelled.test_mask]
+    labels, rows = tested(inputs)
     kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}
     if not torch.equal(kept[_LABELS], labels):
         raise RunError(f"{path} is of other test nodes: the data have changed; choose another directory")
     for place, (name, kind) in enumerate(kinds.items(), 1):
         if name not in kept:
             with stage(f"seed {inputs.settings.seed}: {name} ({place} of {len(kinds)})", kind.epochs) as progress:
-                likely = kind.way(progress)[: labelled.num_nodes][labelled.test_mask.numpy()]
+                likely = kind.way(progress)[rows.numpy()]
             kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
             save_tensors(path, kept, {})
         yield name, Scored(labels.numpy(), kept[name].numpy())

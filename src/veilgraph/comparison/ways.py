@@ -15,6 +15,7 @@ from torch import Tensor
 
 from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, boosting
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph, find_label_holder
@@ -24,6 +25,8 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import PlainResult, Progress
 from veilgraph.run.jobs import train
+from veilgraph.run.predictions import load_predictions
+from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 POOLED: Final = "pooled"
@@ -74,6 +77,8 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         alone_by: the label holder's network alone with the settings of this job also; None leaves it out.
     """
     job, graphs = inputs.settings, inputs.graphs
+    if not job.is_aligned:
+        return _own_ways(inputs, at_home=at_home)
     holder, epochs = job.data.label_party, job.train.epochs
     own = isolate(graphs, holder, holder)
 
@@ -123,6 +128,66 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     return found | {f"{name} alone, lent labels": replace(alone(name, inputs), shares=LABELS) for name in lent}
 
 
+def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
+    """As ``ways``, where holders have nodes of their own: every way predicts all holders' rows, in the job's order."""
+    job, graphs, epochs = inputs.settings, inputs.graphs, inputs.settings.train.epochs
+    paradigm, each = paradigm_of(job), "each holder" if len(graphs) > 1 else graphs[0].party
+    classes, balanced = max(graph.num_classes or 0 for graph in graphs), job.train.class_weights == "balanced"
+
+    def stacked(of: Callable[[PartyGraph], Floats | None]) -> Floats:
+        found = ((graph, of(graph)) for graph in graphs)
+        return np.concatenate([np.zeros((graph.num_nodes, classes)) if one is None else one for graph, one in found])
+
+    def alone(progress: Progress) -> Floats:
+        def of(graph: PartyGraph) -> Floats | None:
+            result = paradigm.alone(inputs, graph.party, progress)
+            return None if result is None else _likely(result.output)
+
+        return stacked(of)
+
+    def plain(name: str, _progress: Progress) -> Floats:
+        return stacked(lambda g: None if g.labels is None else PLAIN[name](g, job.seed, balanced=balanced))
+
+    about = f"the job's network on {each}'s own nodes and links alone, judged on these nodes"
+    found = {f"{each} alone": Kind(alone, epochs, NOBODY, about)}
+    for name in PLAIN:
+        found[f"{each}: {name}"] = Kind(partial(plain, name), 0, NOBODY, f"{ABOUT_PLAIN[name]}, {each}'s own")
+    if at_home:
+        return found
+    about = "the job as it is, with all parties and messages"
+    found[job.paradigm] = Kind(partial(_federated, job, graphs, ids=inputs.ids), epochs, AS_JOB, about)
+    about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
+    found[POOLED] = Kind(lambda progress: _likely(paradigm.pooled(inputs, progress).output), epochs, EVERYTHING, about)
+    return found
+
+
+def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each.
+
+    Raises:
+        DataError: there is none.
+    """
+    holder, key = inputs.settings.data.label_party, "test_mask"
+    if inputs.settings.is_aligned:
+        graphs, whose = [find_label_holder(inputs.graphs, holder).common_part()], f"party {holder!r}"
+    else:
+        graphs, whose = list(inputs.graphs), "holders"
+    masks = [
+        torch.zeros(graph.num_nodes, dtype=torch.bool) if graph.labels is None or mask is None else mask
+        for graph in graphs
+        for mask in [graph.test_mask]
+    ]
+    labels = [masks[at].long() if graph.labels is None else graph.labels for at, graph in enumerate(graphs)]
+    rows = torch.nonzero(torch.cat(masks)).ravel()
+    if not len(rows):
+        raise DataError(
+            f"{whose}: test_mask: no node is one to test on, and ways are compared on these; set some aside "
+            "(nodes.split.test)",
+            key=key,
+        )
+    return torch.cat(labels)[rows], rows
+
+
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:
     """What one place could do with all data, trained once each: the job's network, and boosting by relation."""
     job, holder = inputs.settings, inputs.settings.data.label_party
@@ -164,14 +229,22 @@ def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str) -> K
     return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, NOBODY, about)
 
 
-def _federated(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> Floats:
-    """A whole job, with all parties and messages."""
+def _federated(
+    job: JobSettings,
+    graphs: Sequence[PartyGraph],
+    progress: Progress,
+    ids: Mapping[PartyId, Sequence[str]] | None = None,
+) -> Floats:
+    """A whole job, with all parties and messages; with ids of all holders' rows, of own nodes."""
     data = job.data.model_copy(update={"feature_scaling": "none", "parties": None})  # these are scaled, and there
     if not job.is_relational:  # and it takes no hops that only those jobs know
         graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:
         job, run = job.model_copy(update={"data": data}), Path(folder) / "run"
-        trained = train(job, run, parties=graphs, progress=progress, study=True)
+        trained = train(job, run, parties=graphs, ids=ids, progress=progress, study=True)
+        if not job.is_aligned:
+            stores = [RunDirectory.open(run).party(graph.party) for graph in graphs]
+            return np.concatenate([load_predictions(store).probabilities.double().numpy() for store in stores])
         return np.asarray(trained.predictions.probabilities.double().numpy())
 
 

@@ -177,6 +177,11 @@ class JobSettings(Settings):
         self._check_privacy()
         if self.label_privacy is not None:
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
+            if self.train.class_weights != "none":
+                raise ValueError(
+                    "train.class_weights=balanced needs the true labels' shares, and with label_privacy nothing that "
+                    "leaves the label holder may depend on them; set it to none"
+                )
         if self.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import RangeOverflow
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.figures import Judged
@@ -100,6 +101,14 @@ class Judge(Role, ABC):
 
     def without_releases(self) -> dict[str, float | int | None] | None:
         """How it would do with nothing of the others' data; None where that is not known from this training alone."""
+        return None
+
+    def alone(self) -> Record | None:
+        """What this holder's own nodes are worth to it, ``together`` and ``alone``: figures by name.
+
+        It trains the job's network once more, on its own data alone, and tells nobody. None where that says nothing:
+        of common nodes, and where noise or perturbed labels make the two trainings no alternatives.
+        """
         return None
 
     def scores(self, *, everything: bool = False) -> Judged:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, stdev
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -27,15 +27,16 @@ _WEIGHTS: Final = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Of evidence; of two that serve as well, the first."""
 _RESAMPLES: Final = 50
 """Draws of the validation nodes that a standard error is of."""
-_ON_DEMAND: Final = ("val_auc", "test_auc", "val_f1", "test_f1")
+_ON_DEMAND: Final = tuple(f"{split}_{name}" for name in ("auc", "ap", "f1") for split in ("val", "test"))
 
 
 @dataclass(frozen=True)
 class Scores:
     """How well logits fit the labels on each split.
 
-    Losses are weighted as in training; accuracies, AUC and macro F1 lie in [0, 1]. AUC is of class 1's probability
-    with two classes, else the mean over the classes of one against the rest. A figure is None where the split is
+    Losses are weighted as in training; accuracies, AUC, average precision and macro F1 lie in [0, 1]. AUC is of class
+    1's probability with two classes, else the mean over the classes of one against the rest; average precision is of
+    two classes alone. A figure is None where the split is
     empty, where AUC is undefined because the split lacks a class, and where it was not asked for.
     """
 
@@ -46,6 +47,8 @@ class Scores:
     test_accuracy: float | None
     val_auc: float | None = None
     test_auc: float | None = None
+    val_ap: float | None = None
+    test_ap: float | None = None
     val_f1: float | None = None
     test_f1: float | None = None
 
@@ -63,6 +66,11 @@ class Scores:
     def record(self) -> dict[str, float | None]:
         """By name, without what was not asked for."""
         return {name: value for name, value in asdict(self).items() if value is not None or name not in _ON_DEMAND}
+
+    def of_epoch(self, select_by: str) -> Scores:
+        """As an epoch records them: of the figures that are made on demand the one that selects."""
+        left_out: dict[str, Any] = dict.fromkeys(name for name in _ON_DEMAND if not name.endswith(f"_{select_by}"))
+        return replace(self, **left_out)
 
 
 class Objective:
@@ -204,7 +212,8 @@ class Objective:
 
         Args:
             logits: of every node, without a graph.
-            everything: also AUC and F1; without, only what the best epoch is chosen by, of the test nodes too.
+            everything: also AUC, average precision and F1; without, only what the best epoch is chosen by, of the test
+                nodes too.
         """
         correct = logits.argmax(dim=1) == self._labels
 
@@ -225,6 +234,8 @@ class Objective:
             test_accuracy=None if test is None else accuracy(test),
             val_auc=ranked("auc", selecting_auc if self._select_by == "auc" else area_under_curve, self._val),
             test_auc=ranked("auc", area_under_curve, test),
+            val_ap=ranked("ap", average_precision, self._val),
+            test_ap=ranked("ap", average_precision, test),
             val_f1=ranked("f1", macro_f1, self._val),
             test_f1=ranked("f1", macro_f1, test),
         )
@@ -239,14 +250,17 @@ class Objective:
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """Weights by ``weights_of_counts`` of the labels of the training nodes, Tensor[n] int64, of C classes."""
+    return weights_of_counts(torch.bincount(labels, minlength=classes))
+
+
+def weights_of_counts(counts: Tensor) -> Tensor:
     """n/(C·n_c) for every class, Tensor[C] float64; a class without nodes counts as if it had one.
 
     Args:
-        labels: Tensor[n] int64, of the training nodes.
-        classes: C.
+        counts: Tensor[C], training nodes of each class.
     """
-    counts = torch.bincount(labels, minlength=classes).clamp_min(1).double()
-    return len(labels) / (classes * counts)
+    return counts.sum().double() / (len(counts) * counts.clamp_min(1).double())
 
 
 def _present(labels: Tensor) -> int:
@@ -296,6 +310,20 @@ def rank_auc(scores: Tensor, positive: Tensor) -> float:
     return above / (found * (len(positive) - found))
 
 
+def average_precision(logits: Tensor, labels: Tensor) -> float | None:
+    """Mean precision over the nodes of class 1 of two, the likeliest first; those of one score come together.
+
+    None with more classes, where one of the two has no nodes, or a logit is no finite number.
+    """
+    truth = labels == 1
+    if logits.shape[1] != _LEAST or _present(labels) < _LEAST or not bool(torch.isfinite(logits).all()):
+        return None
+    score = logits.double().softmax(dim=1)[:, 1]
+    _, group, sizes = torch.unique(-score, return_inverse=True, return_counts=True)
+    found = group[truth].bincount(minlength=len(sizes)).double()
+    return float((found * found.cumsum(0) / sizes.cumsum(0)).sum() / found.sum())
+
+
 def macro_f1(logits: Tensor, labels: Tensor) -> float:
     """Mean of the F1 of every class that occurs among labels or predictions; logits Tensor[n, C]."""
     said, classes = logits.argmax(dim=1), logits.shape[1]
@@ -305,5 +333,9 @@ def macro_f1(logits: Tensor, labels: Tensor) -> float:
     return float((2 * right[occurs] / either[occurs].double()).mean())
 
 
-_METRICS: Final[Mapping[str, Callable[[Tensor, Tensor], float | None]]] = {"auc": selecting_auc, "f1": macro_f1}
+_METRICS: Final[Mapping[str, Callable[[Tensor, Tensor], float | None]]] = {
+    "auc": selecting_auc,
+    "ap": average_precision,
+    "f1": macro_f1,
+}
 """By what ``train.select_by`` calls them; of the validation nodes."""

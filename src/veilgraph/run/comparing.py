@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -17,6 +18,7 @@ from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Progress
 from veilgraph.run.run_directory import RunDirectory
 
+_FEDERATED: Final = "federated"
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
 
@@ -30,21 +32,28 @@ class Comparison:
         alone: holder → what it reaches by itself. Vertical: a holder without labels is lent the label holder's.
             Horizontal: on its own nodes; holders without labels are left out.
         pooled: what all data in one place would reach, as nobody may have them.
+        here: holder → what the run reaches on that holder's own nodes, which it is alone with; of own nodes.
     """
 
     federated: Record
     alone: Mapping[PartyId, Record]
     pooled: Record
+    here: Mapping[PartyId, Record] = field(default_factory=dict)
 
     def summaries(self) -> dict[str, Record]:
         """Name of each training → its summary: holders alone, federated, pooled."""
-        alone = {f"{party} alone": summary for party, summary in self.alone.items()}
-        return {**alone, "federated": self.federated, "pooled": self.pooled}
+        rows = dict[str, Record]()
+        for party, summary in self.alone.items():
+            rows[f"{party} alone"] = summary
+            if party in self.here:
+                rows[f"{_FEDERATED}, {party}'s nodes"] = self.here[party]
+        return {**rows, _FEDERATED: self.federated, "pooled": self.pooled}
 
     def references(self, figure: str = "accuracy") -> dict[str, float]:
         """A figure of the trainings that the federated one is compared with, on the test split, where there is one."""
         key = f"test_{figure}"
-        others = {name: summary.get(key) for name, summary in self.summaries().items() if name != "federated"}
+        rows = self.summaries().items()
+        others = {name: summary.get(key) for name, summary in rows if not name.startswith(_FEDERATED)}
         return {name: value for name, value in others.items() if value is not None}
 
 
@@ -65,7 +74,10 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
             if result is not None:
                 alone[party] = result.summary
         with stage("pooled", job.train.epochs) as progress:
-            return Comparison(together, alone, paradigm.pooled(inputs, progress).summary)
+            pooled = paradigm.pooled(inputs, progress).summary
+    how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
+    here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
+    return Comparison(together, alone, pooled, here)
 
 
 def _inputs(run: RunDirectory) -> Inputs:

@@ -30,6 +30,8 @@ from veilgraph.run.predictions import SEPARATOR, save_predictions
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
 from veilgraph.run.spread import spread
 
+ALONE: Final = "alone.json"
+"""What a holder of own nodes reaches with the others, and by itself."""
 log: Final = logging.getLogger("veilgraph")
 
 TOLD_EVERY_S: Final = 30.0
@@ -69,6 +71,8 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
     if not part.settings.learns_alone:
         sitting.tell()  # a party that states its records has ended its work
     store.checkpoints.end()
+    if part.work != "predict" and isinstance(role, Judge) and (found := role.alone()) is not None:
+        write_whole(store.path / ALONE, json.dumps(found).encode())  # nobody waits for it any more
 
 
 def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:

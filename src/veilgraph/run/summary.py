@@ -9,6 +9,7 @@ from typing import Any
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
+from veilgraph.run.computing import ALONE
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.run_directory import RunDirectory
 
@@ -30,6 +31,9 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
     if run.settings.adds_noise:
         result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
+    alone = {party: _read(path) for party in parties if (path := run.party(party).path / ALONE).is_file()}
+    if alone:
+        result["alone"] = alone
     steps = sorted(record["step_seconds"] for record in run.metrics())
     result["seconds_per_step"] = steps[len(steps) // 2]
     result["sent_bytes"] = {

@@ -38,10 +38,12 @@ from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.memory import MemoryHub
 from veilgraph.mpc.aggregation.summing import holder_bytes
+from veilgraph.paradigms.averaging import baselines
 from veilgraph.paradigms.averaging.holder import AveragingHolder
 from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import infer, train_step
 from veilgraph.run.jobs import TrainResult, predict, resume, train
@@ -71,6 +73,35 @@ def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | No
 def test_a_run_is_its_twin(rule: Settings, tmp_path: Path) -> None:
     settings = job(rule, {"train": {"select_by": "last"}})
     same_as_twin(train(settings, tmp_path / "run"), settings)
+
+
+def test_classes_weigh_alike_and_auc_chooses_as_in_the_twin(tmp_path: Path) -> None:
+    train_alike = {"train": {"class_weights": "balanced", "select_by": "auc", "epochs": 3}}
+    settings = job(train_alike)
+    run = train(settings, tmp_path / "run")
+    same_as_twin(run, settings)
+    assert run.metrics[0]["val_auc"] != run.metrics[-1]["val_auc"]
+    for graph in graphs(settings):
+        found = baselines.alone(settings, graph, lambda _: None)
+        assert found is not None
+        told = run.summary["alone"][graph.party]
+        assert told["alone"]["val_accuracy"] == pytest.approx(found.summary["val_accuracy"])
+        assert told["together"].keys() == told["alone"].keys()
+
+
+def test_a_rare_class_weighs_as_much_as_another_over_all_holders() -> None:
+    def lopsided(graph: PartyGraph) -> PartyGraph:
+        assert graph.labels is not None
+        assert graph.train_mask is not None
+        few = (graph.labels != 0) | (torch.arange(graph.num_nodes) % 5 == 0)
+        return replace(graph, train_mask=graph.train_mask & few)
+
+    own = [lopsided(graph) for graph in graphs(job())]
+    plain, alike = (PlainAveraging(job({"train": {"class_weights": weights}}), own) for weights in ("none", "balanced"))
+    losses = plain.round(1), alike.round(1)
+    counts = torch.stack([graph.labels[graph.train_mask].bincount(minlength=3) for graph in own]).sum(0)  # type: ignore[index]
+    assert torch.equal(alike.network.facts.long(), counts)
+    assert abs(losses[0] - losses[1]) > 1e-3  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -182,7 +213,7 @@ def test_what_a_holder_sends_and_gets_is_of_the_size_that_the_formula_says(tmp_p
     directory = RunDirectory.open(run.path)
     weights = sum(tensor.numel() for tensor in load_tensors(directory.party("A").model_path)[0].values())
     classes = run.predictions.probabilities.shape[1]
-    sizes = [weights + 2] * EPOCHS + [3 + 3 * classes**2] * (EPOCHS + 1)
+    sizes = [weights + 2] * EPOCHS + [Classification(classes).tally_size] * (EPOCHS + 1)
     for holder in NAMES:
         rows = json.loads((directory.party(holder).path / "traffic.json").read_text())
         of_sums = [row for row in rows if row["peer"] == SERVER and row["kind"] in OF_SUMS]
@@ -210,8 +241,14 @@ REFUSED: dict[str, tuple[Settings, About]] = {
     "rule": ({"averaging": {"rule": {"name": "median"}}}, {"key": "averaging.rule"}),
     "another rule's": ({"averaging": {"rule": {"name": "fedavg", "mu": 1.0}}}, {"key": "averaging.rule.fedavg.mu"}),
     "fanout": ({"model": {"local": {"fanout": 3}}}, {"key": "local.fanout", "value": 3}),
-    "auc": ({"train": {"select_by": "auc"}}, {"key": "train.class_weights"}),
-    "class weights": ({"train": {"class_weights": "balanced"}}, {"key": "train.class_weights"}),
+    "class weights of links": (
+        {"train": {"class_weights": "balanced"}, "averaging": {"task": {"name": "links"}}},
+        {"key": "train.class_weights"},
+    ),
+    "class weights of perturbed labels": (
+        {"train": {"class_weights": "balanced"}, "label_privacy": {"epsilon": 2.0}},
+        {"key": "train.class_weights"},
+    ),
     "privacy": ({"privacy": {"unit": "row", "noise_multiplier": 1.0, "delta": 1e-5}}, {"code": "config"}),
 }
 

@@ -18,8 +18,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.tasks.graphs import Graphs, GraphsOwn
 from veilgraph.paradigms.averaging.tasks.pairs import PairsOwn, unlinked
-from veilgraph.paradigms.averaging.tasks.ranking import binned_auc, binned_precision, bins_of, histogram
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.protocol.score_histograms import binned_auc, binned_precision, bins_of, histogram
 
 SEEDS = st.integers(0, 10_000)
 

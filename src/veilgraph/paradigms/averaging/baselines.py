@@ -29,12 +29,13 @@ class OnePlace:
     Args:
         job: the federated one.
         graphs: one or more, with no node in common.
+        streams: of the holder, for what it draws of its data; default: those of the job's seed.
 
     Raises:
         DataError: nobody has what the task needs.
     """
 
-    def __init__(self, job: AveragingJob, *graphs: PartyGraph) -> None:
+    def __init__(self, job: AveragingJob, *graphs: PartyGraph, streams: LearningStreams | None = None) -> None:
         kind = job.averaging.task.kind
         known = public(
             job,
@@ -43,7 +44,7 @@ class OnePlace:
         )
         self._job = job
         self._task: Task[Any, Any] = kind(replace(known, transition=None))  # labels that stay at home are true ones
-        owns = [self._task.own(graph, LearningStreams(job.seed, graph.party)) for graph in graphs]
+        owns = [self._task.own(graph, streams or LearningStreams(job.seed, graph.party)) for graph in graphs]
         self._own: Own = owns[0] if len(owns) == 1 else self._task.join(owns)
         self._streams = LearningStreams(job.seed, SERVER)
         self._network = self._task.network(self._streams)
@@ -88,11 +89,13 @@ class OnePlace:
             return self._task.scores_here(self._network, self._own, output, everything=everything)
 
 
-def alone(job: AveragingJob, graph: PartyGraph, progress: Progress) -> PlainResult | None:
+def alone(
+    job: AveragingJob, graph: PartyGraph, progress: Progress, streams: LearningStreams | None = None
+) -> PlainResult | None:
     """Trains the job's network on one holder's data, judged on its own; None where it has nothing to train on."""
     if not job.averaging.task.kind.trains_on(graph):
         return None
-    place = OnePlace(job, graph)
+    place = OnePlace(job, graph, streams=streams)
     return fit(place, progress) if place.trains else None
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
@@ -19,6 +20,7 @@ from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.mpc.secret_rounding import SecretRounding
 from veilgraph.nn.facts import FACT_BITS
+from veilgraph.paradigms.averaging import baselines
 from veilgraph.paradigms.averaging.at_home import AtHome
 from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import averaging
@@ -215,6 +217,18 @@ class AveragingHolder(SharedJudge):
         with torch.no_grad():
             found: Predicted = self._task.predictions(self._network, self._own, self.logits)
         return found
+
+    @override
+    def alone(self) -> Record | None:
+        job, task = self._job, self._task
+        if self._private is not None or job.label_privacy is not None or job.is_custom:
+            return None
+        found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
+        if found is None:
+            return None
+        with torch.no_grad():
+            mine = task.scores(self._network, task.tally(self._network, self._own, self.logits))
+        return {"together": mine.summary(), "alone": {name: found.summary[name] for name in mine.summary()}}
 
     @override
     def modules(self) -> dict[str, nn.Module]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from veilgraph.paradigms.horizontal.preset import same_columns
 from veilgraph.privacy.calibrate import analytic_multiplier
 from veilgraph.privacy.sampled_event import reach
 from veilgraph.privacy.sampled_settings import SampledSettings
@@ -28,9 +29,11 @@ _NOISED: Final = "nobody is told how an epoch did"
 
 
 def choices(said: Said) -> Iterator[Choice]:
-    """What fits what the job says; nothing in a job without ``averaging.privacy``."""
+    """What fits what the job says, with ``averaging.privacy`` and without."""
     given = said.get("averaging.privacy")
     if given is None:
+        yield from same_columns(said, classes=said.get("averaging.task.name", "classes") in ("classes", "graphs"))
+        yield Choice("averaging.rule.name", "fedprox", "holders whose classes differ do not drift apart")
         return
     bounded = said.get("averaging.privacy.degree_bound") is not None
     yield Choice("data.feature_scaling", "length", "gradients are about as long as rows, and are clipped")

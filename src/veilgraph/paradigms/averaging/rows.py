@@ -35,8 +35,9 @@ WEIGHTS: Final = Told[AveragingJob](
     _paradigm)
 SCORES: Final = Told[AveragingJob](
     "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
-    "how many nodes of each class, in each split, are taken for which; where a holder is left out of one evaluation, "
-    "they follow of that holder alone.", _paradigm)
+    "how many nodes of each class, in each split, are taken for which, and how many have which score; with "
+    "train.class_weights=balanced, before the first round, how many training nodes each class has; where a holder is "
+    "left out of one sum, they follow of that holder alone.", _paradigm)
 TWO: Final = Told[AveragingJob](
     "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
     "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
@@ -45,8 +46,9 @@ TALLIES: Final = Told[AveragingJob](
     "task-tallies", "The server and every holder learn, at every evaluation, sums over the holders, for each split, of "
     "losses and of what the job's task is judged by: with values how many nodes have targets, sums of targets, of "
     "errors and of their squares; with links how many pairs of nodes with and without an edge have which score; with "
-    "graphs how many graphs of each class are taken for which; with another package's task what that package says of "
-    "it; where a holder is left out of one evaluation, they follow of that holder alone.",
+    "graphs how many graphs of each class are taken for which, have which score and, with "
+    "train.class_weights=balanced, are trained on; with another package's task what that package says of it; where a "
+    "holder is left out of one evaluation, they follow of that holder alone.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
 TARGETS: Final = Told[AveragingJob](
     *TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
@@ -58,6 +60,9 @@ OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
 SUMS_BEFORE: Final = Fact[AveragingJob](
     "`averaging.task: values` without bounds",
     lambda job: bool(job.averaging.task.kind.sums_before(job.averaging.task)))
+BALANCED: Final = Fact[AveragingJob](
+    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
+)
 OF_TWO: Final = Fact[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
 OF_MORE: Final = OF_TWO.otherwise("t > 2")
 KEYS: Final = range(1, 2)
@@ -78,6 +83,18 @@ _NOISY: Final = (
 )
 _AS_ALL: Final = "Under masks, as all sums."
 _NEEDED: Final = "The receiver needs them to go on, and to judge the model."
+
+
+
+def _class_counts(what: str, told: Told[AveragingJob], *when: Fact[AveragingJob]) -> tuple[Row[AveragingJob], ...]:
+    """The rows of the sum by which classes weigh alike."""
+    return (
+        Row(Kind.MASKED, TO_SERVER, f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
+            (BALANCED, *when), forms=(Form("1, 0", "ring [C]", "before the first round"),)),
+        Row(Kind.AVERAGED, FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED, (told,),
+            (BALANCED, *when), forms=(Form("1, 0", "float64 [C]", "before the first round"),)),
+    )
+
 
 ROWS: Final[tuple[Row[AveragingJob], ...]] = (
     *COMMON_ROWS,
@@ -104,13 +121,16 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         "The server opened these sums; a sum that is made again has the same survivors.",
         forms=(Form("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
-    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses and "
-        "class counts", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
-        forms=(Form("sum, 0", "ring [W + 2]", "every round"), Form("sum, 0", "ring [3 + 3C²]", "every evaluation"))),
-    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and class counts",
-        "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
+    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses, "
+        "class counts and score histograms", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
+        forms=(Form("sum, 0", "ring [W + 2]", "every round"),
+               Form("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
+    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses, class counts and score "
+        "histograms", "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
         forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
-               Form("sum, 0", "float64 [3 + 3C²]", "every evaluation"))),
+               Form("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation"))),
+    *_class_counts("nodes", SCORES, CLASSES),
+    *_class_counts("graphs", TALLIES, OTHERS),
     Row(Kind.MASKED, TO_SERVER, "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
         "are labels", "mask", _NOISY, (WEIGHTS,), (NOISED,), paid=True,
         forms=(Form("sum, 0", "ring [W + 2]", "every round"),)),
@@ -120,12 +140,12 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
         forms=(Form("sum, 0", "ring [15]", "every evaluation, values"),
                Form("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
-               Form("sum, 0", "ring [3 + 3C²]", "every evaluation, graphs"))),
+               Form("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation, graphs"))),
     Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and what the task "
         "counts", "none", _NEEDED, (WEIGHTS, TALLIES), (OTHERS,),
         forms=(Form("sum, 0", "float64 [15]", "every evaluation, values"),
                Form("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
-               Form("sum, 0", "float64 [3 + 3C²]", "every evaluation, graphs"))),
+               Form("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation, graphs"))),
     Row(Kind.MASKED, TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
         forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
     Row(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),

@@ -20,7 +20,7 @@ from veilgraph.paradigms.averaging.rules.fedavg import FedAvgSettings
 from veilgraph.paradigms.averaging.tasks.task import TASKS, AnyTaskSettings, TaskSettings
 from veilgraph.privacy.joint import Joint
 from veilgraph.privacy.sampled_settings import SampledPlan, SampledSettings, sampled_plan
-from veilgraph.protocol.figures import Measures, selecting
+from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -92,7 +92,7 @@ class AveragingJob(JobSettings):
     @classmethod
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """For private training; else none, for ``standard`` tells holders each other's columns' statistics."""
+        """See ``preset``."""
         return preset.choices(said)
 
     def _check_parts(self) -> None:
@@ -247,7 +247,9 @@ def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:
     own = data.get("averaging", {})
     said = own.get("task") if isinstance(own, Mapping) else None
     name = said.get("name") if isinstance(said, Mapping) else None
-    return selecting(data, TASKS[name].measures) if isinstance(name, str) and name in TASKS else data
+    if not isinstance(name, str) or name not in TASKS or TASKS[name].measures.main.name == CLASS_MEASURES.main.name:
+        return data  # of classes the preset chooses
+    return selecting(data, TASKS[name].measures)
 
 
 _FEWEST_SHARES: Final = 2
@@ -270,6 +272,7 @@ def check_private(job: AveragingJob) -> None:
         ("averaging.personal", own.personal, (), "weights that stay at home would be trained without noise"),
         ("model.dropout", model.dropout, 0.0, "terms are drawn in its place"),
         ("model.local.dropout", model.local.dropout, 0.0, "terms are drawn in its place"),
+        ("train.class_weights", job.train.class_weights, "none", "how many nodes a class has is not noised"),
         ("train.select_by", job.train.select_by, "last", "scores of an epoch are not noised, and nobody is told any"),
     )
     for name, value, needed, why in rules:

@@ -34,8 +34,14 @@ def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]])
         graphs: one per holder.
         ids: holder → the ids of its rows.
     """
+    places = places_of(ids)
+    return [_placed(graph, places[graph.party]) for graph in graphs]
+
+
+def places_of(ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, torch.Tensor]:
+    """Holder → where its rows stand among all nodes that are named, in the order of their names: Tensor[N_p]."""
     places = {name: place for place, name in enumerate(sorted({name for each in ids.values() for name in each}))}
-    return [_placed(graph, torch.tensor([places[name] for name in ids[graph.party]])) for graph in graphs]
+    return {party: torch.tensor([places[name] for name in each]) for party, each in ids.items()}
 
 
 def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:

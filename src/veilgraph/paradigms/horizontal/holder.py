@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import torch
@@ -13,7 +12,9 @@ from torch.autograd import backward
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
@@ -22,6 +23,7 @@ from veilgraph.nn.facts import FACT_BITS
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.handed import handed
 from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.horizontal import baselines
 from veilgraph.paradigms.horizontal.network import LayeredHolder, layer_widths, learning_layers, published_layers
 from veilgraph.paradigms.horizontal.node_lists import (
     edge_hashes,
@@ -31,7 +33,6 @@ from veilgraph.paradigms.horizontal.node_lists import (
     send_nodes,
     share_secrets,
 )
-from veilgraph.paradigms.horizontal.regression import Regression
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.tally import learnt_task
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
@@ -99,7 +100,8 @@ class HorizontalHolder(SharedJudge):
         self._network = LayeredHolder(
             self._settings, graph.num_features, outputs, streams, session.dtype, graph.num_edge_features
         )
-        self._task = learnt_task(self._learnt, self._network, outputs, self._transition)
+        balanced = session.settings.train.class_weights == "balanced"
+        self._task = learnt_task(self._learnt, self._network, outputs, self._transition, balanced=balanced)
         self._widths = layer_widths(self._settings, graph.num_features)
         self._masks = PairwiseMasks.agree(
             session.link, session.holders, session.secrets, rounding_key=session.rounding_key
@@ -150,13 +152,14 @@ class HorizontalHolder(SharedJudge):
         self.logits = self._network.predict(self._inputs[-1])
 
     def _gather(self) -> None:
-        """The sums from which the scale of numbers to predict follows, once a run: they are kept with the weights."""
+        """Sums by which numbers are scaled or classes weighed, once a run: they are kept with the weights."""
 
         def summed(_: int, known: Tensor) -> Tensor:
             self._tallies += 1
-            return self._among(Regression.gathered(self.graph, known), "sums of targets", self._tallies, FACT_BITS)
+            own = self._task.gathered(self.graph, known)
+            return self._among(own, f"sums of {self._learnt.answers}", self._tallies, FACT_BITS)
 
-        self._network.gather(self._learnt.sums_before, summed)
+        self._network.gather(self._task.sums_before, summed)
 
     def _most_nodes(self) -> int:
         """N at most: the codes of all nodes in the widest layer are one message."""
@@ -214,13 +217,26 @@ class HorizontalHolder(SharedJudge):
         task, self._tallies = self._task, self._tallies + 1
         own = task.tally(self.graph, self.logits.detach())
         scores = task.scores(self._among(own, "scores", self._tallies, task.tally_bits))
-        if everything or self.session.settings.train.select_by == "f1" or not isinstance(scores, Scores):
+        if everything or not isinstance(scores, Scores):
             return scores
-        return replace(scores, val_f1=None, test_f1=None)
+        return scores.of_epoch(self.session.settings.train.select_by)
 
     @override
     def predictions(self) -> Predicted:
         return self._task.predictions(self.logits.detach())
+
+    @override
+    def alone(self) -> Record | None:
+        job, task = horizontal(self.session.settings), self._task
+        if job.label_privacy is not None or not task.examples(self.graph):
+            return None
+        part = HorizontalPart(self.graph, torch.arange(self.graph.num_nodes))
+        found, mine = (
+            baselines.alone(job, part, lambda _: None),
+            task.scores(task.tally(self.graph, self.logits.detach())),
+        )
+        assert found is not None  # it has answers
+        return {"together": mine.summary(), "alone": {name: found.summary[name] for name in mine.summary()}}
 
     def _among(self, values: Tensor, purpose: str, number: int, bits: int = FACT_BITS) -> Tensor:
         tag = Tag(Kind.MASKED, number, 0)

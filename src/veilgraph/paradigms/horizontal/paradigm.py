@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar
+
+import torch
 
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.words import listed
@@ -92,11 +95,20 @@ class Horizontal(SameColumns[HorizontalJob]):
         return HorizontalHolder(session, aligned.graph, aligned.ids or ())
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
-        (part,) = (part for part in baselines.parts_of(inputs.graphs, inputs.ids) if part.graph.party == holder)
-        return baselines.alone(horizontal(inputs.settings), part, progress)
+        parts = baselines.parts_of(inputs.graphs, inputs.ids)
+        (part,) = (part for part in parts if part.graph.party == holder)
+        found = baselines.alone(horizontal(inputs.settings), part, progress)
+        if found is None:
+            return None
+        rank = baselines.places_of(inputs.ids)[holder].argsort().argsort()
+        return replace(found, output=found.output[rank])
 
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
-        return baselines.pooled(horizontal(inputs.settings), baselines.parts_of(inputs.graphs, inputs.ids), progress)
+        """Of every holder's rows in turn: a node of several holders stands there more than once."""
+        parts, places = baselines.parts_of(inputs.graphs, inputs.ids), baselines.places_of(inputs.ids)
+        found = baselines.pooled(horizontal(inputs.settings), parts, progress)
+        rows = torch.cat([places[graph.party] for graph in inputs.graphs])
+        return replace(found, output=found.output[rows])
 
     def describe(self, job: HorizontalJob) -> list[str]:
         return words.describe(job)

@@ -99,6 +99,7 @@ class Regression:
     Attributes:
         tally_bits: fractional bits of a tally that is added up.
         tally_size: numbers in a tally.
+        sums_before: sizes of the sums before the first round.
     """
 
     tally_bits: ClassVar[int] = 32
@@ -106,6 +107,7 @@ class Regression:
 
     def __init__(self, bounds: TargetBounds, network: FactNetwork) -> None:
         self._bounds, self._network = bounds, network
+        self.sums_before = bounds.sums_before
 
     @staticmethod
     def gathered(graph: PartyGraph, facts: Tensor) -> Tensor:

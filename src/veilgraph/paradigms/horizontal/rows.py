@@ -107,8 +107,9 @@ WEIGHTS: Final = Told[HorizontalJob](
     "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
     "that all share, and of the loss.", _paradigm)
 TALLIES: Final = Told[HorizontalJob](
-    "label-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
-    "holders of losses and of how many nodes of each class, in each split, are taken for which.", _classes)
+    "label-tallies", "Every holder learns the number of all training nodes, with train.class_weights=balanced of each "
+    "class, and, at every evaluation, sums over the holders of losses and of how many nodes of each class, in each "
+    "split, are taken for which, and how many have which score.", _classes)
 VALUE_TALLIES: Final = Told[HorizontalJob](
     "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
     "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
@@ -137,6 +138,7 @@ CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
 SUMS_BEFORE: Final = Fact[HorizontalJob](
     "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before)
 )
+BALANCED: Final = Fact[HorizontalJob]("`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
 MORE_LEARNING: Final = Fact[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
 )
@@ -280,8 +282,11 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
     # What holders open among themselves
     *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS,
              forms=(Form("s, 0", "ring [W + 1]", "training"),)),
-    *_summed(Kind.MASKED, "masked numbers of training nodes, losses and class counts", TALLIES, CLASSES,
-             forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [3 + 3C²]", "every evaluation"))),
+    *_summed(Kind.MASKED, "masked numbers of training nodes, losses, class counts and score histograms", TALLIES,
+             CLASSES, forms=(Form("0, 0", "ring [1]", "set-up"),
+                             Form("tally, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
+    *_summed(Kind.MASKED, "masked numbers of training nodes of each class", TALLIES, BALANCED,
+             forms=(Form("1, 0", "ring [C]", "before the first epoch"),)),
     *_summed(Kind.MASKED, "masked numbers of targets, sums of these, of errors and of squares", VALUE_TALLIES, VALUES,
              forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [15]", "every evaluation"))),
     *_summed(Kind.MASKED, "masked sums of training targets", TARGETS, SUMS_BEFORE,

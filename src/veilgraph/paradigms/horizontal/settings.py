@@ -5,7 +5,7 @@ Its network has layers that are split between the holders and the server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,9 +16,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.activation import Activation
 from veilgraph.nn.dropout import Probability
+from veilgraph.paradigms.horizontal import preset
 from veilgraph.paradigms.horizontal.regression import VALUE_MEASURES, TargetBounds
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.preset import Choice, Said
 
 PROPOSITION: Final = (
     "with max pooling every element of φ(h, m) must not fall where an element of m rises (SAPGNN, Proposition in "
@@ -166,19 +168,22 @@ class HorizontalJob(JobSettings):
         is_values = isinstance(task, Mapping) and task.get("name") == "values"
         return selecting(data, VALUE_MEASURES) if is_values and isinstance(data, Mapping) else data
 
+    @classmethod
+    @override
+    def choices(cls, said: Said) -> Iterable[Choice]:
+        """See ``preset``."""
+        return preset.choices(said)
+
     def _check_unused(self) -> None:
         super()._check_unused()
-        self._check_horizontal()
+        if self.train.class_weights != "none" and self.horizontal.task.is_values:
+            raise ValueError(
+                f"train.class_weights={self.train.class_weights} with horizontal.task.name=values: it weighs classes, "
+                "and numbers have none; choose none"
+            )
 
     def _check_parts(self) -> None:
         """They are for this paradigm."""
-
-    def _check_horizontal(self) -> None:
-        if self.train.class_weights != "none" or self.train.select_by == "auc":
-            raise ValueError(
-                "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
-                "these are all that they open; choose none, and accuracy, f1 or loss"
-            )
 
     def _check_label_privacy(self, said: str) -> None:
         self._check_division(said)

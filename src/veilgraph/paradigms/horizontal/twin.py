@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import backward
 
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
@@ -25,7 +25,6 @@ from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed
 from veilgraph.paradigms.horizontal.pooling import total
-from veilgraph.paradigms.horizontal.regression import Regression
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, LearntSettings
 from veilgraph.paradigms.horizontal.tally import learnt_task
 from veilgraph.protocol.figures import Judged
@@ -55,7 +54,6 @@ class LayeredNetwork:
         task: what is learnt; by default classes.
 
     Raises:
-        ConfigError: ``train.class_weights`` is ``balanced``, which one holder cannot compute from its labels.
         DataError: nobody has labels, or columns or classes differ.
 
     Attributes:
@@ -75,11 +73,6 @@ class LayeredNetwork:
         transition: Tensor | None = None,
         task: LearntSettings | None = None,
     ) -> None:
-        if train.class_weights != "none":
-            raise ConfigError(
-                f"train.class_weights={train.class_weights!r} needs every class's share of all holders' labels, which "
-                "no holder knows; set it to none"
-            )
         self.train_settings = train
         self._settings = settings
         parts = counted_parts(settings, parts)
@@ -98,13 +91,14 @@ class LayeredNetwork:
         self._streams = LearningStreams(seed, SERVER)
         columns, shared = pooled.num_features, LearningStreams(seed, SHARED)
         self.holder = LayeredHolder(settings, columns, outputs, shared, dtype, pooled.num_edge_features)
-        self._task = learnt_task(learnt, self.holder, outputs, transition)
+        balanced = train.class_weights == "balanced"
+        self._task = learnt_task(learnt, self.holder, outputs, transition, balanced=balanced)
         self._graphs = [part.graph for part in parts]
         self.server = LayeredServer(settings, columns, self._streams, dtype)
         self._examples = sum(map(self._task.examples, self._graphs))
         self.holder.gather(
-            learnt.sums_before,
-            lambda _, known: masked_sum([Regression.gathered(graph, known) for graph in self._graphs]),
+            self._task.sums_before,
+            lambda _, known: masked_sum([self._task.gathered(graph, known) for graph in self._graphs]),
         )
         self._pooled = pooled
         self._judge = None if learnt.is_values else Objective(pooled, train, dtype, transition)

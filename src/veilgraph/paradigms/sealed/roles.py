@@ -262,4 +262,6 @@ class SealedLabelHolder(SealedHolder, Judge):
         if self.predicted is not None:
             return Untold(math.nan, math.nan, math.nan, math.nan, None)
         found = self._objective.score(self.logits.detach(), everything=everything)
-        return found if self._job.output == "probabilities" else replace(found, val_auc=None, test_auc=None)
+        if self._job.output == "probabilities":
+            return found
+        return replace(found, val_auc=None, test_auc=None, val_ap=None, test_ap=None)

@@ -65,11 +65,6 @@ class VerticalJob(JobSettings):
                 f"{said} perturbs labels and model.initial.method=perturbed features, and their ε are not "
                 "counted together; leave label_privacy out, or choose another method"
             )
-        if self.train.class_weights != "none":
-            raise ValueError(
-                "train.class_weights=balanced needs the true labels' shares, and with label_privacy nothing that "
-                "leaves the label holder may depend on them; set it to none"
-            )
 
     def _check_batches(self) -> None:
         if self.train.batch_size is None:

@@ -16,6 +16,7 @@ from veilgraph.comparison.figures import DRAWS, Estimate, estimates
 from veilgraph.comparison.figures import Scored as Tested
 from veilgraph.core.words import called, counted, figure
 from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
+from veilgraph.report.alone import alone_words
 from veilgraph.report.page.charts import LineChart, Point, line_chart
 from veilgraph.report.page.found import Found
 from veilgraph.report.page.groups import ByColumn, Groups, groups
@@ -238,7 +239,7 @@ def _notes(found: Found, told: Scored, known: Mapping[str, Estimate]) -> list[st
             f"The newest predictions are not those that the training ended with, of which the test {main.title} was "
             f"{main.shown(ended)}: data or noise are others. All figures here are of the newest."
         )
-    return notes
+    return [*notes, *alone_words(found.summary or {}, found.settings.measures)]
 
 
 def _unranked(found: Found, told: Scored) -> str:

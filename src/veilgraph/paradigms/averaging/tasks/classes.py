@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 import torch
@@ -21,7 +20,7 @@ from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
 from veilgraph.paradigms.averaging.tasks.beside import side_by_side
 from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import Public, Task, TaskSettings
+from veilgraph.paradigms.averaging.tasks.task import Task, TaskSettings
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import CLASS_MEASURES, Judged, Measures
@@ -34,16 +33,12 @@ O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
 
 
 class ClassTask(Task[S, O], ABC):
-    """Cross-entropy of logits; accuracy and macro F1 of summed class counts."""
+    """Cross-entropy of logits; figures of summed class counts and score histograms: see ``Classification``."""
 
     @classmethod
     @override
     def check(cls, given: S, model: NetworkSettings, train: TrainSettings) -> None:
-        if train.class_weights != "none" or train.select_by == "auc":
-            raise ValueError(
-                "train.class_weights=balanced and train.select_by=auc do not follow from sums over the holders, and "
-                "these are all that they open; choose none, and accuracy, f1 or loss"
-            )
+        """Nothing: classes may weigh alike or be balanced."""
 
     @classmethod
     @override
@@ -63,9 +58,19 @@ class ClassTask(Task[S, O], ABC):
     def trains_on(cls, graph: PartyGraph) -> bool:
         return graph.labels is not None
 
-    def __init__(self, public: Public) -> None:
-        super().__init__(public)
-        self._sums = Classification(public.stated, public.transition)
+    def _sums(self, network: Averaged | None = None) -> Classification:
+        """Of a network, whose facts weigh the classes where the job balances them; of none, for what needs no loss."""
+        public = self.public
+        return Classification(public.stated, public.transition, network if self.gathers else None)
+
+    @property
+    @override
+    def gathers(self) -> tuple[int, ...]:
+        return (self.public.stated,) if self.public.train.class_weights == "balanced" else ()
+
+    @override
+    def gathered(self, own: O, facts: Tensor) -> Tensor:
+        return self._sums().gathered(self.judged(own), facts)
 
     @abstractmethod
     def judged(self, own: O) -> PartyGraph:
@@ -85,10 +90,12 @@ class ClassTask(Task[S, O], ABC):
         mask, labels = graph.train_mask, graph.labels
         assert mask is not None  # there are training examples
         assert labels is not None
-        logits = self.logits(network, own, generator)[mask]
+        logits = self.logits(network, own, generator)
+        if self.gathers:
+            return self._sums(network).loss(graph, logits) / self.examples(own)
         if self.public.transition is not None:
-            return corrected_cross_entropy(logits, labels[mask], self.public.transition)
-        return functional.cross_entropy(logits, labels[mask])
+            return corrected_cross_entropy(logits[mask], labels[mask], self.public.transition)
+        return functional.cross_entropy(logits[mask], labels[mask])
 
     @override
     def output(self, network: Averaged, own: O) -> Tensor:
@@ -98,21 +105,21 @@ class ClassTask(Task[S, O], ABC):
     @property
     @override
     def tally_size(self) -> int:
-        return self._sums.tally_size
+        return self._sums().tally_size
 
     @override
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        return self._sums.tally(self.judged(own), output)
+        return self._sums(network).tally(self.judged(own), output)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Scores:
-        return self._sums.scores(total)
+        return self._sums(network).scores(total)
 
     @override
     def each_epoch(self, scores: Judged) -> Judged:
-        """Without F1, which is recorded where it selects."""
+        """Of AUC, average precision and F1 what selects."""
         assert isinstance(scores, Scores)
-        return scores if self.public.train.select_by == "f1" else replace(scores, val_f1=None, test_f1=None)
+        return scores.of_epoch(self.public.train.select_by)
 
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Scores:

@@ -23,7 +23,7 @@ from veilgraph.paradigms.averaging.tasks.beside import side_by_side
 from veilgraph.paradigms.averaging.tasks.classes import ClassTask
 from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.paradigms.averaging.tasks.task import TaskSettings
-from veilgraph.protocol.figures import AUC, F1, Figure, Measures
+from veilgraph.protocol.figures import AP, AUC, F1, Figure, Measures
 from veilgraph.protocol.judge import Predicted
 
 _REDUCTIONS: Final = {"mean": "mean", "sum": "sum", "max": "amax"}
@@ -102,7 +102,7 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
     settings: ClassVar[type[TaskSettings]] = GraphsSettings
     measures: ClassVar[Measures] = Measures(
         "cross-entropy",
-        (Figure("accuracy", "accuracy", "share of the graphs whose class is right", is_share=True), AUC, F1),
+        (Figure("accuracy", "accuracy", "share of the graphs whose class is right", is_share=True), AUC, AP, F1),
         of="graphs",
     )
     words: ClassVar[str] = "the class of a graph"

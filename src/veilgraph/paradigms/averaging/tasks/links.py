@@ -17,10 +17,10 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.linear import linear
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork
 from veilgraph.paradigms.averaging.tasks.pairs import TRAIN, Pairs, PairsOwn
-from veilgraph.paradigms.averaging.tasks.ranking import binned_auc, binned_precision, histogram
 from veilgraph.paradigms.averaging.tasks.task import Task, TaskSettings
 from veilgraph.protocol.figures import Figure, Found, Measures
 from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.score_histograms import binned_auc, binned_precision, histogram
 
 _SPLITS: Final = ("train", "val", "test")
 _SORTS: Final = 2

@@ -139,8 +139,8 @@ class Task(ABC, Generic[S, O]):
         """
         if train.class_weights != "none":
             raise ValueError(
-                f"train.class_weights={train.class_weights} with averaging.task.name={given.name} does not follow from "
-                "sums over the holders; choose none"
+                f"train.class_weights={train.class_weights} with averaging.task.name={given.name}: it weighs classes, "
+                "and the task has none; choose none"
             )
 
     @classmethod

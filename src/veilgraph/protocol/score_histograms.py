@@ -1,4 +1,4 @@
-"""How well scores rank linked pairs above others, from histograms, and how far that can be off."""
+"""How well scores rank positives above others, from histograms of both, and how far that can be off."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ def histogram(scores: Tensor, bins: int) -> Tensor:
     return torch.bincount(bins_of(scores, bins), minlength=bins).double()
 
 
-def binned_auc(linked: Tensor, others: Tensor) -> tuple[float, float] | None:
-    """Area under the ROC curve, a pair of one bin counting half, and the most that it can be off.
+def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
+    """Area under the ROC curve, two of one bin counting half, and the most that it can be off.
 
-    Of P·Q comparisons of a linked pair with another, only those within a bin are not known.
+    Of P·Q comparisons of a positive with another, only those within a bin are not known.
 
     Args:
-        linked: Tensor[bins], histogram of the pairs with an edge.
-        others: Tensor[bins], of those without.
+        found: Tensor[bins], histogram of the positives: of nodes of a class, or pairs with an edge.
+        others: Tensor[bins], of all others.
 
     Returns:
         None where there are none of one sort.
     """
-    comparisons = float(linked.sum() * others.sum())
+    comparisons = float(found.sum() * others.sum())
     if not comparisons:
         return None
     below = others.cumsum(0) - others
-    tied = float((linked * others).sum()) / 2
-    return (float((linked * below).sum()) + tied) / comparisons, tied / comparisons
+    tied = float((found * others).sum()) / 2
+    return (float((found * below).sum()) + tied) / comparisons, tied / comparisons
 
 
-def binned_precision(linked: Tensor, others: Tensor) -> tuple[float, float] | None:
+def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | None:
     """Average precision, in the middle of the best and the worst order within the bins, and how far these are from it.
 
     Args:
-        linked: as for ``binned_auc``, and ``others`` likewise.
+        found: as for ``binned_auc``, and ``others`` likewise.
         others: see there.
 
     Returns:
-        None where there are no linked pairs.
+        None where there are no positives.
     """
-    positives = linked.flip(0).round().long()
+    positives = found.flip(0).round().long()
     total = int(positives.sum())
     if not total:
         return None
