@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.errors import refused
 from tests.paradigms.averaging.jobs import NAMES, Dropped, dropping_out, job, sums_of
 from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, wait_for
 from tests.roles.federation import Settings
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.mpc.aggregation.survivors import SurvivorRecord
@@ -158,6 +159,72 @@ def test_a_round_without_a_holder_does_not_show_that_it_has_the_last_checkpoint(
     known = json.loads((run / "parties" / "A" / "checkpoints" / "common.json").read_bytes())
     assert known[1] == (0 if missing else EVERY)
     assert resume(run).summary["started_at"] == known[1]
+
+
+ENDED: Settings = {"train": {"epochs": 7, "checkpoint_every": 1, "select_by": "accuracy", "patience": 6}}
+"""The late one's process ends in round 3 and the others go on to round 6."""
+
+
+def without_the_late_one(folder: Path, *changes: Settings, last: int = 2) -> Path:
+    """A run whose late holder has no checkpoint after ``last`` and is in no sum after it."""
+    saved = Checkpoints.save
+
+    def save(self: Checkpoints, epoch: int, *rest: Any) -> None:
+        if LATE not in self.path(epoch).parts or epoch <= last:
+            saved(self, epoch, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save)
+        sums = (number for epoch in range(last + 1, 8) for number in sums_of(epoch))
+        return cut(folder, late(*sums), epoch=6, settings=job(PATIENT, ENDED, *changes))
+
+
+@pytest.mark.parametrize("last", [0, 2])
+def test_a_holder_that_ended_takes_the_others_checkpoint_and_takes_nobody_back(tmp_path: Path, last: int) -> None:
+    """Also where it ended before its first one. Of the rounds since then it is in none, as before."""
+    with watching() as seen:
+        run = without_the_late_one(tmp_path, last=last)
+        made = len(seen.sums)
+        found = resume(run)
+    assert found.summary["started_at"] == 5
+    assert seen.exposed() == set()
+    assert [one.counted for one in seen.sums[made:]] == [("A", "B", "C")] * 2 + [tuple(NAMES)] * 2 + [
+        seen.sums[-1].counted
+    ], "round 6 made again, round 7, and the best model once more"
+    whole = job(PATIENT, ENDED)
+    with dropping_out(late(*(number for epoch in range(last + 1, 7) for number in sums_of(epoch)))):
+        uncut = train(whole, tmp_path / "uncut")
+    assert found.metrics[-1] == {**uncut.metrics[-1], "step_seconds": found.metrics[-1]["step_seconds"]}
+    ends = [load_tensors(path / "parties" / LATE / "model.safetensors")[0] for path in (found.path, uncut.path)]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+
+
+def test_a_holder_that_took_a_checkpoint_has_it(tmp_path: Path) -> None:
+    """Cut off before the first checkpoint of its own, it goes on from the one that it was given."""
+    run = without_the_late_one(tmp_path)
+    with cut_at(6), pytest.raises(CutError):
+        resume(run)
+    assert checkpoint(run, LATE, 5).is_file()
+    assert resume(run).summary["started_at"] == 5
+
+
+@pytest.mark.parametrize("party", [LATE, SERVER, "B and C"])
+def test_a_checkpoint_is_given_by_enough_holders_and_the_server_to_one_that_kept_its_part(
+    tmp_path: Path, party: str
+) -> None:
+    """A part that is gone may lack the record of survivors; and two of four do not say where all go on."""
+    run = without_the_late_one(tmp_path)
+    for each in party.split(" and "):
+        shutil.rmtree(run / "parties" / each / "checkpoints")
+    with refused(RunError, code="restart"):
+        resume(run)
+
+
+def test_a_holder_with_parts_of_its_own_goes_on_from_its_own_checkpoint_alone(tmp_path: Path) -> None:
+    run = without_the_late_one(tmp_path, {"averaging": {"personal": ["input"]}})
+    with refused(RunError, code="restart", party=LATE):
+        resume(run)
 
 
 def test_a_prediction_sums_nothing(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.resumption import Point, newest_common
+from veilgraph.protocol.resumption import Point, left_behind, newest_common
 from veilgraph.protocol.role import Role
 from veilgraph.run.launch import run_threads
 
@@ -233,6 +233,21 @@ def test_a_wrong_message_is_refused_by_who_gets_it(wrong: torch.Tensor, got: str
 
     with refused(ProtocolError, code="shape", key="embedding/step 0/round 1", party="B"):
         run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
+
+
+def test_who_is_left_behind_is_given_a_newer_checkpoint_and_nobody_goes_back() -> None:
+    def at(*epochs: int, session: str = "a", number: int = 1) -> list[Point]:
+        return [Point(number, epoch, session) for epoch in epochs]
+
+    ahead = {"A": at(4, 6), "B": at(4, 6), "C": at(4, 6), SERVER: at(4, 6)}
+    assert left_behind(ahead | {"D": at(2)}, 3) == ((1, 6, "a"), ("D",))
+    assert left_behind(ahead | {"D": at(2)}, 4) is None, "too few have it"
+    assert left_behind(ahead | {"D": []}, 3) is None, "its record may be gone"
+    assert left_behind(ahead | {"D": at(8)}, 3) is None, "it is ahead"
+    assert left_behind(ahead | {"D": at(2), SERVER: at(4)}, 3) == ((1, 4, "a"), ("D",)), "nobody behind is ahead"
+    assert left_behind(ahead | {"D": at(5)} | {SERVER: at(4)}, 3) is None, "it would go back"
+    assert left_behind(ahead | {"D": at(2)} | {SERVER: at(2)}, 3) is None, "the server has none of theirs"
+    assert left_behind(ahead | {"D": at(9), "C": at(6, session="b", number=2)}, 2) is None, "C's session is newer"
 
 
 def test_newest_common() -> None:

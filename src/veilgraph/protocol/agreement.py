@@ -157,15 +157,15 @@ def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, 
     return hellos
 
 
-def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello]) -> Start:
-    """Where the session begins, the same at all parties.
+def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | None = None) -> Start:
+    """Where the session begins, the same at all parties. Args as of ``start_of``.
 
     Raises:
         RunError: the job would begin again, and a party that has trained something does not let it.
     """
     points = {other: [Point(*point) for point in hello.checkpoints] for other, hello in hellos.items()}
     restarts = {other: hello.restarts for other, hello in hellos.items()}
-    return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()])
+    return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()], enough)
 
 
 def check_new_release(hellos: Mapping[PartyId, Hello]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 
 MOST_POINTS: Final = 100
 MOST_SESSIONS: Final = 2**32
@@ -53,11 +53,13 @@ class Start(NamedTuple):
         point: from which it goes on; ``BEGINNING`` for none.
         number: of the session that now begins.
         session: its id.
+        behind: holders that lack the point, which another gives them.
     """
 
     point: Point
     number: int
     session: str
+    behind: tuple[PartyId, ...] = ()
 
     @property
     def epoch(self) -> int:
@@ -70,8 +72,31 @@ def newest_common(points: Mapping[PartyId, Sequence[Point]]) -> Point | None:
     return max(set.intersection(*(set(some) for some in points.values())), default=None)
 
 
+def left_behind(points: Mapping[PartyId, Sequence[Point]], enough: int) -> tuple[Point, tuple[PartyId, ...]] | None:
+    """The newest point that enough parties have and all others are behind, with these; None where there is none.
+
+    Nobody goes back: whoever lacks the point has older ones alone. A party without any point may have lost its record
+    of survivors, and is never among those behind.
+
+    Args:
+        points: party → those it would go on from.
+        enough: how many holders must have the point, beside the server.
+    """
+    for point in sorted({one for some in points.values() for one in some}, reverse=True):
+        behind = tuple(party for party, some in points.items() if point not in some)
+        if SERVER in behind or len(points) - 1 - len(behind) < enough:
+            continue
+        if all(points[party] and max(points[party]) < point for party in behind):
+            return point, behind
+    return None
+
+
 def start_of(
-    party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool], nonces: Sequence[str]
+    party: PartyId,
+    points: Mapping[PartyId, Sequence[Point]],
+    restarts: Mapping[PartyId, bool],
+    nonces: Sequence[str],
+    enough: int | None = None,
 ) -> Start:
     """Where this session begins, the same at all parties.
 
@@ -80,18 +105,21 @@ def start_of(
         points: party → those it would go on from.
         restarts: party → whether it would begin again from nothing.
         nonces: of all parties, in any order that all have.
+        enough: how many holders must have a checkpoint that they give the others; None: nobody is given any.
 
     Raises:
         RunError: a party has trained something, does not let it be replaced, and there is no common point.
     """
-    point = newest_common(points)
+    point, behind = newest_common(points), tuple[PartyId, ...]()
+    if point is None and enough is not None and (found := left_behind(points, enough)) is not None:
+        point, behind = found
     if point is None:
         _check_leave(party, points, restarts)
         point = BEGINNING
         number = 1 + max((one.number for some in points.values() for one in some), default=0)
     else:
         number = 1 + point.number
-    return Start(point, min(number, MOST_SESSIONS), session_name(nonces))
+    return Start(point, min(number, MOST_SESSIONS), session_name(nonces), behind)
 
 
 def session_name(nonces: Sequence[str]) -> str:

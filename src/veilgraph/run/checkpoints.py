@@ -118,6 +118,10 @@ class Checkpoints:
         save_tensors(self.path(epoch), best, {**facts, **named, _FINAL: True})
         self._is_final = True
 
+    def adopt(self, point: Point, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes the checkpoint of a point that another party gave, before a session goes on from it."""
+        save_tensors(self.path(point.epoch), tensors, facts | {"number": point.number, "session": point.session})
+
     def settle(self) -> None:
         """Every party has got beyond what was set aside: only what the session goes on from is kept."""
         own = (self._start.number, self._start.session)

@@ -29,6 +29,7 @@ from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
+from veilgraph.run.checkpoint_transfer import transfer
 from veilgraph.run.checkpoints import Checkpoints, is_final
 
 _log = logging.getLogger("veilgraph")
@@ -68,6 +69,8 @@ def fit(
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, last_epoch(role, agreed.epoch)
+    if agreed.behind:
+        transfer(role, checkpoints, agreed, _state(role, role.weights()))
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)

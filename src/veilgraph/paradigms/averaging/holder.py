@@ -86,7 +86,7 @@ class AveragingHolder(SharedJudge):
             steps=session.publisher.affordable_steps(),
         )
         hellos = agree_within(session, mine)
-        start = agreed_start(session.link.party, hellos)
+        start = agreed_start(session.link.party, hellos, self._job.gives_checkpoints)
         self.allow_steps(hellos)
         if session.settings.label_privacy is not None and graph.labels is not None:
             graph, _ = learned_graph(session, graph)

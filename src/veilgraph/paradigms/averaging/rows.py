@@ -65,6 +65,7 @@ BALANCED: Final = Fact[AveragingJob](
 )
 OF_TWO: Final = Fact[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
 OF_MORE: Final = OF_TWO.otherwise("t > 2")
+GIVEN: Final = Fact[AveragingJob]("t < P, nothing at home", lambda job: job.gives_checkpoints is not None)
 KEYS: Final = range(1, 2)
 SIGNED: Final = range(2, 3)
 _MASKED: Final = (
@@ -83,6 +84,12 @@ _NOISY: Final = (
 )
 _AS_ALL: Final = "Under masks, as all sums."
 _NEEDED: Final = "The receiver needs them to go on, and to judge the model."
+_BEHIND: Final = "the checkpoint of all for one that rounds were made without: weights, the best ones and their score"
+_TOLD: Final = "The server tells every holder that stays the same."
+_CHECKPOINT: Final = (
+    Form("0, 1", "float64 [weights and best weights]", "set-up, resumed, to a holder without the checkpoint"),
+    Form("0, 2", "int64 [5]", "the same"),
+)
 
 
 
@@ -152,6 +159,9 @@ ROWS: Final[tuple[Row[AveragingJob], ...]] = (
         forms=(Form("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
     Row(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
+    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, SCORES), (CLASSES, BARE, GIVEN), forms=_CHECKPOINT),
+    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
+    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
     *COLUMN_ROWS,
 )
 # fmt: on

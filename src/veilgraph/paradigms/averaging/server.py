@@ -58,7 +58,7 @@ class AveragingServer(Role):
             job=session.settings.hash(), checkpoints=list(held), restarts=session.restarts, nonce=session.nonce()
         )
         hellos = agree_within(session, mine)
-        start = agreed_start(session.link.party, hellos)
+        start = agreed_start(session.link.party, hellos, self._job.gives_checkpoints)
         self.allow_steps(hellos)
         told = {holder: hellos[holder] for holder in session.holders}
         known = public(

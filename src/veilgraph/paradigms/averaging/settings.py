@@ -207,6 +207,12 @@ class AveragingJob(JobSettings):
         return self.tolerates_dropouts and self.averaging.privacy is None
 
     @property
+    def gives_checkpoints(self) -> int | None:
+        """How many holders must have a checkpoint that they give one behind; None where each has parts of its own."""
+        alike = self.tolerates_dropouts and not self.averaging.personal and self.averaging.at_home is None
+        return self.threshold if alike else None
+
+    @property
     @override
     def shares_noise(self) -> tuple[str, int] | None:
         given = self.averaging.privacy

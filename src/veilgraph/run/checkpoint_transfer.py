@@ -1,0 +1,63 @@
+"""A holder that averaging went on without gets the checkpoint that the others go on from.
+
+Its weights, the best ones and the judgement are the same at all holders, which were told each of them. The holder keeps
+the checkpoint as if it had been there when it was saved.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, astuple
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.types import Kind, Tag
+from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.resumption import Start
+from veilgraph.protocol.role import Role
+from veilgraph.run.checkpoints import Checkpoints
+
+_log = logging.getLogger("veilgraph")
+_TENSORS: Final = Tag(Kind.AVERAGED, 0, 1)
+_JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
+_FACTS: Final = 5
+"""Numbers of a judgement, and whether training had stopped."""
+
+
+def transfer(role: Role, checkpoints: Checkpoints, start: Start, live: Mapping[str, Tensor]) -> None:
+    """The first holder that has the checkpoint of a start gives it to those behind.
+
+    Args:
+        role: of this party.
+        checkpoints: of the party.
+        start: of the session.
+        live: what a checkpoint of this party holds, by name: of the shapes of what comes.
+
+    Raises:
+        ProtocolError: what came is no such checkpoint.
+        RunError: the giver's own is damaged.
+    """
+    link, holders = role.session.link, role.session.holders
+    giver = next(holder for holder in holders if holder not in start.behind)
+    if link.party == giver:
+        _, tensors, facts = checkpoints.load(start.point)
+        numbers = [*astuple(Judgement(**facts["judgement"])), facts["stopped"]]
+        content = torch.cat([tensors[name].double().reshape(-1) for name in sorted(tensors)])
+        broadcast(link, start.behind, _TENSORS, content)
+        broadcast(link, start.behind, _JUDGEMENT, torch.tensor(numbers, dtype=torch.float64).view(torch.int64))
+    elif link.party in start.behind:
+        names = sorted(live)
+        sizes = [live[name].numel() for name in names]
+        content = receive_as(link, giver, _TENSORS, (sum(sizes),), torch.float64)
+        parts = zip(names, torch.split(content, sizes), strict=True)
+        tensors = {name: part.view_as(live[name]).to(live[name].dtype) for name, part in parts}
+        told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
+        epoch, score, loss, since, stopped = told
+        judgement = Judgement(int(epoch), score, loss, int(since))
+        facts = {"judgement": asdict(judgement), "stopped": bool(stopped)}
+        checkpoints.adopt(start.point, tensors, facts)
+        _log.info("%s goes on from the checkpoint of epoch %d that %s has", link.party, start.epoch, giver)
