@@ -200,6 +200,31 @@ def test_a_holder_that_ended_takes_the_others_checkpoint_and_takes_nobody_back(t
     assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
 
 
+def test_a_holder_that_ended_takes_the_final_checkpoint_of_a_run_that_others_completed(tmp_path: Path) -> None:
+    saved, finished = Checkpoints.save, Checkpoints.finish
+
+    def save(self: Checkpoints, epoch: int, *rest: Any) -> None:
+        if LATE not in self.path(epoch).parts or epoch <= 2:
+            saved(self, epoch, *rest)
+
+    def finish(self: Checkpoints, epoch: int, *rest: Any) -> None:
+        if LATE in self.path(epoch).parts:
+            raise CutError
+        finished(self, epoch, *rest)
+
+    gone = late(*(number for epoch in range(3, 8) for number in sums_of(epoch)))
+    with pytest.MonkeyPatch.context() as patch, dropping_out(gone):
+        patch.setattr(Checkpoints, "save", save)
+        patch.setattr(Checkpoints, "finish", finish)
+        with pytest.raises(CutError):
+            train(job(PATIENT, ENDED), tmp_path / "run")
+    found = resume(tmp_path / "run")
+    assert found.summary["started_at"] == 7
+    parts = [load_tensors(found.path / "parties" / each / "model.safetensors")[0] for each in ("B", LATE)]
+    assert parts[0].keys() == parts[1].keys()
+    assert all(torch.equal(tensor, parts[1][name]) for name, tensor in parts[0].items())
+
+
 def test_a_holder_that_took_a_checkpoint_has_it(tmp_path: Path) -> None:
     """Cut off before the first checkpoint of its own, it goes on from the one that it was given."""
     run = without_the_late_one(tmp_path)

@@ -133,7 +133,8 @@ def _read_made(said: object, info: ValidationInfo) -> Settings | None:
     dataset = info.data.get("dataset")
     kind = None if dataset is None or dataset in DATASETS.own else DATASETS[dataset].settings
     if kind is not None:
-        return kind.model_validate({} if said is None else said)
+        described: Settings = kind.model_validate({} if said is None else said)
+        return described
     if said is not None:
         raise ValueError(
             f"it describes a dataset that another package makes, and dataset is {dataset!r}; leave it out, or name one"

@@ -19,17 +19,17 @@ from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.resumption import Start
 from veilgraph.protocol.role import Role
-from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.checkpoints import BEST, Checkpoints, is_final
 
 _log = logging.getLogger("veilgraph")
 _TENSORS: Final = Tag(Kind.AVERAGED, 0, 1)
 _JUDGEMENT: Final = Tag(Kind.AVERAGED, 0, 2)
-_FACTS: Final = 5
-"""Numbers of a judgement, and whether training had stopped."""
+_FACTS: Final = 6
+"""Numbers of a judgement, whether training had stopped, and whether the checkpoint is the final one."""
 
 
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, live: Mapping[str, Tensor]) -> None:
-    """The first holder that has the checkpoint of a start gives it to those behind.
+    """The first holder that has the checkpoint of a start gives it to those behind, if there are any.
 
     Args:
         role: of this party.
@@ -41,23 +41,26 @@ def transfer(role: Role, checkpoints: Checkpoints, start: Start, live: Mapping[s
         ProtocolError: what came is no such checkpoint.
         RunError: the giver's own is damaged.
     """
+    if not start.behind:
+        return
     link, holders = role.session.link, role.session.holders
     giver = next(holder for holder in holders if holder not in start.behind)
     if link.party == giver:
         _, tensors, facts = checkpoints.load(start.point)
-        numbers = [*astuple(Judgement(**facts["judgement"])), facts["stopped"]]
+        numbers = [*astuple(Judgement(**facts["judgement"])), facts["stopped"], is_final(facts)]
+        broadcast(link, start.behind, _JUDGEMENT, torch.tensor(numbers, dtype=torch.float64).view(torch.int64))
         content = torch.cat([tensors[name].double().reshape(-1) for name in sorted(tensors)])
         broadcast(link, start.behind, _TENSORS, content)
-        broadcast(link, start.behind, _JUDGEMENT, torch.tensor(numbers, dtype=torch.float64).view(torch.int64))
     elif link.party in start.behind:
-        names = sorted(live)
+        told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
+        epoch, score, loss, since, stopped, final = told
+        names = sorted(name for name in live if not final or name.startswith(BEST))
         sizes = [live[name].numel() for name in names]
         content = receive_as(link, giver, _TENSORS, (sum(sizes),), torch.float64)
         parts = zip(names, torch.split(content, sizes), strict=True)
         tensors = {name: part.view_as(live[name]).to(live[name].dtype) for name, part in parts}
-        told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
-        epoch, score, loss, since, stopped = told
         judgement = Judgement(int(epoch), score, loss, int(since))
-        facts = {"judgement": asdict(judgement), "stopped": bool(stopped)}
-        checkpoints.adopt(start.point, tensors, facts)
+        checkpoints.adopt(
+            start.point, tensors, {"judgement": asdict(judgement), "stopped": bool(stopped)}, final=bool(final)
+        )
         _log.info("%s goes on from the checkpoint of epoch %d that %s has", link.party, start.epoch, giver)

@@ -33,6 +33,8 @@ from veilgraph.protocol.resumption import BEGINNING, Point, Start
 
 _KEPT: Final = 2
 _FINAL: Final = "final"
+BEST: Final = "best/"
+"""Before names of the best weights; a final checkpoint has no other tensors."""
 _REPLACED, _BEFORE, _COMMON = "replaced", "before", "common.json"
 
 
@@ -71,7 +73,7 @@ class Checkpoints:
         if restarts:
             return [*aside, *held]
         common = self._common() or BEGINNING
-        newest = held[-1:] if self._has_ended() else held[-_KEPT - 1 :]
+        newest = held[-1:] if self._has_ended() else held[-_KEPT - self._has_final(held) :]
         return [point for point in (*aside, *newest) if point >= common]
 
     def begin(self, start: Start) -> None:
@@ -91,10 +93,9 @@ class Checkpoints:
         """Every party has said that it has ended the session: all have its final checkpoint, and others are erased."""
         if (common := self._common()) is not None:
             self._set_common(common, ended=True)
-        held = self._in_place()
-        newest = max(held, default=BEGINNING)
-        if newest.epoch and is_final(load_facts(self.path(newest.epoch))):
-            self._remove(point for point in held if point != newest)
+        held = sorted(self._in_place())
+        if self._has_final(held):
+            self._remove(iter(held[:-1]))
 
     def save(self, epoch: int, tensors: Mapping[str, Tensor], facts: Record) -> None:
         """Writes a checkpoint of the session whole, and drops what is needed no more."""
@@ -118,9 +119,13 @@ class Checkpoints:
         save_tensors(self.path(epoch), best, {**facts, **named, _FINAL: True})
         self._is_final = True
 
-    def adopt(self, point: Point, tensors: Mapping[str, Tensor], facts: Record) -> None:
+    def adopt(self, point: Point, tensors: Mapping[str, Tensor], facts: Record, *, final: bool) -> None:
         """Writes the checkpoint of a point that another party gave, before a session goes on from it."""
-        save_tensors(self.path(point.epoch), tensors, facts | {"number": point.number, "session": point.session})
+        save_tensors(
+            self.path(point.epoch),
+            tensors,
+            {**facts, "number": point.number, "session": point.session, **({_FINAL: True} if final else {})},
+        )
 
     def settle(self) -> None:
         """Every party has got beyond what was set aside: only what the session goes on from is kept."""
@@ -179,6 +184,9 @@ class Checkpoints:
         common = self._common()
         begun = [common] if common is not None and not common.epoch else []
         return [*map(_point, _files(self._folder)), *begun]
+
+    def _has_final(self, held: Sequence[Point]) -> bool:
+        return bool(held and held[-1].epoch) and is_final(load_facts(self.path(held[-1].epoch)))
 
     def _common(self) -> Point | None:
         path = self._folder / _COMMON

@@ -30,12 +30,11 @@ from veilgraph.protocol.judgement import Judgement
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
 from veilgraph.run.checkpoint_transfer import transfer
-from veilgraph.run.checkpoints import Checkpoints, is_final
+from veilgraph.run.checkpoints import BEST, Checkpoints, is_final
 
 _log = logging.getLogger("veilgraph")
 
 _STATE: Final = "state/"
-_BEST: Final = "best/"
 _OPTIMIZER: Final = "optimizer/"
 
 
@@ -69,8 +68,7 @@ def fit(
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, last_epoch(role, agreed.epoch)
-    if agreed.behind:
-        transfer(role, checkpoints, agreed, _state(role, role.weights()))
+    transfer(role, checkpoints, agreed, _state(role, role.weights()))
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)
@@ -158,7 +156,7 @@ def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[s
     path, tensors, facts = checkpoints.load(point)
     try:
         if is_final(facts):
-            role.load_weights(best := _under(tensors, _BEST))
+            role.load_weights(best := _under(tensors, BEST))
             return best, Judgement(**facts["judgement"]), True
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:
@@ -239,7 +237,7 @@ def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _best(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {_BEST + name: tensor for name, tensor in weights.items()}
+    return {BEST + name: tensor for name, tensor in weights.items()}
 
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -252,7 +250,7 @@ def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             moments.setdefault(int(index), {})[key] = value
         groups = role.optimizer.state_dict()["param_groups"]
         role.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return _under(state, _BEST)
+    return _under(state, BEST)
 
 
 def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

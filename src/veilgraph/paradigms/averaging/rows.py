@@ -88,7 +88,7 @@ _BEHIND: Final = "the checkpoint of all for one that rounds were made without: w
 _TOLD: Final = "The server tells every holder that stays the same."
 _CHECKPOINT: Final = (
     Form("0, 1", "float64 [weights and best weights]", "set-up, resumed, to a holder without the checkpoint"),
-    Form("0, 2", "int64 [5]", "the same"),
+    Form("0, 2", "int64 [6]", "the same"),
 )
 
 
