@@ -89,9 +89,10 @@ def of_holder(ids: tuple[str, ...], alike: tuple[str, ...] | None) -> Prediction
 
 
 def test_a_node_of_two_holders_that_write_it_otherwise_is_one() -> None:
-    both = joined([of_holder(("A1 ", "B2 "), ("a1", "b2")), of_holder(("b2", "c3"), None)])
-    assert (both.ids, both.compared) == (("A1 ", "B2 ", "c3"), ("a1", "b2", "c3"))
-    assert both.of_ids(["c3", "b2", "A1 "]).ids == ("c3", "B2 ", "A1 ")
+    first, second = of_holder(("A1 ", "B2 "), ("a1", "b2")), of_holder(("B2", "C3 "), ("b2", "c3"))
+    found = joined([first, second, of_holder(("c3", "d4"), None)])
+    assert (found.ids, found.compared) == (("A1 ", "B2 ", "C3 ", "d4"), ("a1", "b2", "c3", "d4"))
+    assert found.of_ids(["c3", "b2", "A1 "]).ids == ("C3 ", "B2 ", "A1 ")
 
 
 def test_the_service_answers_by_the_id_that_is_asked_for() -> None:
