@@ -127,7 +127,7 @@ def _other_run(bank: Asked) -> None:
 
 def _in_many_words(bank: Asked) -> None:
     """More than a refusal has room for."""
-    bank.says(limits={"leakage": ["output-embeddings"] * 40})
+    bank.says(limits={"leakage": ["output-embeddings"] * 120})
     _other_run(bank)
 
 

@@ -170,6 +170,14 @@ def test_every_holder_may_have_labels_elsewhere(paradigm: str, tmp_path: Path) -
     assert read_job(tmp_path / "other.yaml").data.label_party == "shop"
 
 
+def test_a_horizontal_job_names_the_way_to_hide_embeddings_from_the_server(tmp_path: Path) -> None:
+    for paradigm in ("horizontal", "averaging", "vertical"):
+        init("bank", "shop", "--paradigm", paradigm, "--label-holder", "shop", "--out", tmp_path / f"{paradigm}.yaml")
+        text = (tmp_path / f"{paradigm}.yaml").read_text()
+        assert ("combine: max  # " in text and "secure-max" in text) is (paradigm == "horizontal")
+        assert read_job(tmp_path / f"{paradigm}.yaml").paradigm == paradigm
+
+
 def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns: list[str]) -> Path:
     """A party file of one small table."""
     folder.mkdir(exist_ok=True)

@@ -84,6 +84,9 @@ def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("veilgraph.samples.demo.shipped_job", {"payments": small}.__getitem__)
     result = veilgraph("demo", "payments", "--epochs", "2", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
+    assert re.search(
+        r"Together the holders reach a test AUC of 0\.\d+, beside 0\.\d+ A alone,", " ".join(result.stdout.split())
+    )
     for part in ("C alone", "federated", "pooled", "test AUC"):
         assert part in result.stdout
     assert "accuracy" not in result.stdout

@@ -171,12 +171,24 @@ def test_what_nothing_is_judged_by_is_refused_with_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["epoch", "data.holder", "model.dims", "model.initial.lr", "model.combine.mask", "train.e"]
+    ("key", "near"),
+    [
+        ("epoch", None),
+        ("data.holder", "holders"),
+        ("model.dims", "dim"),
+        ("model.initial.lr", None),
+        ("model.combine.mask", "masked"),
+        ("train.e", None),
+        ("train.epoch", "epochs"),
+        ("devise", "device"),
+    ],
 )
-def test_an_unknown_key_is_refused_by_name(key):
+def test_an_unknown_key_is_refused_by_name(key, near):
     with pytest.raises(ConfigError) as caught:
         parse_job(nested(key, 3))
-    assert str(caught.value) == f"job: {key} is not a setting (value 3); remove it or mend its name"
+    way_out = "remove it or mend its name" if near is None else f"did you mean {near}? Else remove it"
+    assert str(caught.value) == f"job: {key} is not a setting (value 3); {way_out}"
+    assert (caught.value.key, caught.value.value) == (key, 3)
 
 
 PAIR = {"bank": "bank.safetensors", "shop": "shop.safetensors"}

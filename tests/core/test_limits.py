@@ -22,6 +22,7 @@ from veilgraph.protocol.limits import (
     delta_too_large,
     joined,
     refusal,
+    revealed_of,
     revelations,
     too_few,
 )
@@ -43,6 +44,19 @@ def test_a_reason_whose_end_is_cut_off_shows_that() -> None:
     assert joined(["one", None, "", "two"]) == "one; two"
     assert joined(["x" * REASON_CHARACTERS]) == "x" * REASON_CHARACTERS
     assert joined(["x" * REASON_CHARACTERS, "rm -r all"]) == "x" * (REASON_CHARACTERS - 1) + "…"
+
+
+@pytest.mark.parametrize("paradigm", ["vertical", "horizontal", "averaging"])
+def test_names_to_accept_are_whole(paradigm: str) -> None:
+    """They are copied from the error."""
+    content = {"paradigm": paradigm, "data": {"holders": ["a-bank-with-a-name-of-its-own", "b"]}}
+    settings = parse_job(
+        content | ({"model": {"rounds": 2, "combine": {"masked": False}}} if paradigm == "vertical" else {})
+    )
+    told = refusal(LimitSettings(leakage=()), settings, "b")
+    assert told is not None
+    assert "…" not in told
+    assert all(f"{name} (" in told for name in revealed_of(settings, "b"))
 
 
 WEAKER = {
@@ -706,7 +720,8 @@ def test_what_epsilon_would_bound_is_said_with_the_epsilon() -> None:
     epsilon = largest_epsilon(private, "B")
     told = refusal(LimitSettings(leakage=()), private, "B", epsilon=epsilon)
     assert told is not None
-    assert told.endswith("limits.max_epsilon: the job costs B a total ε of 4 (unit edge, replacement)")
+    assert told.endswith(": the job costs B a total ε of 4 (unit edge, replacement)")
+    assert "data init --protect --epsilon" in told
     assert refusal(LimitSettings(leakage=(), max_epsilon=4.01, **about.EDGES), private, "B", epsilon=epsilon) is None
     for limits, other in (
         (LimitSettings(leakage=()), job()),

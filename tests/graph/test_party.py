@@ -59,6 +59,21 @@ def same(first, second):
     assert (first.party, first.num_classes, first.num_common) == (second.party, second.num_classes, second.num_common)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_edges_of_any_whole_numbers_are_taken(dtype):
+    ends = [[0, 1, 4], [1, 2, 0]]
+    graphs = [
+        a_graph(edge_index=torch.tensor(ends, dtype=dtype), edge_weight=None),
+        PartyGraph.from_data("bank", Data(x=torch.eye(5), edge_index=torch.tensor(ends, dtype=dtype))),
+    ]
+    for graph in graphs:
+        graph.validate()
+        assert graph.edge_index.dtype == torch.int64
+        assert graph.edge_index.tolist() == ends
+    with refused(DataError, key="edge_index"):
+        a_graph(edge_index=torch.tensor(ends, dtype=torch.float32), edge_weight=None).validate()
+
+
 def with_value(value):
     features = torch.ones(5, 2)
     features[3, 1] = value
@@ -122,8 +137,9 @@ def test_what_is_allowed(changes):
         ({"labels": None}, "train_mask", "no labels"),
         ({"num_common": 0}, "num_common", r"0 must lie in 1\.\.5"),
         ({"num_common": 6}, "num_common", r"6 must lie in 1\.\.5"),
-        ({"num_common": 2}, "val_mask", "0 validation nodes among the 2 common"),
-        ({"num_common": 2, "train_mask": mask(3), "test_mask": None}, "train_mask", "0 labelled .* the 2 common"),
+        ({"num_common": 2}, "val_mask", "0 validation nodes among the 2 nodes common to all holders"),
+        ({"val_mask": None}, "val_mask", "0 validation nodes among the 5 nodes,"),
+        ({"num_common": 2, "train_mask": mask(3), "test_mask": None}, "train_mask", "0 labelled .* the 2 nodes common"),
     ],
 )
 def test_what_is_refused(changes, argument, value):

@@ -66,6 +66,14 @@ def test_a_file_that_loses_more_than_a_fifth_of_its_rows_is_pointed_out(tmp_path
     assert result.exit_code == 0, result.output
     shown = " ".join(veilgraph("data", "check", tmp_path / "p.yaml").output.split())
     assert ("e.csv: 30% of its rows are dropped" in shown) is said
+    assert ("(target: nobody)" in shown) is said
+
+
+def test_some_ids_of_other_organisations_customers_are_named_with_their_column(tmp_path):
+    rows = {"a": ["u", "v", "x1", "x2", "x1"], "b": ["y1", "v", "y2", "y3", "y4"]}
+    table = read(tmp_path, rows, unknown="drop")
+    assert table.dropped.tolist() == [4]
+    assert table.strangers == {"a": ["x1", "x2"], "b": ["y1", "y2", "y3"]}
 
 
 @pytest.mark.parametrize("names", [("customer_id", "device"), ("source", "target")])

@@ -208,6 +208,12 @@ def init_command(
     echo(f"{out} is written; check all rows with: veilgraph data check {out}")
 
 
+def _strangers(found: Mapping[str, Sequence[str]]) -> str:
+    """Some ids of each column that the node table lacks; empty where none are known."""
+    said = [f"{column}: {', '.join(ids)}" for column, ids in found.items() if ids]
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
     """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
 
@@ -255,8 +261,10 @@ def _check_party(file: Path) -> PartyDescription:
     for edges in description.edges:
         if edges.lost > _LOST:
             echo(
-                f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table; are "
-                "ids written alike (ids), and are these the columns of ids?"
+                f"{edges.file}: {edges.lost:.0%} of its rows are dropped, for an end is no id of the node table"
+                f"{_strangers(edges.strangers)}; are ids written alike (ids), and are these the columns of ids? Links "
+                "to other organisations' customers are used where both organisations list these people as nodes "
+                "(paradigms vertical, horizontal and sealed)"
             )
     for column, area in description.leaks.items():
         echo(

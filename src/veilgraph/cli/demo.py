@@ -25,7 +25,7 @@ REPRODUCED: Final = Path("runs/reproduce")
 def demo_command(
     what: Annotated[
         Literal["digits", "payments"],
-        typer.Argument(help="Handwritten digits, or a bank, a shop and a telecom that look for launderers."),
+        typer.Argument(help="Handwritten digits, or a bank, a shop and a telecom that look for the bank's launderers."),
     ] = "digits",
     out: Out = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's.")] = None,
@@ -50,6 +50,10 @@ def demo_command(
         compared = compare(RunDirectory.open(path), bars.stage)
     show_comparison(result, compared)
     results().print(traffic_table(result.summary["sent_bytes"]))
+    main = settings.measures.main
+    together, others = result.summary.get(f"test_{main.name}"), compared.references(main.name)
+    beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
+    echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
     say_where(path)
     tell({"run": path, "trainings": compared.summaries()})
 

@@ -11,7 +11,7 @@ from veilgraph.core.given import kind_of
 from veilgraph.core.types import PartyId
 from veilgraph.graph.pyg import edge_columns_of
 from veilgraph.graph.relations import DTYPE, Relation, are_told_apart
-from veilgraph.graph.rules import refuse
+from veilgraph.graph.rules import INTEGERS, refuse
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import HeteroData
@@ -97,10 +97,20 @@ def _edges_between(party: PartyId, data: HeteroData, kind: str) -> dict[_Edge, E
 
 def _edge_index(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor:
     index: Any = store.get("edge_index")
-    if not isinstance(index, Tensor) or index.dim() != 2 or index.shape[0] != 2 or index.dtype != torch.int64:
+    if (
+        not isinstance(index, Tensor)
+        or index.dim() != 2
+        or index.shape[0] != 2
+        or index.dtype not in (*INTEGERS, torch.int64)
+    ):
         found = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else kind_of(index)
-        refuse(party, "data.edge_index", f"{found} of {edge} must be int64 [2, edges]", "give source and target rows")
-    return index
+        refuse(
+            party,
+            "data.edge_index",
+            f"{found} of {edge} must be whole numbers [2, edges]",
+            "give source and target rows",
+        )
+    return index.long()
 
 
 def _weight(party: PartyId, edge: _Edge, store: EdgeStorage) -> Tensor | None:

@@ -35,6 +35,7 @@ from veilgraph.graph.pyg import (
 from veilgraph.graph.relations import Relation, check_relations, packed, unpacked
 from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
+    INTEGERS,
     check_common,
     check_edge_features,
     check_edges,
@@ -98,7 +99,9 @@ class PartyGraph:
     edge_features: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Drop edges of weight 0, so that no count, degree, bound or message has them."""
+        """Take any whole numbers as edges; drop those of weight 0, so that no count, bound or message has them."""
+        if isinstance(self.edge_index, Tensor) and self.edge_index.dtype in INTEGERS:
+            object.__setattr__(self, "edge_index", self.edge_index.long())
         weight, edges = self.edge_weight, self.edge_index
         if not isinstance(weight, Tensor) or not isinstance(edges, Tensor) or weight.shape != edges.shape[1:]:
             return  # ``validate`` refuses it

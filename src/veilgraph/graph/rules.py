@@ -7,7 +7,7 @@ the way out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
@@ -91,13 +91,17 @@ def _check_csr(party: str, features: Tensor) -> None:
         )
 
 
+INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32)
+"""Types of whole numbers that are taken as int64."""
+
+
 def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
     """Existing nodes only; finite weights ≥ 0, one per edge."""
     if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or edge_index.shape[0] != 2:
         refuse(
             party,
             "edge_index",
-            f"{edge_index.dtype} {list(edge_index.shape)} must be int64 [2, edges]",
+            f"{edge_index.dtype} {list(edge_index.shape)} must be whole numbers [2, edges]",
             "give source and target rows",
         )
     outside = (edge_index < 0) | (edge_index >= num_nodes)
@@ -287,18 +291,18 @@ def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], 
                 "keep it in one of them",
             )
         seen += mask
-    train, val = masks["train_mask"], masks["val_mask"]
+    train, val, common = masks["train_mask"], masks["val_mask"], " common to all holders" if num_common < nodes else ""
     if train is None or not bool(train[:num_common].any()):
         refuse(
             party,
             "train_mask",
-            f"0 labelled training nodes among the {num_common} common nodes, and at least 1 is needed",
+            f"0 labelled training nodes among the {num_common} nodes{common}, and at least 1 is needed",
             "mark some as training nodes",
         )
     if val is None or not bool(val[:num_common].any()):
         refuse(
             party,
             "val_mask",
-            f"0 validation nodes among the {num_common} common nodes, and the best epoch is chosen on them",
+            f"0 validation nodes among the {num_common} nodes{common}, and the best epoch is chosen on them",
             "move some training nodes into val_mask",
         )

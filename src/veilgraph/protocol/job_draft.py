@@ -29,6 +29,10 @@ _ALIKE: Final = "each holder its own columns, to mean 0 and variance 1"
 _TOGETHER: Final = (
     "columns to mean 0 and variance 1 over all holders' rows, of which these tell them (column-statistics)"
 )
+_CLEAR: Final = (
+    "the server sees every holder's embeddings of every node; secure-max: of each node the largest values alone, for "
+    "more traffic (docs/horizontal.md)"
+)
 _APART: Final = "each brings its own party file: veilgraph net join KIT --party FILE"
 _NOISED: Final = "what leaves has noise, and a holder's ledger counts it: veilgraph budget; docs/privacy.md"
 _SLOTS: Final = "decide: the most edges that any holder can have, both directions counted; all seem to have as many"
@@ -122,6 +126,7 @@ def draft_job(
     elif label_holder is not None:
         data["label_holder"] = _named(names, label_holder)
     comments = {"parties": _HERE, "holders": _APART, "privacy": _NOISED, "label_privacy": _NOISED, "edge_slots": _SLOTS}
+    _take(content, comments, "model.combine", "max", _CLEAR)
     if select_by is not None:
         content["train"] = {"select_by": select_by}
     elif any(_classes(settings) == 2 for settings in here.values()):

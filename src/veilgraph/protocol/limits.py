@@ -17,7 +17,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.registered import PARADIGMS
 from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements, wider
 
-REASON_CHARACTERS: Final = 500
+REASON_CHARACTERS: Final = 2000
 """No reason for a refusal is longer."""
 
 
@@ -386,7 +386,8 @@ def _unaccepted(
     by_epsilon = [name for name in found if name in bounded(job) and name not in accepted]
     if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
         told += (
-            f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon: the job costs {party} a total ε of "
-            f"{epsilon:.3g} (unit {_unit(job, party)}, {_relation(job, party)})"
+            f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon, which veilgraph data "
+            f"init --protect --epsilon writes: the job costs {party} a total ε of {epsilon:.3g} "
+            f"(unit {_unit(job, party)}, {_relation(job, party)})"
         )
     return told

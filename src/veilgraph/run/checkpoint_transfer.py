@@ -7,7 +7,7 @@ the checkpoint as if it had been there when it was saved.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple
 from typing import Final
 
@@ -28,14 +28,14 @@ _FACTS: Final = 6
 """Numbers of a judgement, whether training had stopped, and whether the checkpoint is the final one."""
 
 
-def transfer(role: Role, checkpoints: Checkpoints, start: Start, live: Mapping[str, Tensor]) -> None:
-    """The first holder that has the checkpoint of a start gives it to those behind, if there are any.
+def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
+    """The first holder that has the checkpoint of a start gives it to those behind, where there are any.
 
     Args:
         role: of this party.
         checkpoints: of the party.
         start: of the session.
-        live: what a checkpoint of this party holds, by name: of the shapes of what comes.
+        state: what a checkpoint of this party holds, by name: of the shapes of what comes.
 
     Raises:
         ProtocolError: what came is no such checkpoint.
@@ -54,6 +54,7 @@ def transfer(role: Role, checkpoints: Checkpoints, start: Start, live: Mapping[s
     elif link.party in start.behind:
         told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
         epoch, score, loss, since, stopped, final = told
+        live = state()
         names = sorted(name for name in live if not final or name.startswith(BEST))
         sizes = [live[name].numel() for name in names]
         content = receive_as(link, giver, _TENSORS, (sum(sizes),), torch.float64)

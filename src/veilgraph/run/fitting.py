@@ -68,7 +68,7 @@ def fit(
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, last_epoch(role, agreed.epoch)
-    transfer(role, checkpoints, agreed, _state(role, role.weights()))
+    transfer(role, checkpoints, agreed, lambda: _state(role, role.weights()))
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)

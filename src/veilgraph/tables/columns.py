@@ -85,9 +85,8 @@ def check_same_columns(
     """
     if len(mine) != len(theirs):
         raise DataError(
-            f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; in paradigm "
-            "horizontal all holders have the same, in the same order: mend "
-            "nodes.features, or edges.features, at one of them"
+            f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; all "
+            "holders of this job have the same: mend nodes.features, or edges.features, at one of them"
         )
     for place, column in enumerate(columns):
         if mine[_FIRST_COLUMN + place] != theirs[_FIRST_COLUMN + place]:

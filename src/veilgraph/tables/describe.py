@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -69,6 +69,7 @@ class EdgeDescription:
         edges: directed edges that it adds to the graph.
         outside: rows left out because of their time.
         crowded: shared values of more nodes than they may join.
+        strangers: column → some of its ids that the node table lacks.
     """
 
     file: Path
@@ -78,6 +79,7 @@ class EdgeDescription:
     edges: int
     outside: int = 0
     crowded: int = 0
+    strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def lost(self) -> float:
@@ -344,7 +346,14 @@ def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDe
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
     return EdgeDescription(
-        table.settings.file, directed, tuple(relations), table.other, added, table.outside, table.crowded
+        table.settings.file,
+        directed,
+        tuple(relations),
+        table.other,
+        added,
+        table.outside,
+        table.crowded,
+        table.strangers,
     )
 
 

@@ -5,10 +5,10 @@ An edge is kept as the rows of its two nodes; ids never pile up in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,8 @@ from veilgraph.tables.formats import Format
 from veilgraph.tables.source import Bools, Column, file_format, stream
 from veilgraph.tables.times import to_times
 
+_NAMED: Final = 3
+"""So many ids that the node table lacks are kept of a column."""
 Counts = NDArray[np.int64]
 T = TypeVar("T", bound=np.generic)
 
@@ -55,6 +57,7 @@ class EdgeTable:
         other: rows left out because their relation is not listed.
         outside: rows left out because of their time.
         crowded: shared values that join none, since more nodes have them than may.
+        strangers: column → some of its ids that the node table lacks.
     """
 
     settings: EdgeSettings
@@ -70,6 +73,7 @@ class EdgeTable:
     other: int
     outside: int = 0
     crowded: int = 0
+    strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +127,8 @@ def _read_rows(
 ) -> EdgeTable:
     """Every row is an edge."""
     relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
-    parts = list(_parts(settings, batches, ids, spelling))
+    strangers: dict[str, list[str]] = {}
+    parts = list(_parts(settings, batches, ids, spelling, strangers))
     none = np.zeros(len(relations), np.int64)
     relation = _join([part.relation for part in parts], np.int32)
     own = _join([part.weight for part in parts], np.float32) if _has_own(settings) else None
@@ -142,6 +147,7 @@ def _read_rows(
         dropped=sum((part.dropped for part in parts), none),
         other=sum(part.other for part in parts),
         outside=sum(part.outside for part in parts),
+        strangers=strangers,
     )
 
 
@@ -217,7 +223,11 @@ def _has_own(settings: EdgeSettings) -> bool:
 
 
 def _parts(
-    settings: EdgeSettings, batches: Iterator[list[Column]], ids: pa.StringArray, spelling: IdSettings
+    settings: EdgeSettings,
+    batches: Iterator[list[Column]],
+    ids: pa.StringArray,
+    spelling: IdSettings,
+    strangers: dict[str, list[str]],
 ) -> Iterator[_Part]:
     kinds = 1 if settings.relation is None else len(settings.relation.weights)
     for columns in batches:
@@ -229,6 +239,8 @@ def _parts(
         outside = read - len(raw["source"].rows)
         relation, raw, other = _listed(settings.relation, raw)
         source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)
+        _note(strangers, raw["source"], source)
+        _note(strangers, raw["target"], target)
         rows = np.bincount(relation, minlength=kinds)
         known = (source >= 0) & (target >= 0)
         if not known.all():
@@ -331,6 +343,15 @@ def _ends(
         for column, end in zip((source, target), ends, strict=True):
             column.refuse_any(end < 0, "is no id of the node table", "add the node, or set unknown to drop")
     return ends
+
+
+def _note(strangers: dict[str, list[str]], column: Column, codes: Codes) -> None:
+    """Keep some ids of a column that are no node's."""
+    some = strangers.setdefault(column.name, [])
+    if len(some) < _NAMED and (codes < 0).any():
+        text = to_text(column.filter(codes < 0))
+        some += [each for each in pc.unique(text).to_pylist() if each is not None and each not in some]
+        del some[_NAMED:]
 
 
 def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:

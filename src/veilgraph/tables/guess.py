@@ -198,7 +198,8 @@ def _labels(nodes: Sequence[Nodes], name: str | None) -> tuple[SampledColumn | N
         if column is not None and not 2 <= len(column.distinct) <= _MOST_CLASSES:
             raise DataError(
                 f"{each.sample.path}: --label {name}: has {len(column.distinct)} different values, and classes are 2 "
-                f"to {_MOST_CLASSES}; name another column"
+                f"to {_MOST_CLASSES}; name another column, or where other organisations have the other classes, leave "
+                "--label out and write nodes.label with the classes of all"
             )
         if column is not None:
             return column, None if each is nodes[0] else each
