@@ -123,7 +123,7 @@ def test_numbers_and_booleans_in_settings_are_text():
         ("party", "server", "party='server'.*the server's name; rename it"),
         ("party", "a bank", "party='a bank'.*pattern"),
         ("party", None, "party: Field required"),
-        ("sed", 1, "sed is not a setting .value 1.; remove it or mend its name"),
+        ("sed", 1, "sed is not a setting .value 1.; did you mean seed. Else remove it"),
         ("seed", "random", "seed='random'.*'private', 'fresh' or 'job'"),
         ("nodes.file", "customers.xls", r"nodes\.file='customers.xls'.*\.csv, \.csv\.gz, \.parquet; convert it"),
         ("nodes.file", 5, r"nodes\.file=5"),
