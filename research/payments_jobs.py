@@ -91,11 +91,11 @@ def federated(paradigm: str, world: PaymentsWorld) -> Scored:
     with TemporaryDirectory() as folder:
         result = train(settings, Path(folder) / "run")
         if settings.is_aligned:
-            yield 0, common(world), result.predictions.probabilities[:, 1].double().numpy()
+            yield 0, common(world), result.predictions.uncalibrated[:, 1].double().numpy()
             return
         for bank, name in enumerate(settings.data.names):
             found = load_predictions(RunDirectory.open(result.path).party(name))
-            yield bank, np.array(found.ids, np.int64), found.probabilities[:, 1].double().numpy()
+            yield bank, np.array(found.ids, np.int64), found.uncalibrated[:, 1].double().numpy()
 
 
 def layered(world: PaymentsWorld) -> Scored:

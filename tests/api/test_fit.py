@@ -18,6 +18,7 @@ from tests.errors import refused
 from veilgraph.core import files
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import save_party
+from veilgraph.run.comparing import read_compared
 from veilgraph.run.run_directory import RunDirectory
 
 SETTINGS: dict[str, object] = {
@@ -67,6 +68,7 @@ def test_a_run_is_compared_audited_and_reported(run: vg.Run, tmp_path: Path) -> 
     compared = run.compare()
     assert list(compared.summaries()) == ["A alone", "B alone", "federated", "pooled"]
     assert compared.federated == run.metrics
+    assert read_compared(RunDirectory.open(run.path)) == compared.summaries()
     assert {"federated"} == set(compared.summaries()) - set(compared.references())
     found = run.audit(adversaries=["server"], attacks=["label-gradient"])
     assert {finding.attack for finding in found.findings} == {"label-gradient"}

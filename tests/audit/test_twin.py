@@ -41,7 +41,7 @@ def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method
         initial[party][7] += (features[7].to(weight.dtype) @ weight.detach()).to(initial[party].dtype)
     features[7] *= 2
     save_party(replace(graph, features=features), path)
-    asked, before = predict(changed).probabilities, predict(run).probabilities
+    asked, before = predict(changed).uncalibrated, predict(run).uncalibrated
     torch.testing.assert_close(twin.infer().softmax(dim=1), before, atol=1e-4, rtol=0)
     torch.testing.assert_close(twin.infer_from(initial).softmax(dim=1), asked, atol=1e-4, rtol=0)
     assert float((asked - before).abs().max()) > 1e-3

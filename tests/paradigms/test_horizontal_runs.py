@@ -32,6 +32,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.run.jobs import TrainResult, predict, resume, train
+from veilgraph.run.predictions import load_predictions
 from veilgraph.run.run_directory import RunDirectory
 
 # The result
@@ -95,13 +96,17 @@ def test_every_holder_predicts_its_own_nodes(tmp_path: Path) -> None:
 
 def test_holders_that_know_a_node_predict_the_same_of_it(tmp_path: Path) -> None:
     run = train(job(3), tmp_path / "run")
-    seen: dict[str, tuple[str, ...]] = {}
-    shared = 0
-    for text in tables(run).values():
-        for node, *rest in list(csv.reader(text.splitlines()))[1:]:
+    seen: dict[str, tuple[float, ...]] = {}
+    shared, scales = 0, set[float]()
+    for party in RunDirectory.open(run.path).settings.data.names:
+        found = load_predictions(RunDirectory.open(run.path).party(party))
+        assert found.calibration is not None
+        scales.add(found.calibration.scale)
+        for node, row in zip(found.names(), found.uncalibrated.tolist(), strict=True):
             shared += node in seen
-            assert seen.setdefault(node, tuple(rest)) == tuple(rest)
+            assert seen.setdefault(node, tuple(row)) == tuple(row)
     assert shared > 50
+    assert len(scales) == 3  # each calibrates at home, by its own validation nodes
 
 
 def test_another_reporter_reports_the_same(tmp_path: Path) -> None:

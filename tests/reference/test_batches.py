@@ -50,7 +50,7 @@ def assert_twins(path: Path, settings: JobSettings, graphs: Sequence[PartyGraph]
     assert all(not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach()) for graph in graphs)
     assert [record["loss"] for record in result.metrics] == pytest.approx(losses, abs=1e-6)
     wanted = twin.infer().softmax(dim=1)
-    assert float((result.predictions.probabilities - wanted).abs().max()) <= 1e-6
+    assert float((result.predictions.uncalibrated - wanted).abs().max()) <= 1e-6
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_every_weight_equals_the_twins_with_what_was_released(
     for graph in graphs:
         assert expected[f"{graph.party}/W"].shape == (FEATURES, vertical(settings).model.dim)
         assert not torch.equal(start[f"{graph.party}/W"], expected[f"{graph.party}/W"].detach())
-    assert float((run.predictions.probabilities - twin.infer().softmax(dim=1)).abs().max()) <= TOLERANCE
+    assert float((run.predictions.uncalibrated - twin.infer().softmax(dim=1)).abs().max()) <= TOLERANCE
 
 
 def test_all_holders_have_the_same_of_the_common_nodes_and_nothing_of_others_own(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_every_weight_equals_the_twins_in_batches_of_drawn_neighbourhoods(tmp_pa
     assert ours.keys() == expected.keys()
     for name, weight in expected.items():
         assert float((ours[name].double() - weight.double()).detach().abs().max()) <= 1e-6, name
-    assert float((result.predictions.probabilities - twin.infer().softmax(dim=1)).abs().max()) <= 1e-6
+    assert float((result.predictions.uncalibrated - twin.infer().softmax(dim=1)).abs().max()) <= 1e-6
 
 
 def test_relations_change_no_bit_for_a_model_that_does_not_know_them() -> None:

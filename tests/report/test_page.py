@@ -21,16 +21,18 @@ from veilgraph.run.run_directory import RunDirectory
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [
-    "The job in words",
-    "Who learned what",
-    "Purpose and risks",
     "How well it predicts",
-    "Training",
-    "Traffic",
+    "Who learned what",
     "Privacy ledger",
     "Audit",
+    "Purpose and risks",
+    "The job in words",
+    "Training",
+    "Traffic",
     "Glossary",
 ]
+FIRST_SCREEN = 250
+"""Words."""
 
 
 @pytest.mark.parametrize("name", ["plain", "private", "horizontal", "local"])
@@ -40,6 +42,10 @@ def test_a_page_is_whole_loads_nothing_and_can_be_read_aloud(name: str, runs: di
     assert [text.strip() for text in page.within["h2"]] == SECTIONS
     loads_nothing(source, page)
     assert page.attributes("svg")
+    before, _, _ = source.partition('id="judged"')
+    assert len(re.sub(r"<style>.*?</style>|<[^>]*>", " ", before, flags=re.DOTALL).split()) < FIRST_SCREEN
+    told = [text for tag in ("p", "li", "dd", "caption") for text in page.within[tag]]
+    assert not [text for text in told if re.search(r"\b([a-z]+) \1\b", text)], "a word twice"
 
 
 def test_the_same_files_give_the_same_page(runs: dict[str, Path]) -> None:

@@ -33,8 +33,8 @@ def drawn() -> Scored:
     labels = (generator.random(COUNT) < 0.3).astype(np.int64)
     one = 1 / (1 + np.exp(1 - generator.normal(2.0 * labels, 1)))
     likely = np.stack([1 - one, one], axis=1)
-    split = Split(np.arange(COUNT)[::-1].copy(), labels, likely, likely.argmax(axis=1))
-    return Scored("A", ("no", "yes"), split, split, tuple(f"n{row}" for row in range(COUNT)))
+    split = Split(np.arange(COUNT)[::-1].copy(), labels, likely, likely.argmax(axis=1), likely)
+    return Scored("A", ("no", "yes"), split, split, False, tuple(f"n{row}" for row in range(COUNT)))
 
 
 TOLD = drawn()

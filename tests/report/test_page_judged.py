@@ -10,8 +10,10 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
+from tests.errors import refused
 from tests.report.conftest import Copy, page_of, part_of
 from tests.report.made import two_classes
+from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -23,6 +25,7 @@ from veilgraph.report.page.scored import Scored, Split, scored
 from veilgraph.report.page.training import training
 from veilgraph.report.ranking import alarms, best_threshold
 from veilgraph.report.tables import percent
+from veilgraph.run.comparing import COMPARED
 from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory
 
@@ -32,10 +35,10 @@ def drawn(seed: int, count: int = 400, of: float = 0.1) -> Split:
     labels = (generator.random(count) < of).astype(np.int64)
     one = 1 / (1 + np.exp(2 - generator.normal(2.0 * labels, 1)))
     likely = np.stack([1 - one, one], axis=1)
-    return Split(np.arange(count), labels, likely, likely.argmax(axis=1))
+    return Split(np.arange(count), labels, likely, likely.argmax(axis=1), likely)
 
 
-TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), None)
+TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), False, None)
 
 
 @pytest.fixture
@@ -122,19 +125,19 @@ def test_intervals_of_many_nodes_are_by_fewer_samples(found: Found) -> None:
 
 def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
     sure = np.eye(2)[TOLD.test.taken]
-    told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure)))
+    told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
     assert [each.title for each in told.rows] == ["accuracy", "macro F1"]
     assert (told.headline, told.ranking, told.beside) == (None, None, ())
     assert told.unranked.startswith(
         "All nodes of a predicted class have the same probability, so nodes cannot be ranked"
     )
     sealed = replace(found, settings=parse_job({"paradigm": "sealed"}))
-    of_sealed = judged(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure)))
+    of_sealed = judged(sealed, replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
     assert of_sealed.unranked.startswith(
         "Classes alone were opened, so nodes cannot be ranked: there is no AUC, no prec"
     )
     three = np.eye(3)[TOLD.test.taken]
-    many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three)))
+    many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three, own=three)))
     assert "there is no AUC. A job" in many.unranked
     assert judged(sealed, TOLD).unranked == ""
 
@@ -235,7 +238,8 @@ def test_a_sealed_jobs_verdict_reads_as_a_sentence() -> None:
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: Found) -> None:
     one = np.where(TOLD.test.labels == 1, 0.9, 0.1) + np.arange(len(TOLD.test.labels)) / 1e4
-    told = replace(TOLD, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1)))
+    ranked = np.stack([1 - one, one], 1)
+    told = replace(TOLD, test=replace(TOLD.test, likely=ranked, own=ranked))
     assert [note.startswith("Likely leak: the test AUC is 1.000 of A") for note in judged(found, told).notes] == [True]
     assert judged(found, TOLD).notes == ()
 
@@ -266,3 +270,40 @@ def test_curves_of_every_figure_keep_their_colours(found: Found) -> None:
     assert [(line.name, line.place) for line in loss.lines] == [("training", 1), ("validation", 2)]
     assert [(line.name, line.place) for line in auc.lines] == [("validation", 2), ("test", 3)]
     assert told.legend is loss
+
+
+def test_the_page_begins_with_alone_together_and_pooled(copy: Copy) -> None:
+    run = copy("plain")
+    page = page_of(run)
+    assert f"veilgraph compare {run}" in page.text
+    summaries = {
+        "A alone": {"test_accuracy": 0.25, "test_f1": 0.2},
+        "federated": {"test_accuracy": 0.5, "test_f1": float("nan")},
+        "pooled": {"test_accuracy": 0.75, "test_auc": None},
+    }
+    (run / COMPARED).write_text(json.dumps(summaries))
+    page = page_of(run)
+    assert f"veilgraph compare {run}" not in page.text
+    rows = [" ".join(row.split()) for row in page.within["tr"]]
+    start = next(place for place, row in enumerate(rows) if row.startswith("trained by"))
+    assert rows[start : start + 4] == [
+        "trained byaccuracymacro F1",
+        "A alone25.0 %0.200",
+        "federated50.0 %–",
+        "pooled75.0 %–",
+    ]
+    (run / COMPARED).write_text("[1]")
+    with refused(RunError, key=run / COMPARED):
+        page_of(run)
+
+
+def test_what_calibration_did_is_told_on_test_nodes(found: Found) -> None:
+    own = TOLD.test.likely
+    one = own[:, 1] / 4
+    told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))
+    assert told.ranking is not None
+    words = told.ranking.calibration
+    assert f"a probability of {percent(float(one.mean()))}, and" in words
+    assert f"The network itself says {percent(float(own[:, 1].mean()))}, with an error of" in words
+    assert "no validation node was there" in str(judged(found, TOLD).ranking)
+    assert told.rows == judged(found, TOLD).rows, "figures are of the network's own"

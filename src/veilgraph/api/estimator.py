@@ -84,12 +84,14 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
         return self
 
     def predict(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
-        """Classes of nodes [n]; ``X`` as for ``predict_proba``."""
-        found = self._predictions(X)
-        return np.asarray(self.classes_[found.classes.numpy()])
+        """Classes of nodes [n], as the network chooses them; ``X`` as for ``predict_proba``.
+
+        With weighted classes a rare one is chosen from about its share on, so it need not be the likeliest.
+        """
+        return np.asarray(self.classes_[self._predictions(X).classes.numpy()])
 
     def predict_proba(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
-        """Probabilities [n, C] of nodes, by all holders together.
+        """Calibrated probabilities [n, C] of nodes, by all holders together.
 
         Args:
             X: rows of the nodes; or None, or what was fitted: all nodes, horizontally the evaluator's.

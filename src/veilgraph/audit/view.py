@@ -115,9 +115,9 @@ def predictions_of(store: PartyStore) -> Tensor:
     if found.keys or not found.probabilities.shape[1]:
         raise DataError("the predictions are no probabilities of nodes' classes, which attacks on predictions read")
     if found.compared is None or ids is None:
-        return found.probabilities
+        return found.uncalibrated
     places, common = {name: row for row, name in enumerate(found.compared)}, ids[: load_party(store.graph_path).common]
     missing = sum(name not in places for name in common)
     if missing:
         raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
-    return found.probabilities[[places[name] for name in common]]
+    return found.uncalibrated[[places[name] for name in common]]

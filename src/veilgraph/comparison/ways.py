@@ -244,8 +244,8 @@ def _federated(
         trained = train(job, run, parties=graphs, ids=ids, progress=progress, study=True)
         if not job.is_aligned:
             stores = [RunDirectory.open(run).party(graph.party) for graph in graphs]
-            return np.concatenate([load_predictions(store).probabilities.double().numpy() for store in stores])
-        return np.asarray(trained.predictions.probabilities.double().numpy())
+            return np.concatenate([load_predictions(store).uncalibrated.double().numpy() for store in stores])
+        return np.asarray(trained.predictions.uncalibrated.double().numpy())
 
 
 def _without_columns(graph: PartyGraph) -> PartyGraph:

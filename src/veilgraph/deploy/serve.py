@@ -320,7 +320,7 @@ def _load(store: PartyStore) -> Inference:
         raise RunError(f"{path}: not a joint inference (ids, time or probabilities); let the parties predict anew")
     # what was read is mapped from the file; a copy of it outlives whatever is written over the file later
     copied = {name: values.clone() for name, values in predictions.columns.items()}
-    predictions = replace(predictions, probabilities=predictions.probabilities.clone(), columns=copied)
+    predictions = replace(predictions, probabilities=predictions.probabilities.clone(), columns=copied, own=None)
     return Inference(predictions, predictions.rows(), made_at)
 
 

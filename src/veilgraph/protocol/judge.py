@@ -14,6 +14,7 @@ from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.role import Role
 from veilgraph.protocol.scores import Objective
@@ -98,6 +99,10 @@ class Judge(Role, ABC):
     def predictions(self) -> Predicted:
         """What the last forward pass says."""
         return Predicted(self.probabilities(), nodes=self.predicted)
+
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """What makes probabilities that it predicts true, from labels that it judges by; None where it has none."""
+        return self._objective.calibration(probabilities) if self.predicted is None else None
 
     def without_releases(self) -> dict[str, float | int | None] | None:
         """How it would do with nothing of the others' data; None where that is not known from this training alone."""

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration, fitted
 from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.nn.discriminant import calibrated
 from veilgraph.protocol.job import TrainSettings
@@ -152,6 +153,10 @@ class Objective:
         tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
         return max(tried, key=lambda logits: self.score(logits).selection(figure))
 
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """What the validation nodes correct probabilities Tensor[N, C] of all nodes by."""
+        return fitted(probabilities[self._val], self._labels[self._val], self._weights, self._transition)
+
     @property
     def train_nodes(self) -> Tensor:
         """Tensor[n] int64."""
@@ -247,6 +252,19 @@ class Objective:
         if self._transition is not None:
             return corrected_cross_entropy(logits, labels, self._transition)
         return functional.cross_entropy(logits, labels, weight=self._weights)
+
+
+def calibration_at(graph: PartyGraph, probabilities: Tensor, transition: Tensor | None = None) -> Calibration | None:
+    """What a holder's own validation nodes correct probabilities Tensor[N, C] of its nodes by; None where it has none.
+
+    Args:
+        graph: of the holder.
+        probabilities: of unweighted classes.
+        transition: as for ``Objective``.
+    """
+    if graph.labels is None or graph.val_mask is None or not probabilities.shape[1]:
+        return None
+    return fitted(probabilities[graph.val_mask], graph.labels[graph.val_mask], None, transition)
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:

@@ -156,6 +156,12 @@ def reliability(truth: Truths, score: Floats) -> list[Bin]:
     ]
 
 
+def calibration_error(bins: Sequence[Bin]) -> float:
+    """How far scores are from the truth in a bin, on average over the nodes (Naeini et al. 2015)."""
+    nodes = sum(each.true.of for each in bins)
+    return sum(each.true.of * abs(each.said - each.true.value) for each in bins) / nodes
+
+
 def brier(truth: Truths, score: Floats) -> float:
     """Mean square of what a score is away from the truth: 0 is certain and right."""
     return float(brier_score_loss(truth, score))

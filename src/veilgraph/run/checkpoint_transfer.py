@@ -14,6 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 from veilgraph.protocol.judgement import Judgement
@@ -54,6 +55,13 @@ def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable
     elif link.party in start.behind:
         told = receive_as(link, giver, _JUDGEMENT, (_FACTS,), torch.int64).view(torch.float64).tolist()
         epoch, score, loss, since, stopped, final = told
+        epochs = range(role.session.settings.train.epochs + 1)
+        if epoch not in epochs or since not in epochs or {stopped, final} - {0, 1}:
+            raise ProtocolError(
+                f"{giver} gives a checkpoint with judgement {told}, which is none of this job; ask it what it runs",
+                code="checkpoint",
+                party=giver,
+            )
         live = state()
         names = sorted(name for name in live if not final or name.startswith(BEST))
         sizes = [live[name].numel() for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Final
 import torch
 
 from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
@@ -19,6 +21,8 @@ from veilgraph.protocol.plain_fitting import Progress
 from veilgraph.run.run_directory import RunDirectory
 
 _FEDERATED: Final = "federated"
+COMPARED: Final = "compared.json"
+"""In a run's directory: what its network reaches alone and pooled, once compared."""
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
 
@@ -60,6 +64,8 @@ class Comparison:
 def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(lambda records: None)) -> Comparison:
     """Trains a complete run's network on each holder's data alone, and on all of them in one place.
 
+    Their summaries are kept in the run, for its report.
+
     Raises:
         ConfigError: the job's paradigm has no such trainings.
         RunError: the run is not complete, or has not every holder's data.
@@ -77,7 +83,26 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
             pooled = paradigm.pooled(inputs, progress).summary
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
-    return Comparison(together, alone, pooled, here)
+    found = Comparison(together, alone, pooled, here)
+    write_whole(run.path / COMPARED, json.dumps(found.summaries()).encode())
+    return found
+
+
+def read_compared(run: RunDirectory) -> dict[str, Record]:
+    """``Comparison.summaries`` of a run; empty where it was not compared.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = run.path / COMPARED
+    if not path.is_file():
+        return {}
+    try:
+        return {str(name): dict(summary) for name, summary in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path}: damaged ({error}); compare again with: veilgraph compare {run.path}", key=path
+        ) from error
 
 
 def _inputs(run: RunDirectory) -> Inputs:

@@ -8,11 +8,13 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict
 from typing import Final
 
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import load_facts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.degree import delta_of_too_many, too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
@@ -26,7 +28,7 @@ from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.lifetimes import release_streams
 from veilgraph.run.naming import forget_named, named_nodes
 from veilgraph.run.part import Part, Sitting
-from veilgraph.run.predictions import SEPARATOR, save_predictions
+from veilgraph.run.predictions import CALIBRATION, SEPARATOR, calibration_in, save_predictions
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
 from veilgraph.run.spread import spread
 
@@ -66,6 +68,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
                 predicted.keys,
                 alike=_predicted_ids(role, aligned.ids, predicted) if aligned.written else None,
                 classes_alone=predicted.classes_alone,
+                calibration=calibration_in(load_facts(store.model_path)),
             )
             forget_named(store)
     if not part.settings.learns_alone:
@@ -194,12 +197,18 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
             run.settle_metrics()
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
-    save_tensors(store.model_path, role.weights(), {})
+    save_tensors(store.model_path, role.weights(), _calibration(role) if isinstance(role, Judge) else {})
     if released := role.opened_weights():
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
     write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
+
+
+def _calibration(role: Judge) -> Record:
+    """What the model's later predictions are calibrated by as well: kept with its weights."""
+    found = role.calibration(role.predictions().probabilities)
+    return {} if found is None else {CALIBRATION: asdict(found)}
 
 
 def _result(role: Role, fitted: Fitted) -> Record:

@@ -6,7 +6,7 @@ import csv
 import io
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
@@ -19,13 +19,17 @@ from torch import Tensor
 from veilgraph.core.csv_cells import csv_cell
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
+from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.nn.calibration import Calibration
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
 _FILE: Final = "predictions.safetensors"
 _ROWS: Final = "nodes"
 _COLUMN, _ALIKE = "column.", "alike."
+CALIBRATION: Final = "calibration"
+"""Of the facts of a holder's part of the model, and of its predictions."""
 SEPARATOR: Final = "\t"
 """Between the words of a row's name."""
 _VERSION_CHARACTERS: Final = 12
@@ -38,8 +42,10 @@ class Predictions:
     Attributes:
         nodes: Tensor[n] int64, rows of the common nodes or, in paradigm horizontal, of the holder's own. All of them
             but where a job predicts named nodes alone. Of other rows, their numbers.
-        classes: Tensor[n] int64; 0 where no classes are predicted.
-        probabilities: Tensor[n, C], rows sum to 1; C is 0 where no classes are predicted.
+        classes: Tensor[n] int64, as the network chooses them, by which it was judged and selected: where classes were
+            weighted, a rare one from about its share on. 0 where no classes are predicted.
+        probabilities: Tensor[n, C], rows sum to 1, calibrated where the holder could; C is 0 where no classes are
+            predicted.
         ids: the nodes' ids as the holder's own table has them; vertical: where they came from tables, else None.
         class_names: C names where they came from tables with labels, else None.
         model_version: the first characters of the SHA-256 of that holder's part of the model.
@@ -48,6 +54,8 @@ class Predictions:
         keys: what the words of an id are, with tabs between them; empty where an id is a node's.
         alike: the ids as holders compare them, where the table has them otherwise.
         classes_alone: the job opens no probabilities; ``probabilities`` has 1 for the class, and is shown nowhere.
+        calibration: what made the probabilities of the network's own; None where nothing did.
+        own: Tensor[n, C], probabilities as the network gives them; None: the same.
     """
 
     nodes: Tensor
@@ -61,6 +69,8 @@ class Predictions:
     keys: tuple[str, ...] = ()
     alike: tuple[str, ...] | None = None
     classes_alone: bool = False
+    calibration: Calibration | None = None
+    own: Tensor | None = None
 
     @property
     def compared(self) -> tuple[str, ...] | None:
@@ -70,6 +80,11 @@ class Predictions:
     def rows(self) -> dict[str, int]:
         """Where each id is, as the holder's own table has it or as holders compare it."""
         return {text: row for ids in (self.alike, self.ids) if ids for row, text in enumerate(ids)}
+
+    @property
+    def uncalibrated(self) -> Tensor:
+        """``own``, or the same."""
+        return self.probabilities if self.own is None else self.own
 
     def of(self, places: Sequence[int]) -> Predictions:
         """Those in some places, in the order given."""
@@ -85,6 +100,7 @@ class Predictions:
             ids=ids,
             alike=alike,
             columns={name: values[chosen] for name, values in self.columns.items()},
+            own=None if self.own is None else self.own[chosen],
         )
 
     def of_nodes(self, nodes: Sequence[int]) -> Predictions:
@@ -196,19 +212,23 @@ def save_predictions(
     *,
     alike: Sequence[str] | None = None,
     classes_alone: bool = False,
+    calibration: Calibration | None = None,
 ) -> None:
     """Writes a holder's predictions as CSV and as safetensors.
 
+    The latter has probabilities as the network gives them.
+
     Args:
-        store: of the holder.
-        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes].
+        store: of the holder, with its part of the model.
+        probabilities: Tensor[C common or N_p own nodes, or as many as ``nodes`` or other rows, classes], the network's.
         ids: of these nodes or rows, where they have any.
         class_names: where they came from tables with labels.
         nodes: Tensor[R] int64, where not all are predicted.
         others: columns, as ``Predictions`` has them.
-        keys: likewise; ``alike`` and ``classes_alone`` too.
+        keys: likewise; ``alike``, ``classes_alone`` too.
         alike: see there.
         classes_alone: see there.
+        calibration: of the probabilities, by which they are read.
     """
     facts: dict[str, Any] = {
         "class_names": None if class_names is None else list(class_names),
@@ -222,6 +242,7 @@ def save_predictions(
     facts |= {"columns": list(others)} if others else {}
     facts |= {"keys": list(keys)} if keys else {}
     facts |= {"classes_alone": True} if classes_alone else {}
+    facts |= {CALIBRATION: asdict(calibration)} if calibration is not None else {}
     save_tensors(store.path / _FILE, {"probabilities": probabilities, **packed}, facts)
     write_whole(store.path / "predictions.csv", load_predictions(store).csv().encode())
 
@@ -233,12 +254,12 @@ def load_predictions(store: PartyStore) -> Predictions:
         RunError: it is missing or damaged.
     """
     tensors, facts = load_tensors(store.path / _FILE)
-    probabilities, class_names = tensors["probabilities"], facts.get("class_names")
+    own, class_names, calibration = tensors["probabilities"], facts.get("class_names"), calibration_in(facts)
     ids, alike = (None if each is None else tuple(each) for each in map(partial(unpack_ids, tensors), ("", _ALIKE)))
     return Predictions(
-        tensors.get(_ROWS, torch.arange(len(probabilities))),
-        _likeliest(probabilities),
-        probabilities,
+        tensors.get(_ROWS, torch.arange(len(own))),
+        _likeliest(own),
+        own if calibration is None else calibration.of(own),
         ids,
         None if class_names is None else tuple(class_names),
         str(facts.get("model_version", "")),
@@ -247,7 +268,15 @@ def load_predictions(store: PartyStore) -> Predictions:
         tuple(facts.get("keys", ())),
         alike,
         bool(facts.get("classes_alone")),
+        calibration,
+        own,
     )
+
+
+def calibration_in(facts: Record) -> Calibration | None:
+    """What the facts of a model or of predictions say; None of those that have none, as older runs'."""
+    found = facts.get(CALIBRATION)
+    return None if found is None else Calibration(float(found["scale"]), tuple(found["shifts"]))
 
 
 def _likeliest(probabilities: Tensor) -> Tensor:
@@ -271,7 +300,8 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
     The nodes' numbers are those of the first holder's rows, and go on for the others'.
     """
     first, *others = predictions
-    ids, alike, chances = list(first.ids or ()), list(first.compared or ()), [first.probabilities]
+    ids, alike, taken = list(first.ids or ()), list(first.compared or ()), [first.classes]
+    chances, own = [first.probabilities], [first.uncalibrated]
     columns = {name: [values] for name, values in first.columns.items()}
     known = set(alike)
     for other in others:
@@ -280,21 +310,24 @@ def joined(predictions: Sequence[Predictions]) -> Predictions:
         ids += added.ids or ()
         alike += added.compared or ()
         known.update(added.compared or ())
+        taken.append(added.classes)
         chances.append(added.probabilities)
+        own.append(added.uncalibrated)
         for name, values in added.columns.items():
             columns[name].append(values)
-    probabilities = torch.cat(chances)
     names = next((each.class_names for each in predictions if each.class_names is not None), None)
     everyone = torch.arange(len(ids))
     return replace(
         first,
         nodes=everyone,
-        classes=_likeliest(probabilities),
-        probabilities=probabilities,
+        classes=torch.cat(taken),
+        probabilities=torch.cat(chances),
         ids=tuple(ids),
         alike=None if ids == alike else tuple(alike),
         class_names=names,
         columns={name: torch.cat(parts) for name, parts in columns.items()},
+        calibration=None,
+        own=torch.cat(own),
     )
 
 

@@ -196,6 +196,6 @@ class ParadigmConformance:
 
 
 def _predicted(predictions: Predictions) -> Tensor:
-    """Probabilities, and beside them all other columns: [N, C]."""
+    """Probabilities as the network gives them, and beside them all other columns: [N, C]."""
     columns = [column.double().reshape(-1, 1) for column in predictions.columns.values()]
-    return torch.cat([predictions.probabilities.double(), *columns], dim=1)
+    return torch.cat([predictions.uncalibrated.double(), *columns], dim=1)

@@ -151,19 +151,19 @@ def test_new_nodes_are_predicted_as_the_twin_does(tables: Tables, graphs: dict[P
         known = predict(tables.run, ids=["N3", "N1"])
         assert known.ids == ("N3", "N1")
         assert graphs["A"].common == 30
-        assert float((known.probabilities - tables.twin(graphs)(known.nodes)).abs().max()) < 4e-3
+        assert float((known.uncalibrated - tables.twin(graphs)(known.nodes)).abs().max()) < 4e-3
         return
     found = predict(tables.run)
     assert found.ids is not None
     assert set(NEW) < set(found.ids)
     expected = tables.twin(graphs)(None)
-    assert float((found.probabilities - expected).abs().max()) < 4e-3
-    before = dict(zip(found.ids, found.probabilities, strict=True))
+    assert float((found.uncalibrated - expected).abs().max()) < 4e-3
+    before = dict(zip(found.ids, found.uncalibrated, strict=True))
     tables.restore()
     again = predict(tables.run)
     assert again.ids is not None
     assert not set(NEW) & set(again.ids)
-    moved = [float((row - before[name]).abs().max()) for name, row in zip(again.ids, again.probabilities, strict=True)]
+    moved = [float((row - before[name]).abs().max()) for name, row in zip(again.ids, again.uncalibrated, strict=True)]
     assert max(moved) > 1e-2
 
 
@@ -275,4 +275,4 @@ def test_in_processes_they_are_the_same(tmp_path: Path) -> None:
     tables = Tables(tmp_path, CASES["gcn, named"])
     tables.grow()
     one, other = (predict(tables.run, ids=["N2"], processes=processes) for processes in (False, True))
-    assert float((one.probabilities - other.probabilities).abs().max()) < 4e-3
+    assert float((one.uncalibrated - other.uncalibrated).abs().max()) < 4e-3

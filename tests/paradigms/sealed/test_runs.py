@@ -191,7 +191,7 @@ def test_four_processes_and_probabilities(tmp_path: Path) -> None:
     run = train(job, tmp_path / "run", processes=True)
     predicted = trained_twin(job, small_graphs(3)).predict()
     assert predicted is not None
-    assert float((run.predictions.probabilities - predicted).abs().max()) < 1e-2
+    assert float((run.predictions.uncalibrated - predicted).abs().max()) < 1e-2
 
 
 def test_a_hub_beyond_the_bound_is_refused_before_anything_is_sent(tmp_path: Path) -> None:

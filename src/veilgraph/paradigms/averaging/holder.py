@@ -19,6 +19,7 @@ from veilgraph.mpc.aggregation.signatures import Signatures
 from veilgraph.mpc.aggregation.summing import Group, SummingHolder
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
 from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
 from veilgraph.paradigms.averaging import baselines
 from veilgraph.paradigms.averaging.at_home import AtHome
@@ -229,6 +230,12 @@ class AveragingHolder(SharedJudge):
         with torch.no_grad():
             mine = task.scores(self._network, task.tally(self._network, self._own, self.logits))
         return {"together": mine.summary(), "alone": {name: found.summary[name] for name in mine.summary()}}
+
+    @override
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """At home: by its own validation nodes, for its own nodes."""
+        found: Calibration | None = self._task.calibration(self._own, probabilities)
+        return found
 
     @override
     def modules(self) -> dict[str, nn.Module]:

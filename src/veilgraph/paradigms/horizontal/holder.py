@@ -19,6 +19,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.mpc.compare import SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
+from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
 from veilgraph.nn.fixed_input import FixedInput
 from veilgraph.nn.handed import handed
@@ -43,7 +44,7 @@ from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Session
-from veilgraph.protocol.scores import Scores
+from veilgraph.protocol.scores import Scores, calibration_at
 from veilgraph.protocol.stated import agree_within
 
 GRADIENT_BITS: Final = 40
@@ -237,6 +238,11 @@ class HorizontalHolder(SharedJudge):
         )
         assert found is not None  # it has answers
         return {"together": mine.summary(), "alone": {name: found.summary[name] for name in mine.summary()}}
+
+    @override
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """At home: by its own validation nodes, for its own nodes."""
+        return calibration_at(self.graph, probabilities, self._transition)
 
     def _among(self, values: Tensor, purpose: str, number: int, bits: int = FACT_BITS) -> Tensor:
         tag = Tag(Kind.MASKED, number, 0)

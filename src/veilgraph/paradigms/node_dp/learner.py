@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph, check_classes
+from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.node_dp.denoise import LabelDenoising
 from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import KPropSettings, node_dp
@@ -103,6 +104,11 @@ class LocalLearner(Judge):
         if self._denoising is not None:
             logits = self._denoising.scores(logits)
         return self._objective.score(logits, everything=everything)
+
+    @override
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """Not by another holder's labels, of which it knows no true one."""
+        return super().calibration(probabilities) if self._denoising is None else None
 
     @override
     def audience(self) -> list[PartyId]:

@@ -19,6 +19,7 @@ from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.holder import HolderMachine
 from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.nn.calibration import Calibration
 from veilgraph.paradigms.sealed.entering import own_data, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import OwnData
 from veilgraph.paradigms.sealed.role import SealedRole
@@ -253,6 +254,11 @@ class SealedLabelHolder(SealedHolder, Judge):
         assert found is not None
         assert self._own.judged is not None
         self._right = int(found) / self._own.judged.numel()
+
+    @override
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """Where probabilities of all nodes are opened: classes alone say nothing of how sure they are."""
+        return super().calibration(probabilities) if self._job.output == "probabilities" else None
 
     @override
     def scores(self, *, everything: bool = False) -> Scores:

@@ -28,6 +28,7 @@ from veilgraph.report.ranking import (
     alarms,
     best_threshold,
     brier,
+    calibration_error,
     found_over_looked,
     interval_of,
     looked_at,
@@ -35,6 +36,8 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.tables import percent
+from veilgraph.run.comparing import read_compared
+from veilgraph.run.run_directory import Record, RunDirectory
 
 LOOKED_AT: Final = 0.05
 """Share of the test nodes whose recall is among the figures."""
@@ -125,6 +128,9 @@ class Judged:
 
     Attributes:
         missing: why it has nothing; empty where it has.
+        references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
+        reference_titles: the figures of the test nodes.
+        compare_with: the command that finds these; empty where they are there.
         headline: of the first figure: value, interval and what it is held against; None where that is not known.
         beside: further lines below it.
         caption: whose nodes, how many.
@@ -137,6 +143,9 @@ class Judged:
     """
 
     missing: str = ""
+    references: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    reference_titles: tuple[str, ...] = ()
+    compare_with: str = ""
     headline: Row | None = None
     beside: tuple[str, ...] = ()
     caption: str = ""
@@ -156,10 +165,11 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
         told: its predictions with labels, or why they are not here.
         by: a column whose groups are judged by themselves; not without predictions and labels.
     """
+    titles, references = _references(found)
     if isinstance(told, str):
-        return Judged(told[:1].upper() + told[1:])
-    samples = samples_of(told.test.likely.size)
-    values = estimates([Tested(told.test.labels, told.test.likely)], LOOKED_AT, draws=samples)
+        return Judged(told[:1].upper() + told[1:], references, titles)
+    samples = samples_of(told.test.own.size)
+    values = estimates([Tested(told.test.labels, told.test.own)], LOOKED_AT, draws=samples)
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     measures = found.settings.measures
     ranked = (AUC.name, _PR_AUC.name, _RECALL.name)
@@ -171,6 +181,9 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
     unranked = _unranked(found, told)
     pair = len(told.classes) == 2 and not unranked
     return Judged(
+        references=references,
+        reference_titles=titles,
+        compare_with="" if references else _compare_with(found),
         headline=rows.get(measures.main.name),
         beside=tuple(_beside(rows, measures.main)) if pair else (),
         caption=f"{told.party}'s {counted(len(told.test.labels), 'test node')}{_positives(told) if pair else ''}",
@@ -181,6 +194,30 @@ def judged(found: Found, told: Scored | str, by: ByColumn | None = None) -> Judg
         ranking=_ranking(told) if pair else None,
         groups=None if by is None else groups(told, by, threshold_of(told) if pair else None),
     )
+
+
+def _references(found: Found) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The titles of figures, and who reaches what of them, where the run was compared."""
+    summaries, measures = read_compared(RunDirectory(found.path)), found.settings.measures
+    figures = [each for each in measures.figures if any(_reached(each, one) is not None for one in summaries.values())]
+
+    def cell(each: Figure, one: Record) -> str:
+        value = _reached(each, one)
+        return "–" if value is None else each.shown(value) if each.is_share else f"{value:.3f}"
+
+    rows = tuple((name, tuple(cell(each, one) for each in figures)) for name, one in summaries.items())
+    return tuple(each.title for each in figures), rows
+
+
+def _reached(each: Figure, summary: Record) -> float | None:
+    value = summary.get(f"test_{each.name}")
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _compare_with(found: Found) -> str:
+    if not found.is_part:
+        return f"veilgraph compare {found.path}"
+    return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
 
 
 def samples_of(size: int) -> int:
@@ -261,11 +298,21 @@ def _ranking(told: Scored) -> Ranking:
     truth, score = told.test.labels == 1, told.test.likely[:, 1]
     bins = reliability(truth, score)
     name = called(told.classes[1])
-    said, true = float(score.mean()), float(truth.mean())
+    said, true, error = float(score.mean()), float(truth.mean()), calibration_error(bins)
     calibration = (
         f"On average the model gives {name} a probability of {percent(said)}, and {percent(true)} of the test nodes "
-        f"are. Brier score {brier(truth, score):.3f}; {true * (1 - true):.3f} for always saying {percent(true)}."
+        f"are. Brier score {brier(truth, score):.3f}; {true * (1 - true):.3f} for always saying {percent(true)}. "
+        f"Expected calibration error {error:.3f}. "
     )
+    if told.calibrated:
+        own = told.test.own[:, 1]
+        calibration += (
+            f"The network itself says {percent(float(own.mean()))}, with an error of "
+            f"{calibration_error(reliability(truth, own)):.3f}: validation nodes chose how its probabilities are "
+            "corrected. The order of nodes is the same, and so is the predicted class, which is the network's choice."
+        )
+    else:
+        calibration += "They are the network's own: no validation node was there to correct them by."
     return Ranking(
         name,
         _charts(told, bins),

@@ -27,14 +27,16 @@ class Split:
     Attributes:
         rows: [T], their numbers among the party's nodes.
         labels: [T].
-        likely: [T, C] probabilities.
-        taken: [T], the likeliest class.
+        likely: [T, C] probabilities, calibrated where the run is.
+        taken: [T], the class that the network chose.
+        own: [T, C] probabilities as the network gives them, of which figures are.
     """
 
     rows: Whole
     labels: Whole
     likely: Floats
     taken: Whole
+    own: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +48,7 @@ class Scored:
         classes: C names.
         val: validation nodes; none where none is set aside.
         test: test nodes, at least one.
+        calibrated: whether probabilities are.
         ids: of all its nodes, where they have any.
     """
 
@@ -53,6 +56,7 @@ class Scored:
     classes: tuple[str, ...]
     val: Split
     test: Split
+    calibrated: bool
     ids: tuple[str, ...] | None
 
     @property
@@ -63,7 +67,7 @@ class Scored:
     @property
     def is_ranked(self) -> bool:
         """Whether nodes of one predicted class have different probabilities."""
-        return len(np.unique(self.test.likely, axis=0)) > len(self.classes)
+        return len(np.unique(self.test.own, axis=0)) > len(self.classes)
 
 
 def scored(found: Found) -> Scored | str:
@@ -98,7 +102,8 @@ def _paired(run: RunDirectory, graph: PartyGraph) -> Scored | str:
     if not len(test.labels):
         return "the newest predictions have no test node."
     classes, known = tuple(predictions.class_labels()), None if ids is None else tuple(ids)
-    return Scored(graph.party, classes, _split(graph, predictions, rows, "val_mask"), test, known)
+    val, calibrated = _split(graph, predictions, rows, "val_mask"), predictions.calibration is not None
+    return Scored(graph.party, classes, val, test, calibrated, known)
 
 
 def _never(found: Found, party: PartyId) -> str:
@@ -132,6 +137,7 @@ def _split(graph: PartyGraph, predictions: Predictions, rows: Tensor, name: str)
         labels[nodes].numpy(),
         predictions.probabilities[places].double().numpy(),
         predictions.classes[places].numpy(),
+        predictions.uncalibrated[places].double().numpy(),
     )
 
 

@@ -15,6 +15,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.correction import corrected_cross_entropy
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
@@ -26,7 +27,7 @@ from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import CLASS_MEASURES, Judged, Measures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.scores import Objective, Scores
+from veilgraph.protocol.scores import Objective, Scores, calibration_at
 
 S = TypeVar("S", bound=TaskSettings)
 O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
@@ -126,6 +127,10 @@ class ClassTask(Task[S, O], ABC):
         """With AUC, for which all logits are needed."""
         objective = Objective(self.judged(own), self.public.train, self.public.dtype, self.public.transition)
         return objective.score(output, everything=everything)
+
+    @override
+    def calibration(self, own: O, probabilities: Tensor) -> Calibration | None:
+        return calibration_at(self.judged(own), probabilities, self.public.transition)
 
 
 class Classes(ClassTask[TaskSettings, Own]):

@@ -19,6 +19,7 @@ from veilgraph.core.registry import Registry
 from veilgraph.core.settings import Settings, named_in
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork
 from veilgraph.paradigms.averaging.network_settings import NetworkSettings
@@ -268,6 +269,10 @@ class Task(ABC, Generic[S, O]):
         """Scores where all data are in one place."""
         found = self.scores(network, self.tally(network, own, output))
         return found if everything else self.each_epoch(found)
+
+    def calibration(self, own: O, probabilities: Tensor) -> Calibration | None:
+        """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""
+        return None
 
     @abstractmethod
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
