@@ -69,3 +69,14 @@ def test_a_short_view_has_the_first_of_each_series_and_the_newest(tmp_path: Path
     share = Kind.SHARE
     firsts = [(share, 0, 0), (share, 1, 0), (share, 0, 1), (share, 1, -1), (Kind.HELLO, 0, 7)]
     assert kept == [*firsts, (share, 0, 5), (share, 1, -5)]
+
+
+def test_a_large_view_goes_on_with_the_least_of_each_series(tmp_path: Path) -> None:
+    file = ViewFile(tmp_path / "a", first=4, most_bytes=1500, least=1)
+    link = RecordedLink(MemoryHub(["A", "B"], 1.0).link("A"), keep=file.append)
+    for step in range(6):
+        link.send("B", Tag(Kind.SHARE, step), torch.full((200,), step))
+    link.send("B", Tag(Kind.SHARE, 0, 1), torch.full((200,), 9))
+    file.close()
+    kept = [(seen.tag.round, int(seen.tensor()[0])) for seen in read_view(tmp_path / "a")]
+    assert kept == [(0, 0), (1, 9), (0, 5)], "1,600 bytes after the first"

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from veilgraph.cli.output import results
 from veilgraph.report import progress
-from veilgraph.report.progress import TrainingBars, heartbeat, time_words
+from veilgraph.report.progress import TrainingBars, heartbeat, left_words, time_words
 
 
 def test_the_last_state_of_each_training_is_printed() -> None:
@@ -51,6 +51,10 @@ def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_wh
         with bars.stage("pooled", 20) as show:
             show([{"epoch": 10, "loss": 1.25}])
             await_line("pooled: epoch 10/20  loss 1.250, at most 0 s left, ")
+        bars.at(1, 4)
+        with bars.stage("sealed (2 of 4)", 20) as show:
+            show([{"epoch": 10, "loss": 1.25}])
+            await_line("sealed (2 of 4): epoch 10/20  loss 1.250, at most 0 s left, about 0 s left in all, ")
         ended = len(text.getvalue())
         sleep(0.1)
         assert len(text.getvalue()) == ended  # nothing is being done
@@ -58,6 +62,12 @@ def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_wh
     with heartbeat(Console(file=shown, force_terminal=True), lambda: "working", 0.01):
         sleep(0.1)
     assert shown.getvalue() == ""
+
+
+def test_what_is_left_in_all_follows_from_what_is_done() -> None:
+    assert left_words(60.0, 1.5, 6.0) == ", about 3 min left in all"
+    assert left_words(60.0, 0.0, 6.0) == ""
+    assert left_words(60.0, 0.0, 0.0) == ""
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")])

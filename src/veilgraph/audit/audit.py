@@ -31,6 +31,8 @@ from veilgraph.run.run_directory import RunDirectory
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""
+At = Callable[[float], None]
+"""Called with which share of the work is done, about."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,21 @@ class AuditPlan:
     shadows: int = 4
 
 
-def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda words: None) -> AuditResult:
+def audit(
+    path: Path,
+    plan: AuditPlan | None = None,
+    progress: Progress = lambda words: None,
+    at: At = lambda share: None,
+    row: Callable[[Finding], None] = lambda finding: None,
+) -> AuditResult:
     """Attacks what each adversary saw in a run, and writes ``audit.json`` into its directory.
 
     Args:
         path: a complete run of all parties on this machine, trained with ``record_views`` (but for ``CLIENT``).
         plan: what to mount; default: everything.
         progress: called before every attack.
+        at: called now and then.
+        row: takes each finding as soon as it is known; whether it passes is decided when all are.
 
     Raises:
         RunError: the run is not complete, or a view was not recorded.
@@ -84,9 +94,14 @@ def audit(path: Path, plan: AuditPlan | None = None, progress: Progress = lambda
     limits = limits_of(settings.audit_limits, asked.limits or {})
     case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
-    for adversary in adversaries:
-        mounted = list(_mounted(case, adversary, attacks, progress))
-        findings += [each for each in mounted if isinstance(each, Finding)]
+    for place, adversary in enumerate(adversaries):
+        mounted = []
+        here = lambda share, place=place: at((place + share) / len(adversaries))  # noqa: E731
+        for one in _mounted(case, adversary, attacks, progress, here):
+            mounted.append(one)
+            if isinstance(one, Finding):
+                findings.append(one)
+                row(one)
         skipped += [each for each in mounted if isinstance(each, Skipped)]
         if asked.attacks is not None:
             named = {each.attack if isinstance(each, Finding) else each.name for each in mounted}
@@ -136,14 +151,17 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     ]
 
 
-def _mounted(case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress) -> Iterator[Finding | Skipped]:
+def _mounted(
+    case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress, at: At
+) -> Iterator[Finding | Skipped]:
     progress(f"reading what {adversary} has")
     try:
         found = evidence_for(case.run, adversary)
     except DataError as error:
         yield Skipped(adversary, "any attack", str(error), limited=True)
         return
-    for evidence in found:
+    for place, evidence in enumerate(found):
+        at(place / len(found))
         if evidence.sort in SILENT or evidence.sort == OPEN:
             yield from _unattacked(case, adversary, evidence, attacks, progress)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -23,7 +24,7 @@ from veilgraph.protocol.audit_settings import (
 
 if TYPE_CHECKING:
     from veilgraph.audit.audit import AuditPlan
-    from veilgraph.audit.finding import AuditResult
+    from veilgraph.audit.finding import AuditResult, Finding
 
 FAILED: Final = 3
 
@@ -77,9 +78,9 @@ def audit_command(
     """
     from veilgraph.audit.audit import AuditPlan, audit  # noqa: PLC0415
     from veilgraph.audit.verdicts import AUDIT_FILE  # noqa: PLC0415
-    from veilgraph.report.audit import audit_table, skipped_lines, untested_lines  # noqa: PLC0415
+    from veilgraph.report.audit import audit_table, row_words, skipped_lines, untested_lines  # noqa: PLC0415
     from veilgraph.report.page.strongest import strongest, worst  # noqa: PLC0415
-    from veilgraph.report.progress import heartbeat  # noqa: PLC0415
+    from veilgraph.report.progress import heartbeat, left_words  # noqa: PLC0415
 
     plan = AuditPlan(
         adversaries=tuple(adversaries) if adversaries else None,
@@ -90,14 +91,22 @@ def audit_command(
     )
     shown = _of_others(run, plan)
     if shown is None:
-        console, doing = messages(), ["auditing"]
-        with console.status("auditing") as status, heartbeat(console, lambda: doing[-1]):
+        console, doing, done, begun = messages(), ["auditing"], [0.0], monotonic()
+
+        def state() -> str:
+            return doing[-1] + left_words(monotonic() - begun, done[-1], 1.0)
+
+        with console.status("auditing") as status, heartbeat(console, state):
 
             def show(words: str) -> None:
                 doing[:] = [f"auditing · {words}"]
-                status.update(doing[-1])
+                status.update(state())
 
-            result = audit(run, plan, show)
+            def row(found: Finding) -> None:
+                if not console.is_terminal:
+                    console.print(row_words(found), soft_wrap=True, highlight=False)
+
+            result = audit(run, plan, show, done.append, row)
     else:
         result = shown
     failed = set(map(id, result.failed))

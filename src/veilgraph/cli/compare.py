@@ -76,7 +76,7 @@ def compare_command(
         return
     settings = read_settings(what, overrides)
     from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
-    from veilgraph.report.comparison import above_pooled, draw_study, leak, row_words, study_table, verdict  # noqa: PLC0415
+    from veilgraph.report.comparison import above_pooled, leak, row_words, study_table, verdict  # noqa: PLC0415
     from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
     from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
 
@@ -98,6 +98,7 @@ def compare_command(
                 alone=None if alone is None else read_settings(alone, None),
                 stage=bars.stage,
                 row=lambda name, found: bars.say(row_words(name, found)),
+                at=bars.at,
             )
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
@@ -106,9 +107,7 @@ def compare_command(
     job, aucs = settings.paradigm, {line.name: line.figures["auc"].value for line in study.lines}
     for said in filter(None, (verdict(study), above_pooled(job, aucs), leak(study))):
         echo(said)
-    draw_study(study, path / "comparison.png")
     echo(f"figures {path / FOUND}")
-    echo(f"picture {path / 'comparison.png'}")
     echo(f"page    {write_comparison(path)}")
     tell({"directory": path, **study.record(), "verdict": verdict(study)})
 

@@ -37,7 +37,7 @@ FOUND: Final = "comparison.json"
 ABOUT: Final = "about.json"
 _LABELS: Final = "labels"
 ALARMS: Final = 0.05
-_WAYS: Final = 2
+_WAYS: Final = 3
 """Of what ways of one name mean: predictions that were kept under another meaning are not taken for these."""
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
@@ -46,6 +46,10 @@ Stage = Callable[[str, int], AbstractContextManager[Progress]]
 
 Row = Callable[[str, Mapping[str, float]], None]
 """(seed and way, its figures on the test nodes) → nothing."""
+
+
+At = Callable[[int, int], None]
+"""(trainings done, in all) → nothing."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def compare_job(
     alone: JobSettings | None = None,
     stage: Stage = lambda name, epochs: nullcontext(lambda records: None),
     row: Row = lambda name, found: None,
+    at: At = lambda done, total: None,
 ) -> Study:
     """Trains a job and what it is compared with, on the same nodes, and judges all on the same test nodes.
 
@@ -165,6 +170,7 @@ def compare_job(
         alone: of the same data, with settings for the label holder's network alone, which is then compared too.
         stage: shows the progress of one training.
         row: takes the figures of a way and a seed as soon as they are known.
+        at: takes how many trainings of how many are done, of those that no earlier call kept.
 
     Raises:
         ConfigError: the job does not learn classes, or an argument breaks a rule.
@@ -199,9 +205,17 @@ def compare_job(
         found = dict[str, list[Scored]]()
         kinds = dict[str, Kind]()
         used = tuple(job.seed + place for place in range(seeds))
+        trained = 0
         for seed, inputs in inputs_of(job, used, party):
             kinds = ways(inputs, at_home=party is not None, alone_by=alone)
-            for name, scored in _trained(inputs, kinds, out / f"seed-{seed}", stage):
+            later, before = len(kinds) * (used[-1] - seed), trained
+
+            def here(done: int, of: int, later: int = later, before: int = before) -> None:
+                nonlocal trained
+                trained = before + done
+                at(trained, before + of + later)
+
+            for name, scored in _trained(inputs, kinds, out / f"seed-{seed}", stage, here):
                 found.setdefault(name, []).append(scored)
                 row(f"seed {seed}: {name}", figures(scored, alarms))
         study = _study(out, job, alarms, used, found, kinds, looked_for)
@@ -311,19 +325,24 @@ def _at_home(job: JobSettings, party: Path) -> PartyGraph:
     return graph
 
 
-def _trained(inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage) -> Iterator[tuple[str, Scored]]:
+def _trained(
+    inputs: Inputs, kinds: Mapping[str, Kind], stored: Path, stage: Stage, at: At
+) -> Iterator[tuple[str, Scored]]:
     """Every way's predictions of the test nodes; those that are not there yet are made, and kept."""
     path = stored.with_suffix(".safetensors")
     labels, rows = tested(inputs)
     kept = load_tensors(path)[0] if path.exists() else {_LABELS: labels}
     if not torch.equal(kept[_LABELS], labels):
         raise RunError(f"{path} is of other test nodes: the data have changed; choose another directory")
+    missing = [name for name in kinds if name not in kept]
     for place, (name, kind) in enumerate(kinds.items(), 1):
         if name not in kept:
+            at(missing.index(name), len(missing))
             with stage(f"seed {inputs.settings.seed}: {name} ({place} of {len(kinds)})", kind.epochs) as progress:
                 likely = kind.way(progress)[rows.numpy()]
             kept = {**kept, name: torch.from_numpy(np.ascontiguousarray(likely))}
             save_tensors(path, kept, {})
+            at(missing.index(name) + 1, len(missing))
         yield name, Scored(labels.numpy(), kept[name].numpy())
 
 

@@ -107,7 +107,11 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         "all holders' data in one place, as nobody may have them: the network or boosting of the next lines, whichever "
         "ranks validation nodes better"
     )
-    found[POOLED] = Kind(partial(_best_of, inputs, whole), epochs, EVERYTHING, about)
+
+    def pooled(all_there: dict[str, Way], progress: Progress) -> Floats:
+        return all_there[_better(inputs, whole, progress)](progress)
+
+    found[POOLED] = Kind(partial(pooled, whole), epochs, EVERYTHING, about)
     about = "the job's network on all holders' columns and the union of their links"
     found[f"{POOLED}: network"] = Kind(whole["network"], epochs, EVERYTHING, about)
     found[f"{POOLED}: boosting"] = Kind(
@@ -121,8 +125,8 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
             continue
         for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
-            way = partial(_best_of, rest, _in_one_place(rest))
-            about = f"pooled without {each.party}'s {what}: what these bring"
+            way = partial(pooled, _in_one_place(rest))
+            about = f"the same learner as pooled, without {each.party}'s {what}: what these bring"
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
     lent = [name for name in job.data.names if name != holder]
     return found | {f"{name} alone, lent labels": replace(alone(name, inputs), shares=LABELS) for name in lent}
@@ -207,15 +211,15 @@ def _in_one_place(inputs: Inputs) -> dict[str, Way]:
     return {"network": network, "boosting": boosted}
 
 
-def _best_of(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> Floats:
+def _better(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
     """Of several ways the one with the highest AUC on validation nodes; the first where it is undefined."""
     labelled = find_label_holder(inputs.graphs, inputs.settings.data.label_party).common_part()
     assert labelled.labels is not None
     assert labelled.val_mask is not None
     val = torch.nonzero(labelled.val_mask & (labelled.labels >= 0)).ravel().numpy()
-    found = [way(progress)[: labelled.num_nodes] for way in each.values()]
-    aucs = [figures(Scored(labelled.labels.numpy()[val], likely[val]), 1.0)["auc"] for likely in found]
-    return found[int(np.nan_to_num(aucs, nan=-1.0).argmax())]
+    found = {name: way(progress)[: labelled.num_nodes] for name, way in each.items()}
+    aucs = {name: figures(Scored(labelled.labels.numpy()[val], one[val]), 1.0)["auc"] for name, one in found.items()}
+    return max(aucs, key=lambda name: float(np.nan_to_num(aucs[name], nan=-1.0)))
 
 
 def _plain(training: Callable[[Progress], PlainResult | None], progress: Progress) -> Floats:

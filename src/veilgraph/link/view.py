@@ -43,13 +43,16 @@ class ViewFile:
         path: must not exist; its folder must.
         first: how many messages of each sender, receiver, kind, round and shape are kept beside the newest of them,
             which is written at the end; None keeps all.
+        most_bytes: of a file that is larger only ``least`` of each are kept; None: however large it is.
+        least: likewise.
 
     Raises:
         RunError: it cannot be written.
     """
 
-    def __init__(self, path: Path, first: int | None = None) -> None:
+    def __init__(self, path: Path, first: int | None = None, most_bytes: int | None = None, least: int = 0) -> None:
         self._path, self._first = path, first
+        self._most_bytes, self._least, self._bytes = most_bytes, least, 0
         self._kept: Counter[_Series] = Counter()
         self._newest: dict[_Series, Message] = {}
         try:
@@ -65,6 +68,8 @@ class ViewFile:
         """
         shape = tuple(message.tensor.shape)
         series = (message.sender, message.receiver, message.tag.kind, message.tag.round, shape)
+        if self._most_bytes is not None and self._bytes > self._most_bytes and self._first is not None:
+            self._first = min(self._first, self._least)
         if self._first is not None and self._kept[series] >= self._first:
             self._newest.pop(series, None)  # so that the newest are written in the order in which they came
             self._newest[series] = message
@@ -77,6 +82,7 @@ class ViewFile:
         header, data = encode(message.tag, message.tensor)
         try:
             self._file.writelines((_NAMES.pack(len(names)), names, header, data))
+            self._bytes += _NAMES.size + len(names) + len(header) + len(data)
         except OSError as error:
             raise self._unwritten(error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
@@ -35,6 +36,10 @@ def size_of(graph: PartyGraph) -> PartySizes:
     classes = part.num_classes or (0 if part.labels is None else int(part.labels.max()) + 1)
     validation = 0 if part.val_mask is None else int(part.val_mask.sum())
     return PartySizes(part.num_features, part.num_edges, training, classes, validation)
+
+
+REPEATED: Final = ("training", "rounds", "evaluations")
+"""Stages whose bytes are sent over again in every epoch."""
 
 
 @dataclass(frozen=True)

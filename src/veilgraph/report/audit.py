@@ -42,6 +42,15 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
     return table
 
 
+def row_words(finding: Finding) -> str:
+    """A finding in a line, before it is known whether it passes."""
+    value = finding.value
+    return (
+        f"{finding.adversary} on {finding.target}'s {finding.secret}: {finding.attack} {value.value:.3f} "
+        f"[{value.low:.3f}, {value.high:.3f}]"
+    )
+
+
 def verdict_words(finding: Finding) -> str:
     """What a finding comes to, in a few words."""
     found = finding.verdict

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
-import numpy as np
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import Study
 from veilgraph.comparison.ways import POOLED
-from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
 from veilgraph.protocol.figures import leak_words
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
@@ -87,33 +81,6 @@ def known(low: float, high: float) -> str:
     if low > 0:
         return "more than chance"
     return "less, by more than chance" if high < 0 else "which may be chance: take more seeds or more test nodes"
-
-
-def draw_study(study: Study, path: Path) -> None:
-    """Writes a picture of every way's AUC with its interval.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
-    figure = Figure(figsize=(9, 0.45 * len(study.lines) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(study.lines))[::-1]
-    for place, line in zip(places, study.lines, strict=True):
-        one = line.figures["auc"]
-        colour = "#d55e00" if line is study.judged else "#0072b2"
-        axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
-        axes.plot([one.value], [place], "o", color=colour)
-    axes.axvline(study.lines[0].figures["auc"].value, color="#999999", linestyle="--", linewidth=1)
-    axes.set_yticks(places, [line.name for line in study.lines])
-    axes.set(xlabel="test AUC, 95 % interval over nodes and seeds", title=study.job.name)
-    axes.grid(visible=True, axis="x", alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=130)
-    try:
-        write_whole(path, picture.getvalue())
-    except OSError as error:
-        raise RunError(f"{path}: the picture cannot be written ({error}); choose a writable directory") from error
 
 
 def _caption(study: Study) -> str:

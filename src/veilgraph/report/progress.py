@@ -54,6 +54,17 @@ def time_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def left_words(elapsed_s: float, done: float, total: float) -> str:
+    """``, about 12 min left in all``; empty where nothing is done yet.
+
+    Args:
+        elapsed_s: seconds so far.
+        done: of ``total``, in the same unit.
+        total: of the work.
+    """
+    return f", about {time_words(elapsed_s * (total - done) / done)} left in all" if 0 < done <= total else ""
+
+
 class TrainingBars:
     """Bars in a terminal; where there is none, a line every ``EVERY_S`` and their last state at the end.
 
@@ -70,14 +81,23 @@ class TrainingBars:
             console=console,
             expand=True,
         )
-        self._doing = ""
-        self._beat = heartbeat(console, lambda: self._doing)
+        self._doing, self._begun = "", monotonic()
+        self._done, self._within, self._total = 0, 0.0, 0
+        self._beat = heartbeat(console, self._state)
 
     def __enter__(self) -> Self:
         if self._bars.console.is_terminal:
             self._bars.start()
         self._beat.__enter__()
         return self
+
+    def at(self, done: int, total: int) -> None:
+        """How many trainings of how many are done, where they are not each by itself."""
+        self._done, self._total, self._within = done, total, 0.0
+
+    def _state(self) -> str:
+        left = left_words(monotonic() - self._begun, self._done + self._within, self._total)
+        return self._doing + left if self._doing else ""
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
@@ -102,6 +122,7 @@ class TrainingBars:
                 self._bars.start()
                 last.update(records[-1])
                 left_s = (monotonic() - begun) / max(last["epoch"], 1) * max(epochs - last["epoch"], 0)
+                self._within = min(last["epoch"] / max(epochs, 1), 1.0)
                 state = _state(last, epochs, self._measures)
                 self._doing = f"{name}: {state}, at most {time_words(left_s)} left"
                 self._bars.update(task, completed=last["epoch"], state=state)

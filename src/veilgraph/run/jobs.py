@@ -20,7 +20,9 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.custom import CustomModel
+from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.run.arguments import check_job, check_options
 from veilgraph.run.beginning import begin, check_beginning
 from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
@@ -29,7 +31,7 @@ from veilgraph.run.ledger_places import GivenLedgers, check_kept
 from veilgraph.run.naming import name_nodes
 from veilgraph.run.party import SimulatedWork, run_simulated
 from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, reading
-from veilgraph.run.run_directory import Record, RunDirectory, passes_kept
+from veilgraph.run.run_directory import LEAST_PASSES, Record, RunDirectory, view_size
 from veilgraph.run.spread import check_spread
 from veilgraph.run.summary import summarise
 
@@ -134,7 +136,7 @@ def train(
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
-            run.party(party).record_views(passes_kept(settings) if view_passes is None else view_passes or None)
+            run.party(party).record_views(view_size(settings, view_passes))
         if profile:
             run.party(party).keep_trace()
     return _train(run, settings, "train", custom, wire, processes=processes, machines=machines, progress=progress)
@@ -313,13 +315,47 @@ def _train(
     machines: Mapping[PartyId, int],
     progress: Progress,
 ) -> TrainResult:
-    tick = lambda: progress(run.metrics())  # noqa: E731
+    said = [run.party(SERVER).view_size() is None or work == "resume"]
+
+    def tick() -> None:
+        said[0] = said[0] or _told_views(run)
+        progress(run.metrics())
+
+    tick()
     _run(run, settings, work, custom, wire, processes=processes, tick=tick, machines=machines)
     progress(run.metrics())
     parties = (*settings.data.names, SERVER)
     _merge_traces(run, parties)
     summarise(run, parties, settings.data.label_party)
     return load_result(run.path)
+
+
+def _told_views(run: RunDirectory) -> bool:
+    """Says how large recorded views will be, and how to delete them, once all graphs are there; whether they are."""
+    settings, size, stores = run.settings, run.party(SERVER).view_size(), list(map(run.party, run.settings.data.names))
+    if size is None or not all(store.graph_path.is_file() for store in stores):
+        return False
+    graphs = [load_party(store.graph_path) for store in stores]
+    sizes = {graph.party: size_of(graph) for graph in graphs}
+    costs = paradigm_of(settings).costs(settings, graphs[0].common, sizes)
+    about = "twice the bytes that are sent"
+    if costs is not None:  # at both ends of each message, and what a holder hid in it; parties alike, about
+        of = {stage.name: sum(stage.sent.values()) for stage in costs.stages}
+        hid = {stage.name: of[stage.name] - stage.sent.get(SERVER, 0) for stage in costs.stages}
+        sent = {name: (2 * of[name] + hid[name]) // (len(stores) + 1) for name in of}
+        each = sum(count for name, count in sent.items() if name in REPEATED) // settings.train.epochs
+        rest = sum(count for name, count in sent.items() if name not in REPEATED)
+        passes = settings.train.epochs if size.passes is None else min(settings.train.epochs, size.passes + 1)
+        if size.most_bytes is not None:
+            passes = min(passes, 1 + max(LEAST_PASSES, (size.most_bytes - rest) // max(each, 1)))
+        about = f"at most about {(len(stores) + 1) * (rest + each * passes) / 1e6:,.1f} MB"
+    log.warning(
+        "views: %s in %s, with what parties must not show each other; once audited, delete them: rm -r %s",
+        about,
+        run.path,
+        run.path / "parties" / "*" / "view",
+    )
+    return True
 
 
 def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:

@@ -16,7 +16,6 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.traced import TracedLink
-from veilgraph.link.view import ViewFile
 from veilgraph.nn.local.custom import CustomModel
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.acceptance import agree_on_job
@@ -80,8 +79,7 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
     trace = new_trace(part)
     if isinstance(trace, Trace):
         link = TracedLink(link, trace)
-    recorded = None if part.work == "audit" else store.new_view(part.work)
-    view = None if recorded is None else ViewFile(*recorded)
+    view = None if part.work == "audit" else store.new_view(part.work)
     if view is not None:
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(part.settings, store, phase, recorder)

@@ -6,6 +6,7 @@ metrics.jsonl                  one line per epoch, by the label holder; metrics.
 summary.json                   the result, once the run is complete
 traffic.json                   messages and bytes by party, peer and kind
 curves.png                     loss and accuracy over epochs
+compared.json                  what each holder reaches alone, and all data in one place, once compared
 audit.json                     what attacks on the parties' views found, once audited
 report.html                    all of it on one page, once asked for
 trace.json                     where the time of the newest training went, in one with a profile
@@ -32,7 +33,7 @@ parties/<name>/                private to that party
     wanted.safetensors         where predictions are of named nodes alone, at the label holder: those of the next one;
                                named.safetensors how many there have been
     view/NNN-<work>.messages   where views are recorded: messages that it sent or received, a file for each session;
-                               passes.json how many passes' beside the newest
+                               passes.json what of them is kept
     trace.json                 its part of the trace
 """
 
@@ -45,7 +46,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -58,6 +59,7 @@ from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
 from veilgraph.core.wording import argument, resuming
 from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.link.view import ViewFile
 from veilgraph.mpc.aggregation.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
@@ -68,6 +70,10 @@ __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors
 
 VIEW_PASSES: Final = 50
 """Passes of which a view keeps the messages: attacks use no more, and embeddings change most in the first."""
+LEAST_PASSES: Final = 12
+"""Of a large view: enough for every attack, though ``reconstruction`` then spans fewer columns."""
+VIEW_BYTES: Final = 1 << 29
+"""From this size on a view, unless it is asked for more, keeps no more than the least number of passes."""
 
 _NODES, _WRITTEN, _CANARIES = "nodes", "written.", "canaries"
 _PASSES: Final = "passes.json"
@@ -258,10 +264,19 @@ def _parse(content: bytes, path: Path) -> Record:
     return record
 
 
-def passes_kept(settings: JobSettings) -> int | None:
-    """Of how many passes views are, unless something else is asked for; None: all, in which noise cancels."""
+class ViewSize(NamedTuple):
+    """Of how many passes a view is, beside the newest: None of all, and from ``most_bytes`` on of ``LEAST_PASSES``."""
+
+    passes: int | None
+    most_bytes: int | None = None
+
+
+def view_size(settings: JobSettings, passes: int | None = None) -> ViewSize:
+    """What views of a job keep: of so many passes, 0 of all; None: what suits it, all where noise cancels over them."""
+    if passes is not None:
+        return ViewSize(passes or None)
     adds_up = settings.privacy is not None or settings.training_plan is not None
-    return None if adds_up else VIEW_PASSES
+    return ViewSize(None) if adds_up else ViewSize(VIEW_PASSES, VIEW_BYTES)
 
 
 class PartyStore:
@@ -297,22 +312,23 @@ class PartyStore:
         """Has every later training session of the party keep a trace, in place of the one before."""
         write_trace(self.trace_path, [], {})
 
-    def keeps_views(self) -> bool:
-        """Whether the party keeps what it sends and receives."""
-        return (self._views / _PASSES).is_file()
-
-    def record_views(self, passes: int | None) -> None:
-        """Has every later session of the party keep what it sends and receives, of so many passes and the newest."""
+    def record_views(self, size: ViewSize) -> None:
+        """Has every later session of the party keep what it sends and receives."""
         private_folder(self._views)
-        write_whole(self._views / _PASSES, json.dumps(passes).encode())
+        write_whole(self._views / _PASSES, json.dumps(size).encode())
 
-    def new_view(self, work: str) -> tuple[Path, int | None] | None:
-        """Where this session's view goes, and of how many passes it is; None where views are not recorded."""
+    def view_size(self) -> ViewSize | None:
+        """What is kept; None where views are not recorded."""
         kept = self._views / _PASSES
-        if not kept.is_file():
+        return ViewSize(*json.loads(kept.read_text(encoding="utf-8"))) if kept.is_file() else None
+
+    def new_view(self, work: str) -> ViewFile | None:
+        """This session's view; None where views are not recorded."""
+        size = self.view_size()
+        if size is None:
             return None
-        passes: int | None = json.loads(kept.read_text(encoding="utf-8"))
-        return self._views / f"{len(self.views()):03d}-{work}.messages", passes
+        path = self._views / f"{len(self.views()):03d}-{work}.messages"
+        return ViewFile(path, size.passes, size.most_bytes, LEAST_PASSES)
 
     def views(self) -> list[Path]:
         """The views of the sessions so far, in their order; none where views are not recorded."""

@@ -23,7 +23,7 @@ from veilgraph.protocol.requests import JobRequest
 from veilgraph.run.part import Auditor, Part, Work
 from veilgraph.run.party import run_party
 from veilgraph.run.repeating import learning_secret, learning_seed, mark
-from veilgraph.run.run_directory import PartyStore, RunDirectory, passes_kept
+from veilgraph.run.run_directory import PartyStore, RunDirectory, view_size
 from veilgraph.run.software import installed_software, record_software
 from veilgraph.run.summary import summarise
 
@@ -110,8 +110,8 @@ def take_part(
         if not store.has_seed():
             marks = {name: hello.mark for name, hello in hellos.items()}
             store.save_seed(learning_seed(secret, settings, organisation, marks))
-        if allows_audit and work == "train" and not store.keeps_views():
-            store.record_views(passes_kept(settings))
+        if allows_audit and work == "train" and store.view_size() is None:
+            store.record_views(view_size(settings))
         own = None if organisation is None else organisation.settings
         part = Part(
             run,
