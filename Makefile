@@ -35,7 +35,7 @@ TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
-PACKAGES := packages/embeddings packages/trajectories packages/tuning
+PACKAGES := packages/embeddings packages/machines packages/trajectories packages/tuning
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
@@ -86,7 +86,7 @@ suite: $(INSTALLED)
 nightly: $(INSTALLED) ## hours: 100,000 hostile messages and 500 bad inputs of every kind, every role killed at 20 random moments, all attacks
 	@OMP_NUM_THREADS=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest -n 2 tests/link/test_fuzz.py
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest tests/attacks
+	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_FUZZ_CASES=100000 $(BIN)/python -m pytest tests/attacks tests/machines/test_attacks.py
 	@OMP_NUM_THREADS=1 VEILGRAPH_NIGHTLY=1 VEILGRAPH_KILLS=20 $(BIN)/python -m pytest tests/faults
 	@OMP_NUM_THREADS=1 VEILGRAPH_ENGINE_KILLS=20 $(BIN)/python -m pytest tests/deploy/test_engine_kills.py
 
@@ -186,7 +186,7 @@ $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP) --report $(LOCKED_VENV)/report-lock.json -r lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: \
 	  --report $(LOCKED_VENV)/report-torch.json -r $(TORCH)
-	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation .
+	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation . ./packages/machines
 	@$(LOCKED_VENV)/bin/python -m pip check
 	@touch $@
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 import torch
 from veilgraph_tuning import alone as module
-from veilgraph_tuning import tune_alone
+from veilgraph_tuning import trying, tune_alone
 from veilgraph_tuning.space import Options, Space
 
 import veilgraph as vg
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from veilgraph.comparison import study
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
@@ -59,6 +59,8 @@ def test_each_trial_reaches_what_the_label_holder_reaches_alone(tmp_path: Path) 
                 assert mine.summary["val_accuracy"] == reached
     again = module.tune_alone(job, tmp_path / "out", trials=4, seeds=2, space=SPACE)
     assert again.trials[:3] == found.trials
+    with refused(RunError, key=PurePath("trials.jsonl")):  # these trials were alone
+        trying.tune(job, tmp_path / "out", trials=5, seeds=2, space=SPACE)
 
 
 def test_neither_test_nodes_nor_others_data_choose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

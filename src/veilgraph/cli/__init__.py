@@ -19,7 +19,6 @@ from veilgraph.cli import privacy as privacy  # isort: skip
 from veilgraph.cli import demo as demo  # isort: skip
 from veilgraph.cli import network as network  # isort: skip
 from veilgraph.cli import consent as consent  # isort: skip
-from veilgraph.cli import machine as machine  # isort: skip
 from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import add_installed, app
 from veilgraph.core.leaving import run_and_leave

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,13 +20,12 @@ from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.limbs import device_of
 from veilgraph.nn.adam import Adam
 from veilgraph.nn.local.custom import CustomModel
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import Leader
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
+from veilgraph.protocol.spreading import LocalPart
 
 BEGINNING: Final = "begin"
 """Name in a party's keeper of weights that its first session begins with, of an earlier run."""
@@ -228,8 +227,8 @@ class Role(ABC):
         counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
         return self.session.streams.generator(purpose, *counters)
 
-    def sharing(self) -> Callable[[MachineGroup], Leader] | None:
-        """How a group of the party's machines computes its local part from then on; None where it has none to share."""
+    def local_part(self) -> LocalPart | None:
+        """What several machines of the party can compute for it; None where it has no such part."""
         return None
 
     def infer_only(self) -> None:

@@ -17,12 +17,12 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.spreading import Machines
 from veilgraph.run.attesting import Attesting
 from veilgraph.run.ledger_places import kept, limits_in
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 from veilgraph.run.run_directory import TABLES, PartyStore, RunDirectory
 from veilgraph.run.sending import SendingRecord
-from veilgraph.run.spread import Machines
 
 Work = Literal["align", "train", "resume", "predict", "audit"]
 Auditor = Callable[[RunDirectory, PartyId, Link], None]

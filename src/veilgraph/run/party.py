@@ -21,6 +21,7 @@ from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation
+from veilgraph.protocol.spreading import Machines
 from veilgraph.run.attesting import attesting
 from veilgraph.run.computing import compute
 from veilgraph.run.heard import Stands
@@ -30,7 +31,6 @@ from veilgraph.run.part import Part, Sitting, Work
 from veilgraph.run.preparing import prepare
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.sending import Phase, SendingRecord, traffic_rows
-from veilgraph.run.spread import Machines
 
 log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12

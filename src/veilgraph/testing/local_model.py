@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.testing import assert_close
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.relations import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.custom import CustomModel
-from veilgraph.nn.local.model import LOCAL_MODELS, HopModel, LocalModel, LocalSettings
+from veilgraph.nn.local.model import LOCAL_MODELS, LocalModel, LocalSettings
 from veilgraph.nn.neighbourhood import Sampler
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import distribute
-from veilgraph.nn.partitioned.rendezvous import follow, lead, open_door
-from veilgraph.nn.partitioned.secret import new_secret
-from veilgraph.nn.partitioned.worker import serve
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.testing.graphs import (
     ISOLATED,
@@ -36,7 +29,6 @@ from veilgraph.testing.graphs import (
 )
 
 DIM = 8
-_LONG_S = 60.0
 
 
 class LocalModelConformance:
@@ -209,60 +201,9 @@ class LocalModelConformance:
             assert int(changed.min()) > at - hops
             assert int(changed.max()) < at + 1 + hops
 
-    def test_several_machines_compute_what_one_does(self) -> None:
-        kind = LOCAL_MODELS[self.name]
-        if not kind.is_partitioned:
-            return
-        assert issubclass(kind, HopModel)
-        graphs = self.graph(), self.graph(weighted=True)
-        with _two_machines(len(graphs)) as group:
-            for graph in graphs:
-                self._check_machines(group, graph)
-
-    def _check_machines(self, group: MachineGroup, graph: Adjacency) -> None:
-        alone, several = (nn.ModuleList([self.build(dropout=0.3, last_round=True)]) for _ in range(2))
-        machines = distribute(several, graph, self.settings(dropout=0.3), DIM, 2, group)
-        assert list(several.state_dict()) == list(alone.state_dict())
-        for generator in (lambda: None, lambda: seeded(5)):
-            assert_close(_pass(several[0], graph, generator()), _pass(alone[0], graph, generator()))
-        machines.close()
-
 
 class _FewRows(Sampler):
     """Makes blocks of a few rows."""
 
     def blocks(self, rows: int = 5) -> Iterator[tuple[slice, Any]]:
         return super().blocks(rows)
-
-
-def _pass(model: nn.Module, graph: Adjacency, generator: torch.Generator | None) -> dict[str, Tensor]:
-    """A pass from h and another h^0, and all gradients."""
-    h, initial = (random_rows(DIM, seed=seed).requires_grad_() for seed in (1, 2))
-    out = model(h, initial, graph, generator)
-    named = {"h": h, "initial": initial, **dict(model.named_parameters())}
-    found = torch.autograd.grad(out.cos().sum(), list(named.values()), allow_unused=True, materialize_grads=True)
-    return {"t": out.detach(), **dict(zip(named, found, strict=True))}
-
-
-@contextmanager
-def _two_machines(jobs: int) -> Iterator[MachineGroup]:
-    """A party's own process, and a thread as its other machine, for so many jobs one after another."""
-    secret = new_secret()
-    door = open_door("127.0.0.1", 0, secret)
-
-    def other() -> None:
-        group = follow("127.0.0.1", door.port, 1, secret)
-        try:
-            for _ in range(jobs):
-                serve(group)
-        finally:
-            group.close()
-
-    with ThreadPoolExecutor(1) as threads:
-        following = threads.submit(other)
-        group = lead(door, 2, timeout_s=_LONG_S, idle_s=_LONG_S)
-        try:
-            yield group
-            following.result(_LONG_S)
-        finally:
-            group.close()

@@ -219,3 +219,14 @@ def normalize_rows(h: Tensor) -> Tensor:
     """
     squares = h.square().sum(dim=1, keepdim=True)
     return h * torch.where(squares > _SHORTEST**2, squares, torch.ones_like(squares)).rsqrt()
+
+
+def not_partitioned(settings: LocalSettings) -> str | None:
+    """Why a local model does not run on several machines; None where it does."""
+    if settings.kind.is_partitioned:
+        return None
+    others = ", ".join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)
+    return (
+        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges, or at "
+        f"relations; choose one of {others}, or one machine"
+    )

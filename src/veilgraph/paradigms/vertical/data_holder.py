@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,6 @@ from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.nn.handed import handed
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import Leader, distribute
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.batch_pass import BatchPass
 from veilgraph.paradigms.vertical.initial.build import build_embedding
@@ -29,6 +27,7 @@ from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.spreading import LocalPart
 from veilgraph.protocol.stated import agree_within
 
 
@@ -69,10 +68,9 @@ class DataHolder(Role):
         self._h0: Tensor
 
     @override
-    def sharing(self) -> Callable[[MachineGroup], Leader]:
+    def local_part(self) -> LocalPart:
         model, holders = vertical(self.session.settings).model, len(self.session.holders)
-        local = self._network.local
-        return lambda group: distribute(local, self.adjacency, model.local, model.dim, holders, group)
+        return LocalPart(self._network.local, self.adjacency, model.local, model.dim, holders)
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:

@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph, check_federation
 from veilgraph.graph.rows import rows_between
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine.strategy import build_combine
-from veilgraph.nn.partitioned.passes import not_partitioned
+from veilgraph.nn.local.model import not_partitioned
 from veilgraph.paradigms.vertical import words
 from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.costs import costs_of

@@ -12,18 +12,18 @@ from typing import cast
 
 import pytest
 import torch
+from veilgraph_machines import rendezvous
+from veilgraph_machines.channel import greet
+from veilgraph_machines.door import Door
+from veilgraph_machines.rendezvous import follow, lead, open_door
+from veilgraph_machines.secret import new_secret, read_secret, tls_context, write_secret
+from veilgraph_machines.worker import serve
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from tests.nn.several import check
+from tests.machines.several import check
 from tests.paradigms.cutting import wait_for
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
-from veilgraph.nn.partitioned import rendezvous
-from veilgraph.nn.partitioned.channel import greet
-from veilgraph.nn.partitioned.door import Door
-from veilgraph.nn.partitioned.rendezvous import follow, lead, open_door
-from veilgraph.nn.partitioned.secret import new_secret, read_secret, tls_context, write_secret
-from veilgraph.nn.partitioned.worker import serve
 
 HOST = "127.0.0.1"
 GRAPH = {"columns": torch.arange(4242, 4842)}
@@ -134,8 +134,8 @@ def test_the_same_stranger_is_given_the_graph_where_certificates_are_not_checked
         return context
 
     monkeypatch.setattr(rendezvous, "tls_context", unchecked)
-    monkeypatch.setattr("veilgraph.nn.partitioned.door.tls_context", unchecked)
-    monkeypatch.setattr("veilgraph.nn.partitioned.channel.rank_of", lambda connection: int(connection.server_side))
+    monkeypatch.setattr("veilgraph_machines.door.tls_context", unchecked)
+    monkeypatch.setattr("veilgraph_machines.channel.rank_of", lambda connection: int(connection.server_side))
     door = open_door(HOST, 0, secret)
     with leading(door):
         stranger = Following(door.port, 1, new_secret(), takes_graph)

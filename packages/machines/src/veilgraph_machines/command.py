@@ -22,7 +22,7 @@ def machine_command(
     file holds the secret by which they know each other: the same at all of them, made once with machine-secret.
     """
     from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
-    from veilgraph.run.machine import attend  # noqa: PLC0415
+    from veilgraph_machines.machine import attend  # noqa: PLC0415
 
     attend(read_party_settings(party), party_folder(party), rank, say)
 
@@ -36,8 +36,8 @@ def machine_secret_command(
     Copy it to all of them over a channel that nobody else reads. Whoever has it can take a machine's place.
     """
     from veilgraph.core.errors import ConfigError  # noqa: PLC0415
-    from veilgraph.nn.partitioned.secret import write_secret  # noqa: PLC0415
     from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
+    from veilgraph_machines.secret import write_secret  # noqa: PLC0415
 
     machines = read_party_settings(party).machines
     if machines is None:

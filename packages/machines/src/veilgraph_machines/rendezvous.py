@@ -16,10 +16,10 @@ from importlib.metadata import version
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
-from veilgraph.nn.partitioned.channel import Task, Turns, greet, receive_note, run, send_note
-from veilgraph.nn.partitioned.door import GREETING_S, Door, Greeting, Note, tls_socket
-from veilgraph.nn.partitioned.group import LEADER, MachineGroup
-from veilgraph.nn.partitioned.secret import tls_context
+from veilgraph_machines.channel import Task, Turns, greet, receive_note, run, send_note
+from veilgraph_machines.door import GREETING_S, Door, Greeting, Note, tls_socket
+from veilgraph_machines.group import LEADER, MachineGroup
+from veilgraph_machines.secret import tls_context
 
 _POLL_S: Final = 0.05
 _RETRY_S: Final = 0.5

@@ -14,8 +14,8 @@ from torch.func import functional_call
 from veilgraph.nn.dropout import Masks
 from veilgraph.nn.handed import handed
 from veilgraph.nn.local.build import local_settings
-from veilgraph.nn.local.model import LOCAL_MODELS, LocalSettings
-from veilgraph.nn.partitioned.halo import HaloAdjacency
+from veilgraph.nn.local.model import LocalSettings
+from veilgraph_machines.halo import HaloAdjacency
 
 _DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
@@ -73,17 +73,6 @@ class Recipe:
         """The inverse of ``to_tensor``."""
         facts = json.loads(tensor.numpy().tobytes())
         return cls(**{**facts, "settings": local_settings(facts["settings"])})
-
-
-def not_partitioned(settings: LocalSettings) -> str | None:
-    """Why a local model does not run on several machines; None where it does."""
-    if settings.kind.is_partitioned:
-        return None
-    others = ", ".join(name for name in LOCAL_MODELS if LOCAL_MODELS[name].is_partitioned)
-    return (
-        f"model.local.model={settings.model!r} does not run on several machines: it looks at single edges, or at "
-        f"relations; choose one of {others}, or one machine"
-    )
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.dropout import Masks, draw_mask
-from veilgraph.nn.local.model import HopModel, LocalSettings
+from veilgraph.nn.local.model import HopModel, LocalSettings, not_partitioned
 from veilgraph.nn.neighbourhood import Edges, Sampler
-from veilgraph.nn.partitioned.blocks import Partition, balanced, cut
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.partitioned.passes import BlockPasses, Recipe, flat, not_partitioned, shaped
-from veilgraph.nn.partitioned.worker import RECIPE, Command
 from veilgraph.nn.propagate import Adjacency
+from veilgraph_machines.blocks import Partition, balanced, cut
+from veilgraph_machines.group import MachineGroup
+from veilgraph_machines.halo import HaloAdjacency
+from veilgraph_machines.passes import BlockPasses, Recipe, flat, shaped
+from veilgraph_machines.worker import RECIPE, Command
 
 
 class Leader:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from veilgraph.nn.dropout import Masks
-from veilgraph.nn.partitioned.blocks import Block
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.halo import HaloAdjacency
-from veilgraph.nn.partitioned.passes import BlockPasses, Recipe, shaped
+from veilgraph_machines.blocks import Block
+from veilgraph_machines.group import MachineGroup
+from veilgraph_machines.halo import HaloAdjacency
+from veilgraph_machines.passes import BlockPasses, Recipe, shaped
 
 RECIPE = "recipe"
 """Name of the recipe among the tensors of a block."""

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from veilgraph.core.errors import LinkError
-from veilgraph.nn.partitioned.channel import move
+from veilgraph_machines.channel import move
 
 LEADER: Final = 0
 """Rank of the party's own process, the only one that talks to other parties."""

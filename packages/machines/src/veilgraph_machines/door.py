@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.link.refusals import RefusalLog
-from veilgraph.nn.partitioned.channel import Task, Turns, ready
-from veilgraph.nn.partitioned.secret import tls_context
+from veilgraph_machines.channel import Task, Turns, ready
+from veilgraph_machines.secret import tls_context
 
 log = logging.getLogger("veilgraph")
 

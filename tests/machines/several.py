@@ -7,14 +7,14 @@ import sys
 
 import torch
 from torch import nn
+from veilgraph_machines.blocks import balanced
+from veilgraph_machines.local import distribute
+from veilgraph_machines.rendezvous import open_door
+from veilgraph_machines.secret import new_secret
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
-from veilgraph.nn.partitioned.blocks import balanced
-from veilgraph.nn.partitioned.local import distribute
-from veilgraph.nn.partitioned.rendezvous import open_door
-from veilgraph.nn.partitioned.secret import new_secret
 from veilgraph.nn.propagate import Adjacency
 
 DIM = 6
@@ -23,8 +23,8 @@ DIM = 6
 WORKER = """
 import sys
 from veilgraph.core.errors import LinkError
-from veilgraph.nn.partitioned.rendezvous import follow
-from veilgraph.nn.partitioned.worker import serve
+from veilgraph_machines.rendezvous import follow
+from veilgraph_machines.worker import serve
 group = follow("127.0.0.1", int(sys.argv[2]), int(sys.argv[1]), bytes.fromhex(sys.argv[3]))
 try:
     while True:

@@ -10,17 +10,17 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
+from veilgraph_machines.blocks import Block, balanced, cut
+from veilgraph_machines.group import MachineGroup
+from veilgraph_machines.local import distribute
+from veilgraph_machines.rendezvous import lead, open_door
+from veilgraph_machines.secret import new_secret
 
 from tests.errors import refused
+from tests.machines.several import DIM, Machines, check, graph_of, models, result_of
 from tests.nn.graphs import random_adjacency
-from tests.nn.several import DIM, Machines, check, graph_of, models, result_of
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.nn.local.model import LOCAL_MODELS
-from veilgraph.nn.partitioned.blocks import Block, balanced, cut
-from veilgraph.nn.partitioned.group import MachineGroup
-from veilgraph.nn.partitioned.local import distribute
-from veilgraph.nn.partitioned.rendezvous import lead, open_door
-from veilgraph.nn.partitioned.secret import new_secret
 
 PARTITIONED = [name for name in LOCAL_MODELS.own if LOCAL_MODELS[name].is_partitioned]
 LONG_S = 60.0

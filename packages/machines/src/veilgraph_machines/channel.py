@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Generator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from veilgraph.nn.partitioned.secret import rank_of
+from veilgraph_machines.secret import rank_of
 
 Result = TypeVar("Result")
 Turns = Generator[int, None, Result]

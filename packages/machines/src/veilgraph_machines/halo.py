@@ -7,9 +7,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from veilgraph.nn.partitioned.blocks import Block
-from veilgraph.nn.partitioned.group import MachineGroup
 from veilgraph.nn.propagate import Adjacency, Scale
+from veilgraph_machines.blocks import Block
+from veilgraph_machines.group import MachineGroup
 
 
 class HaloAdjacency(Adjacency):

@@ -1,4 +1,4 @@
-"""A further machine of a party: ``python -m veilgraph.run.machine HOST PORT RANK THREADS REPORT``, one job's process.
+"""A further machine's process for one job: ``python -m veilgraph_machines.machine HOST PORT RANK THREADS REPORT``.
 
 ``attend`` starts one after another; a user calls ``veilgraph net machine``.
 """
@@ -19,11 +19,11 @@ import torch
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.leaving import run_and_leave
-from veilgraph.nn.partitioned.rendezvous import follow
-from veilgraph.nn.partitioned.secret import SECRET_BYTES, read_secret
-from veilgraph.nn.partitioned.worker import serve
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, reported_failure
+from veilgraph_machines.rendezvous import follow
+from veilgraph_machines.secret import SECRET_BYTES, read_secret
+from veilgraph_machines.worker import serve
 
 _PAUSE_S: Final = 2.0
 
@@ -74,7 +74,7 @@ class MachineProcess:
         self._report, self._output = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed at the end of the block
         arguments = [host, str(port), str(rank), str(threads), str(self._report.fileno())]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.run.machine", *arguments],
+            [sys.executable, "-m", "veilgraph_machines.machine", *arguments],
             pass_fds=[self._report.fileno()],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

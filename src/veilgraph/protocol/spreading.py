@@ -1,0 +1,82 @@
+"""The seam of several machines of one holder: another distribution computes the holder's local part on them.
+
+``veilgraph-machines`` (``packages/machines``) is that one: the entry point ``machines`` of ``veilgraph.machines``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from torch import nn
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.registry import Registry
+from veilgraph.core.types import PartyId
+from veilgraph.nn.local.model import LocalSettings
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.protocol.party_settings import MachineSettings
+
+Machines = MachineSettings | int
+"""What a party file names; or how many processes of this machine."""
+
+_NAME: Final = "machines"
+_SPREADINGS: Final[Registry[Spreading]] = Registry("veilgraph.machines", {}, "veilgraph.protocol.spreading:Spreading")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPart:
+    """What several machines can compute for a holder.
+
+    Attributes:
+        local: the rounds' local models, each of which may be replaced by one with the same weights.
+        adjacency: of the holder's graph.
+        settings: ``model.local`` of the job.
+        dim: d.
+        holders: P.
+    """
+
+    local: nn.ModuleList
+    adjacency: Adjacency
+    settings: LocalSettings
+    dim: int
+    holders: int
+
+
+class Spreading(ABC):
+    """Computes a holder's local part on several machines."""
+
+    @abstractmethod
+    def spread(
+        self, part: LocalPart, machines: Machines, party: PartyId, timeout_s: float
+    ) -> AbstractContextManager[None]:
+        """A block within which the part is computed on all of them.
+
+        Args:
+            part: of the holder; its models are replaced.
+            machines: which.
+            party: the holder.
+            timeout_s: longest wait for a machine.
+
+        Raises:
+            ConfigError: the local model does not run on several machines.
+            LinkError: a machine did not come, or is gone.
+        """
+
+
+def installed_spreading() -> Spreading:
+    """What is installed.
+
+    Raises:
+        ConfigError: nothing is.
+    """
+    if _NAME not in _SPREADINGS:
+        raise ConfigError(
+            "machines: the distribution veilgraph-machines is not installed, which computes on several; install it "
+            "(in a checkout: packages/machines), or leave machines out",
+            code="not-installed",
+            key="machines",
+        )
+    return _SPREADINGS[_NAME]

@@ -1,0 +1,32 @@
+"""Every partitioned model of ours computes on several machines; without the distribution a job that asks is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from veilgraph_machines.testing import check_machines
+
+import veilgraph as vg
+from tests.errors import refused
+from veilgraph.core import registry
+from veilgraph.core.errors import ConfigError
+from veilgraph.nn.local.model import LOCAL_MODELS
+from veilgraph.run.jobs import train
+from veilgraph.testing.local_model import LocalModelConformance
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL_MODELS.own if LOCAL_MODELS[name].is_partitioned])
+def test_several_machines_compute_what_one_does(name: str) -> None:
+    check_machines(type("Suite", (LocalModelConformance,), {"name": name})())
+
+
+def test_a_job_of_several_machines_names_the_distribution_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "installed", lambda group: ())
+    job = vg.Job(data={"dataset": "synthetic"}, train={"epochs": 1})
+    with refused(ConfigError, code="not-installed", key="machines"):
+        train(job, tmp_path / "run", machines={"A": 2})
+    assert not (tmp_path / "run").exists()
+    train(job, tmp_path / "run")
