@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
+from veilgraph.audit.beside import told_by
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.aggregation.holder import HolderRound
 from veilgraph.mpc.aggregation.summing import Sum, SummingServer
@@ -37,20 +38,8 @@ class Seen:
         return self._told(pairs)
 
     def _told(self, candidates: list[tuple[PartyId, Tensor]]) -> set[PartyId]:
-        wanted = {
-            (tuple(values.shape), each.contiguous().numpy().tobytes()): holder
-            for holder, values in candidates
-            if bool(values.any())
-            for each in (values, -values)
-        }
-        found = set()
-        for place, one in enumerate(self.sums):
-            for other in self.sums[:place]:
-                if one.total.shape == other.total.shape:
-                    difference = one.total - other.total
-                    holder = wanted.get((tuple(difference.shape), difference.numpy().tobytes()))
-                    found |= set() if holder is None else {holder}
-        return found
+        totals = [each.total for each in self.sums]
+        return told_by(totals, totals, candidates)
 
 
 @contextmanager

@@ -18,6 +18,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 SHORT: Settings = {"data": {"dataset": "synthetic"}, "train": {"epochs": 2, "checkpoint_every": 1}}
 FREE: Settings = {"train": {"patience": None}}
 JOBS: dict[str, Settings] = {
+    "vertical": {},
+    "horizontal": {"paradigm": "horizontal"},
+    "node-dp": {"paradigm": "node-dp", "release": {"features": {"epsilon": 4.0, "low": -10.0, "high": 10.0}}, **FREE},
     "averaging": {"paradigm": "averaging", **FREE},
     "sealed": {"paradigm": "sealed"},
     "sealed, votes": merge({"paradigm": "sealed"}, voting(epsilon_total=4)),
@@ -52,6 +55,7 @@ def test_all_that_a_party_saves_is_listed(name: str, tmp_path: Path) -> None:
     patterns = listed()
     unlisted = {entry for entry in entries(run) if not any(fnmatch(entry, pattern) for pattern in patterns)}
     assert unlisted == set()
+    assert not [entry for entry in entries(run) if ": state/" in entry or ": optimizer/" in entry]  # it is complete
 
 
 def test_a_dealer_saves_nothing_but_how_far_it_is(tmp_path: Path) -> None:

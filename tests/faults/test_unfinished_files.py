@@ -112,7 +112,7 @@ def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: 
     (whole / "summary.json").unlink()
     PartyStore(whole / "parties" / "B").model_path.unlink()
     for party in ("A", "B", SERVER):
-        PartyStore(whole / "parties" / party).checkpoint_path(12).unlink()
+        PartyStore(whole / "parties" / party).checkpoints.path(12).unlink()
     with cut_at(12), pytest.raises(CutError):
         resume(whole)
     assert not RunDirectory.open(whole).trained()

@@ -19,6 +19,8 @@ from tests.pairs.playing import one
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.protocol import preset
 
+_TOLD_EVERY = 20
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -45,6 +47,8 @@ def main() -> int:
             failed += bool(found)
             for each in found:
                 _say(f"{paradigm} {seed} {kind}: {each}")
+            if sum(kinds.values()) % _TOLD_EVERY == 0:
+                _say(f"{paradigm}: {sum(kinds.values())} pairs, {time.monotonic() - began:.0f} s")
         _say(f"{paradigm}: {dict(kinds)}, {time.monotonic() - began:.0f} s, {failed} with findings so far")
     return min(failed, 1)
 

@@ -24,6 +24,8 @@ from veilgraph.protocol.job_file import parse_job
 
 CHANGES = ("row", "column", "edge", "label")
 LABEL_HOLDER = "A"
+TIMEOUT_S = 600
+"""Nothing is lost unnoticed in a pair, and the machine may be busy."""
 
 
 @dataclass(frozen=True)
@@ -114,20 +116,35 @@ def _horizontal(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
 
 
 def _averaging(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
+    aside = random.Random()  # the other jobs are what they are without private ones among them
+    aside.setstate(draw.getstate())
+    private = aside.random() > 0.6
     holders = draw.choice([3, 4])
     rules: list[Mapping[str, Any]] = [{"name": "fedavg"}, {"name": "fedprox", "mu": 0.3}, {"name": "fedadam"}]
-    terms: dict[str, Any] = {"rule": draw.choice(rules), "local_epochs": 1, "patience_s": 20}
+    terms: dict[str, Any] = {"rule": draw.choice(rules), "local_epochs": 1, "patience_s": TIMEOUT_S / 6}
     if draw.random() < 0.3:
         terms["personal"] = ["input"]
     changes: list[Mapping[str, Any]] = [_train(draw, select_by=draw.choice(["last", "accuracy"]))]
-    model = {"model": {"dim": 3, "dropout": draw.choice([0.0, 0.1])}, "seed": draw.randrange(1000)}
+    model: dict[str, Any] = {"dim": 3, "dropout": draw.choice([0.0, 0.1])}
+    if private:
+        terms |= {"rule": {"name": "fedsgd"}, "personal": [], "privacy": _sampled(draw, holders)}
+        model |= {"dropout": 0.0, "local": {"model": draw.choice(["gin", "sage-mean"]), "hops": 1}}
+        changes = [_train(draw, select_by="last")]
     data = {"holders": holders, "split": [0.5, 0.25, 0.25], "stratify": False}
-    job = averaging_job(model, {"averaging": terms, "timeout_s": 120, "data": data}, *changes)
+    settings = {"model": model, "seed": draw.randrange(1000), "averaging": terms, "timeout_s": TIMEOUT_S, "data": data}
+    job = averaging_job(settings, *changes)
     graphs = own_nodes(24 * 4, 4 if holders == 4 else 3, draw.randrange(1000))
     if holders == 4:
         graphs = [*own_nodes(24 * 3, 3, draw.randrange(1000))]
         graphs.append(replace(own_nodes(24 * 3, 3, draw.randrange(1000))[0], party="D"))
     return job, graphs
+
+
+def _sampled(draw: random.Random, holders: int) -> dict[str, Any]:
+    """Noise of every holder, or, of four, noise made together."""
+    joint = {"joint_noise": {"colluding": 1}} if holders == 4 and draw.random() < 0.5 else {}
+    noise = {"noise_multiplier": draw.choice([2.0, 4.0]), "delta": 1e-4, "degree_bound": 20}
+    return noise | joint | {"batch": 6, "sampling_rate": draw.choice([0.25, 1.0])}
 
 
 def _node_dp(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
@@ -149,7 +166,7 @@ def _sealed(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
         model["edge_slots"] = 1024
     train = _train(draw, select_by="last" if "privacy" in changes else draw.choice(["last", "accuracy"]))
     del train["train"]["patience"]
-    settings = {"model": model, "seed": draw.randrange(1000), "timeout_s": 60, **changes}
+    settings = {"model": model, "seed": draw.randrange(1000), **changes}
     training = draw.choice([6, nodes - 4])
     graphs = small_graphs(holders, nodes=nodes, columns=3, training=training, seed=draw.randrange(1000))
     return sealed_job(holders, settings, train), graphs
@@ -172,5 +189,6 @@ def drawn(paradigm: str, draw: random.Random, folder: Path) -> Drawn:
         _save(folder, graph)
     said = {"graphs": {graph.party: str(folder / f"{graph.party}.safetensors") for graph in graphs}}
     content = job.model_dump(mode="json", exclude_unset=True)
+    content["timeout_s"] = TIMEOUT_S
     content["data"] = {**{key: content["data"][key] for key in ("feature_scaling",) if key in content["data"]}, **said}
     return Drawn(parse_job(merge(content)), graphs, folder)

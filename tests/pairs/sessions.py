@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.sums import Seen as Sums
-from tests.attacks.sums import watching
+from tests.attacks.sums import Seen, watching
 from tests.pairs.drawn import Drawn
 from tests.paradigms.averaging.jobs import dropping_out, sums_of
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.core.errors import ProtocolError
-from veilgraph.core.types import SERVER, PartyId
-from veilgraph.link.view import Seen, read_view
+from veilgraph.audit.beside import Session, recorded
+from veilgraph.core.errors import BudgetSpent, ProtocolError
+from veilgraph.core.types import PartyId
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -37,29 +36,17 @@ class Pair:
 
     job: Drawn
     runs: list[Path]
-    sums: Sums
+    sums: Seen
     uncut: Path | None = None
     changed: PartyId = ""
-    wire: list[list[Seen]] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
 
     def read(self) -> None:
-        """Reads what crossed the wire, session by session: what each party received."""
-        for path in self.runs:
-            run = RunDirectory.open(path)
-            parties = (*run.settings.data.names, SERVER)
-            views = {party: run.party(party).views() for party in parties}
-            for number in range(max(map(len, views.values()))):
-                seen = [
-                    one
-                    for party, paths in views.items()
-                    if number < len(paths)
-                    for one in read_view(paths[number], number)
-                    if one.receiver == party != one.sender
-                ]
-                self.wire.append(seen)
+        """Reads what crossed the wire, session by session."""
+        self.sessions = recorded([RunDirectory.open(path) for path in self.runs])
 
 
-Play = Callable[[Drawn, random.Random, Path, Sums], Pair]
+Play = Callable[[Drawn, random.Random, Path, Seen], Pair]
 
 
 def trained(job: Drawn, out: Path, *, private: bool) -> Path:
@@ -72,42 +59,52 @@ def _cut(job: Drawn, draw: random.Random, out: Path, *, private: bool) -> Path:
     return out
 
 
-def _resumed(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+def _resumed(job: Drawn, draw: random.Random, folder: Path, sums: Seen) -> Pair:
     """Cut, resumed, and asked for a prediction; with the job's own seeds it is what it would have been uncut."""
     run = _cut(job, draw, folder / "run", private=False)
-    resume(run)
+    goes_on = _goes_on(run)
     opened = len(sums.sums), len(sums.values)
     everybody = {graph.party for graph in job.graphs}
     all_in = all(set(one.counted) == everybody for one in sums.sums)  # the one that was cut off may count as late
     uncut = train(job.settings, folder / "uncut").path if repeats(job) and all_in else None
     del sums.sums[opened[0] :], sums.values[opened[1] :]  # of the uncut run, which is no session of the pair
-    predict(run)
+    if goes_on:
+        predict(run)
     return Pair(job, [run], sums, uncut)
 
 
-def _repeated(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+def _goes_on(run: Path) -> bool:
+    """Resumes a run; False where all planned rounds were paid for before a checkpoint, and it says that it cannot."""
+    try:
+        resume(run)
+    except BudgetSpent as error:
+        if error.code != "no-checkpoint":
+            raise
+        return False
+    return True
+
+
+def _repeated(job: Drawn, draw: random.Random, folder: Path, sums: Seen) -> Pair:
     private = draw.random() < 0.5
     return Pair(job, [trained(job, folder / name, private=private) for name in ("one", "other")], sums)
 
 
-def _changed(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+def _changed(job: Drawn, draw: random.Random, folder: Path, sums: Seen) -> Pair:
     one = trained(job, folder / "one", private=True)
     whose = job.change(draw)
     return Pair(job, [one, trained(job, folder / "other", private=True)], sums, changed=whose)
 
 
-def _copied(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+def _copied(job: Drawn, draw: random.Random, folder: Path, sums: Seen) -> Pair:
     """A run is cut, copied, and both copies go on."""
     run = _cut(job, draw, folder / "run", private=draw.random() < 0.5)
     copy = Path(shutil.copytree(run, folder / "copy"))
     for path in (run, copy):
-        resume(path)
-    for path in (copy / "parties").glob("*/view/000-*"):  # the session that both have is one
-        path.unlink()
+        _goes_on(path)
     return Pair(job, [run, copy], sums)
 
 
-def _other_survivors(job: Drawn, draw: random.Random, folder: Path, sums: Sums) -> Pair:
+def _other_survivors(job: Drawn, draw: random.Random, folder: Path, sums: Seen) -> Pair:
     """A holder misses sums of the first session and is back in the second."""
     late = draw.choice([graph.party for graph in job.graphs])
     epoch = draw.randint(1, job.settings.train.epochs)
@@ -117,7 +114,7 @@ def _other_survivors(job: Drawn, draw: random.Random, folder: Path, sums: Sums) 
     with late_in_these, suppress(AssertionError, ProtocolError):  # where it ends by itself, or too few are left
         _cut(job, draw, out, private=True)
     try:
-        resume(out)
+        _goes_on(out)
     except ProtocolError as error:
         if error.code not in ("other-survivors", "too-few"):
             raise

@@ -184,7 +184,7 @@ def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> Non
     for party in (*settings.data.names, SERVER):
         store = RunDirectory.open(cut).party(party)
         store.model_path.unlink()
-        store.checkpoint_path(6).unlink()
+        store.checkpoints.path(6).unlink()
     resumed = resume(cut, restart=True)
     assert resumed.summary["started_at"] == 4
     assert_same_run(run, resumed)

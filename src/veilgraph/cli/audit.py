@@ -57,6 +57,15 @@ def audit_command(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of everything drawn: the same seed gives the same audit.")] = 0,
     shadows: Annotated[int, typer.Option(min=2, help="Models that adversaries train for the membership attacks.")] = 4,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            "--beside",
+            metavar="RUN",
+            help="Another run of the same parties with views, or RUN itself: hold all recorded sessions against "
+            "each other instead, and list what is repeated though it must be new. Takes no other option.",
+        ),
+    ] = None,
     details: Annotated[
         bool,
         typer.Option(
@@ -89,6 +98,13 @@ def audit_command(
         seed=seed,
         shadows=shadows,
     )
+    if beside is not None:
+        if plan != AuditPlan(limits={}) or details:
+            raise ConfigError(
+                f"--beside={beside} compares sessions and mounts no attack; leave the other options out", key="--beside"
+            )
+        _compare(run, beside)
+        return
     shown = _of_others(run, plan)
     if shown is None:
         console, doing, done, begun = messages(), ["auditing"], [0.0], monotonic()
@@ -123,6 +139,19 @@ def audit_command(
         say(line)
     tell({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
     if result.failed or result.untested:
+        raise typer.Exit(FAILED)
+
+
+def _compare(run: Path, other: Path) -> None:
+    """Holds two runs' sessions against each other."""
+    from veilgraph.audit.beside import audit_beside  # noqa: PLC0415
+
+    sessions, found = audit_beside([run, other])
+    for each in found:
+        echo(str(each))
+    echo(f"{len(sessions)} sessions held against each other: {len(found) or 'no'} repetitions")
+    tell({"run": run, "beside": other, "sessions": [each.name for each in sessions], "found": list(map(str, found))})
+    if found:
         raise typer.Exit(FAILED)
 
 

@@ -418,7 +418,3 @@ class PartyStore:
     def epochs(self) -> list[int]:
         """Epochs whose checkpoints are here, ascending."""
         return self.checkpoints.epochs()
-
-    def checkpoint_path(self, epoch: int) -> Path:
-        """Where the checkpoint of an epoch lies."""
-        return self.checkpoints.path(epoch)

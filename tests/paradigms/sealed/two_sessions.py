@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.audit.beside import low_bits_in_common, opened
+from veilgraph.core.types import Kind, PartyId
 from veilgraph.link.view import Seen, read_view
 from veilgraph.mpc.sealed.dealer import DealerMachine
 from veilgraph.mpc.sealed.drawing import Stream
@@ -19,7 +19,6 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory
 
-LOW_BITS = 16
 ALL = -1
 """In place of nodes, where openings have the same low bits at all of them."""
 
@@ -38,32 +37,12 @@ def sessions(run: Path, party: PartyId) -> list[list[Seen]]:
     return [read_view(path, number) for number, path in enumerate(paths)]
 
 
-def opened(messages: list[Seen], holders: int) -> list[Tensor]:
-    """What all holders opened together, as the sum of their messages."""
-    parts: dict[object, dict[PartyId, Tensor]] = {}
-    for seen in messages:
-        if seen.tag.kind == Kind.MASKED_WIRE and SERVER not in (seen.sender, seen.receiver):
-            parts.setdefault(seen.tag, {})[seen.sender] = seen.tensor()
-    whole = [list(found.values()) for found in parts.values() if len(found) == holders]
-    return [sum(found[1:], start=found[0]) for found in whole]
-
-
 def nodes_with_equal_low_bits(run: Path, party: PartyId) -> set[int]:
     """The nodes at which two openings of different sessions, of a row for each node, have the same low bits."""
     directory = RunDirectory.open(run)
     holders = len(directory.settings.data.names)
     before, *later = ([each for each in opened(some, holders) if each.dim() == 2] for some in sessions(run, party))
     return low_bits_in_common(before, [each for some in later for each in some])
-
-
-def low_bits_in_common(before: list[Tensor], later: list[Tensor]) -> set[int]:
-    """The rows in which an opening of one session has the same low bits as one of another; all are int64 [rows, d]."""
-    found = set[int]()
-    for one in before:
-        for other in (each for each in later if each.shape == one.shape and each.shape[1] > 1):
-            equal = ((one - other) & ((1 << LOW_BITS) - 1) == 0).all(1)
-            found |= {ALL} if bool(equal.all()) else set(torch.nonzero(equal)[:, 0].tolist())
-    return found
 
 
 def repeated_messages(run: Path, party: PartyId) -> int:
