@@ -15,7 +15,8 @@ from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import PartyId
 from veilgraph.graph.embedded import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph, load_party, save_party
+from veilgraph.nn.calibration import fitted
 from veilgraph.protocol import scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult, predict, train
@@ -120,3 +121,39 @@ def test_no_message_is_sent_to_calibrate(tmp_path: Path, monkeypatch: pytest.Mon
     assert {name: told for name, (told, _) in with_it.items()} == dict.fromkeys(jobs, True)
     assert {name: told for name, (told, _) in without.items()} == dict.fromkeys(jobs, False)
     assert {name: rows for name, (_, rows) in with_it.items()} == {name: rows for name, (_, rows) in without.items()}
+
+
+@pytest.mark.parametrize("paradigm", ["vertical", "horizontal", "averaging"])
+def test_with_private_labels_it_learns_from_the_perturbed_ones(
+    paradigm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def watched(*given: Any) -> Any:
+        seen.append(given)
+        return fitted(*given)
+
+    monkeypatch.setattr(scores, "fitted", watched)
+    job = {
+        "paradigm": paradigm,
+        "data": {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.25, 0.25], "stratify": False},
+        "train": {"epochs": 2, "patience": None},
+    }
+    run = train(parse_job({**job, "label_privacy": {"epsilon": 1.0}}), tmp_path / "run")
+    assert run.predictions.calibration is not None
+    assert seen
+    assert all(transition is not None for *_, transition in seen)
+    store = RunDirectory.open(run.path).party("A")
+    true, (_, labels, *_) = load_party(store.graph_path), seen[0]
+    assert true.labels is not None
+    assert true.val_mask is not None
+    assert not torch.equal(labels, true.labels[true.val_mask])
+
+
+def test_another_holders_labels_calibrate_nothing(tmp_path: Path) -> None:
+    release = {"features": {"epsilon": 1.5, "low": -10, "high": 10}, "labels": {"holder": "B", "epsilon": 2.0}}
+    data = {"dataset": "synthetic", "holders": 2, "split": [0.5, 0.25, 0.25], "stratify": False}
+    job = {"paradigm": "node-dp", "data": data, "train": {"epochs": 2, "patience": None}}
+    assert train(parse_job({**job, "release": release}), tmp_path / "private").predictions.calibration is None
+    own = {"features": release["features"]}
+    assert train(parse_job({**job, "release": own}), tmp_path / "own").predictions.calibration is not None
