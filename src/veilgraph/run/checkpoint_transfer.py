@@ -32,15 +32,7 @@ _FACTS: Final = 6
 def transfer(role: Role, checkpoints: Checkpoints, start: Start, state: Callable[[], Mapping[str, Tensor]]) -> None:
     """The first holder that has the checkpoint of a start gives it to those behind, where there are any.
 
-    Args:
-        role: of this party.
-        checkpoints: of the party.
-        start: of the session.
-        state: what a checkpoint of this party holds, by name: of the shapes of what comes.
-
-    Raises:
-        ProtocolError: what came is no such checkpoint.
-        RunError: the giver's own is damaged.
+    ``state`` gives what a checkpoint of this party holds, by name: of the shapes of what comes.
     """
     if not start.behind:
         return

@@ -345,16 +345,8 @@ def _describe_edges(table: EdgeTable, nodes: int, *, names_them: bool) -> EdgeDe
         )
     both = 0 if directed else int((table.source != table.target).sum())
     added = len(table.source) + both
-    return EdgeDescription(
-        table.settings.file,
-        directed,
-        tuple(relations),
-        table.other,
-        added,
-        table.outside,
-        table.crowded,
-        table.strangers,
-    )
+    left = table.outside, table.crowded, table.strangers
+    return EdgeDescription(table.settings.file, directed, tuple(relations), table.other, added, *left)
 
 
 def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) -> int:
