@@ -17,13 +17,13 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 94_411
-MOST_FILES = 692
-MEMBERS: dict[type, int] = {Paradigm: 43, JobSettings: 41, Role: 23, Task: 25}
+MOST_LINES = 91_916
+MOST_FILES = 667
+MEMBERS: dict[type, int] = {Paradigm: 42, JobSettings: 41, Role: 23, Task: 26}
 """Class of a seam → its public members; the goal is 10."""
 ASKED_BY = {"audit": 39, "testing": 5, "samples": 1}
 """Room → how often a module of it imports one of ``paradigms/``; the goal is 0."""
-IMPORTED_TO_TRAIN = 225
+IMPORTED_TO_TRAIN = 210
 """Modules of the package that ``import veilgraph.api.fit`` loads."""
 
 GRAPH = grimp.build_graph("veilgraph")
