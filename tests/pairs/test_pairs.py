@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from typing import Any
 import pytest
 
 from tests import nightly
+from tests.cli.commands import veilgraph
 from tests.pairs.claims import found_in
 from tests.pairs.drawn import PARADIGMS, Drawn, drawn
 from tests.pairs.playing import one
 from tests.pairs.sessions import played
+from tests.paradigms.runs import saved_job
 from tests.paradigms.sealed.two_sessions import draws_of_the_place
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
@@ -27,6 +30,7 @@ from veilgraph.privacy.lifetime.ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point
 from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.run.jobs import train
 
 SOME, ALL = 2, 200
 
@@ -179,3 +183,13 @@ def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest
     except ProtocolError as error:
         found = [error.code]
     assert any(words in each for each in found for words in fault.words.split("|")), found
+
+
+def test_the_command_finds_secrets_that_are_drawn_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same_secrets(monkeypatch)
+    job = saved_job(tmp_path / "data", {"train": {"epochs": 2}, "model": {"initial": {"method": "collaborative"}}})
+    one, other = (train(job, tmp_path / name, record_views=True).path for name in ("one", "other"))
+    result = veilgraph("audit", one, "--beside", other, "--json")
+    assert result.exit_code == 3, result.output
+    for kind in ("SEED", "STATIC_DIFFERENCE", "MASKED", "SHARE"):
+        assert any(f": {kind}: two sessions have" in each for each in json.loads(result.stdout)["found"]), kind

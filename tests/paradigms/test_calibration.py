@@ -20,6 +20,7 @@ from veilgraph.nn.calibration import fitted
 from veilgraph.protocol import scores
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult, predict, train
+from veilgraph.run.predictions import load_predictions
 from veilgraph.run.run_directory import RunDirectory
 
 BALANCED: dict[str, Any] = {"class_weights": "balanced", "select_by": "auc", "patience": None}
@@ -97,6 +98,22 @@ def test_a_sealed_job_calibrates_what_it_opens_and_no_more(tmp_path: Path) -> No
     assert told == pytest.approx(true, rel=0.5)
     closed = trained(tmp_path / "closed", few)
     assert closed.predictions.calibration is None
+
+
+@pytest.mark.parametrize("paradigm", ["averaging", "horizontal"])
+def test_weights_that_follow_from_all_holders_labels_are_taken_back(tmp_path: Path, paradigm: str) -> None:
+    """Of three classes nothing but the weights shifts probabilities."""
+    data = {"dataset": "synthetic", "holders": 2, "partition": {"by": "labels"}}
+    content = {"paradigm": paradigm, "data": data, "train": {"epochs": 2, "class_weights": "balanced"}}
+    run = RunDirectory.open(train(parse_job(content), tmp_path / "run").path)
+    counts = torch.zeros(3)
+    for name in run.settings.data.names:
+        graph = load_party(run.party(name).graph_path)
+        assert graph.labels is not None
+        counts += graph.labels[graph.train_mask].bincount(minlength=3)
+    found = load_predictions(run.party("A")).calibration
+    assert found is not None
+    assert found.shifts == pytest.approx((counts * 3 / counts.sum()).log().tolist(), abs=1e-6)
 
 
 def test_no_message_is_sent_to_calibrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

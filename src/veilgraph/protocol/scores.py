@@ -254,17 +254,20 @@ class Objective:
         return functional.cross_entropy(logits, labels, weight=self._weights)
 
 
-def calibration_at(graph: PartyGraph, probabilities: Tensor, transition: Tensor | None = None) -> Calibration | None:
+def calibration_at(
+    graph: PartyGraph, probabilities: Tensor, transition: Tensor | None = None, weights: Tensor | None = None
+) -> Calibration | None:
     """What a holder's own validation nodes correct probabilities Tensor[N, C] of its nodes by; None where it has none.
 
     Args:
         graph: of the holder.
-        probabilities: of unweighted classes.
+        probabilities: of the network.
         transition: as for ``Objective``.
+        weights: Tensor[C], of the classes in the training loss; None: all alike.
     """
     if graph.labels is None or graph.val_mask is None or not probabilities.shape[1]:
         return None
-    return fitted(probabilities[graph.val_mask], graph.labels[graph.val_mask], None, transition)
+    return fitted(probabilities[graph.val_mask], graph.labels[graph.val_mask], weights, transition)
 
 
 def balanced_weights(labels: Tensor, classes: int) -> Tensor:

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import Final
 
+from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
@@ -74,8 +75,19 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
     if not part.settings.learns_alone:
         sitting.tell()  # a party that states its records has ended its work
     store.checkpoints.end()
-    if part.work != "predict" and isinstance(role, Judge) and (found := role.alone()) is not None:
-        write_whole(store.path / ALONE, json.dumps(found).encode())  # nobody waits for it any more
+    if part.work != "predict" and isinstance(role, Judge):
+        _compare_with_alone(role, part)  # nobody waits for it any more
+
+
+def _compare_with_alone(role: Judge, part: Part) -> None:
+    """Note what the holder reaches by itself; a run that is complete stays so where that fails."""
+    try:
+        found = role.alone()
+    except VeilgraphError as error:
+        log.warning("%s: what it would reach alone is not known: %s", part.party, error)
+        return
+    if found is not None:
+        write_whole(part.store.path / ALONE, json.dumps(found).encode())
 
 
 def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:

@@ -234,7 +234,7 @@ class AveragingHolder(SharedJudge):
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """At home: by its own validation nodes, for its own nodes."""
-        found: Calibration | None = self._task.calibration(self._own, probabilities)
+        found: Calibration | None = self._task.calibration(self._network, self._own, probabilities)
         return found
 
     @override

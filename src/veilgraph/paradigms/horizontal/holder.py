@@ -35,7 +35,7 @@ from veilgraph.paradigms.horizontal.node_lists import (
     share_secrets,
 )
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.tally import learnt_task
+from veilgraph.paradigms.horizontal.tally import Classification, learnt_task
 from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
 from veilgraph.protocol.agreement import Hello, agreed_start, same_count
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
@@ -242,7 +242,8 @@ class HorizontalHolder(SharedJudge):
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """At home: by its own validation nodes, for its own nodes."""
-        return calibration_at(self.graph, probabilities, self._transition)
+        weights = self._task.weights() if isinstance(self._task, Classification) else None
+        return calibration_at(self.graph, probabilities, self._transition, weights)
 
     def _among(self, values: Tensor, purpose: str, number: int, bits: int = FACT_BITS) -> Tensor:
         tag = Tag(Kind.MASKED, number, 0)

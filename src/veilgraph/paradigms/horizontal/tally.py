@@ -62,7 +62,7 @@ class Classification:
             return torch.zeros(self._classes, dtype=torch.float64)
         return graph.labels[graph.train_mask].bincount(minlength=self._classes).double()
 
-    def _weights(self) -> Tensor | None:
+    def weights(self) -> Tensor | None:
         """n/(C·n_c) of every class over all holders' training nodes, Tensor[C] float64; None where all weigh alike."""
         return None if self._network is None else weights_of_counts(self._network.facts)
 
@@ -84,7 +84,7 @@ class Classification:
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self._transition is not None:
             return corrected_losses(logits, labels, self._transition).sum()
-        weights = self._weights()
+        weights = self.weights()
         weights = None if weights is None else weights.to(logits.dtype)
         return functional.cross_entropy(logits, labels, weight=weights, reduction="sum")
 
@@ -126,7 +126,7 @@ class Classification:
         train, val, test = self.confusion(total)
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
-        weights = self._weights()
+        weights = self.weights()
         return Scores(
             train_loss=_mean(total[0], train, weights),
             val_loss=_mean(total[1], val, weights),

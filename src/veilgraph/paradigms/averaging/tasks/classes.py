@@ -129,8 +129,9 @@ class ClassTask(Task[S, O], ABC):
         return objective.score(output, everything=everything)
 
     @override
-    def calibration(self, own: O, probabilities: Tensor) -> Calibration | None:
-        return calibration_at(self.judged(own), probabilities, self.public.transition)
+    def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
+        weights = self._sums(network).weights()
+        return calibration_at(self.judged(own), probabilities, self.public.transition, weights)
 
 
 class Classes(ClassTask[TaskSettings, Own]):

@@ -270,7 +270,7 @@ class Task(ABC, Generic[S, O]):
         found = self.scores(network, self.tally(network, own, output))
         return found if everything else self.each_epoch(found)
 
-    def calibration(self, own: O, probabilities: Tensor) -> Calibration | None:
+    def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
         """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""
         return None
 
