@@ -94,6 +94,29 @@ def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     assert checked.exit_code == 0, checked.output
 
 
+@pytest.mark.parametrize(
+    ("devices", "shared"),
+    [([f"d{n // 3}" for n in range(900)], True), (["web", "app"] * 450, False), ([f"d{n}" for n in range(900)], False)],
+    ids=["of three each", "kinds", "of one each"],
+)
+def test_a_device_of_each_node_joins_nodes_where_several_have_it(tmp_path, devices, shared):
+    ids = [f"c{n}" for n in range(900)]
+    write(tmp_path / "customers.csv", {"customer_id": ids, "age": [20 + n % 7 for n in range(900)]})
+    write(tmp_path / "devices.csv", {"customer_id": ids, "device": devices})
+    files = [tmp_path / name for name in ("customers.csv", "devices.csv")]
+    assert veilgraph("data", "init", *files, "--party", "A", "--out", tmp_path / "a.yaml").exit_code == 0
+    assert [each.shared for each in read_party_settings(tmp_path / "a.yaml").edges] == (["device"] if shared else [])
+
+
+def test_ids_that_edges_are_between_need_no_name_of_ids(tmp_path):
+    owners = [f"{n:06d}" for n in range(40)]
+    write(tmp_path / "subs.csv", {"owner": owners, "minutes": [n % 9 for n in range(40)]})
+    write(tmp_path / "calls.csv", {"caller": owners[1:], "callee": owners[:-1]})
+    files = [tmp_path / name for name in ("subs.csv", "calls.csv")]
+    assert veilgraph("data", "init", *files, "--party", "A", "--out", tmp_path / "a.yaml").exit_code == 0
+    assert read_party_settings(tmp_path / "a.yaml").nodes.id == "owner"
+
+
 def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     nodes = {"file": "n.csv", "id": "id", "features": [{"columns": "x", "scale": {"low": 0, "high": 1}}]}
     edges = [{"file": "e.csv", "source": "a", "shared": "device"}]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from veilgraph.core.errors import DataError
@@ -102,7 +103,8 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
     if nodes:
         nodes = _most_ids_first(nodes, choices)
         known = {*map(_plain, distinct_values(nodes[0].sample, nodes[0].id.name))} if len(samples) > 1 else set[str]()
-        of_nodes = [each.sample.path for each in nodes]
+        of_nodes = [each.sample.path for each in nodes if each is nodes[0] or not _is_of_use(each)]
+        nodes = [each for each in nodes if each.sample.path in of_nodes]
         others = [each for each in rest if each.path not in of_nodes]
         sharing = [found for each in others if (found := _as_shared(each, known)) is not None]
         edges = [*(_checked(each, known) for each in edges), *sharing]
@@ -111,8 +113,9 @@ def guess(samples: Sequence[Sample], choices: Choices = _NONE) -> Guess:
         if each.path not in taken:
             raise DataError(
                 f"{each.path}: is neither of nodes, with an id that differs in every row{_not_quite(each)}, nor of "
-                "edges, with columns named as source and target, or from and to; name the ends of its edges, as in "
-                "--ends buyer:seller, or leave it out and write its part of the party file by hand (docs/tables.md)"
+                "edges, with columns named as source and target, or from and to; name its ids (--id COLUMN) or the "
+                "ends of its edges, as in --ends buyer:seller, or leave it out and write its part of the party file by "
+                "hand (docs/tables.md)"
             )
     if not nodes:
         raise DataError(f"{samples[0].path}: none of the files is of nodes; give one with a row per node and its id")
@@ -248,8 +251,8 @@ def _as_edges(sample: Sample, ends: Sequence[tuple[str, str]]) -> Edges | None:
 
 def _as_nodes(samples: Sequence[Sample], edges: Sequence[Edges], name: str | None) -> list[Nodes]:
     """Those that are of nodes. Ids are the column that other files have most of: a case has a number of its own too."""
-    may_be = {each.path: _ids(each, name) for each in samples}
     ends = [Counter(map(_plain, {*each.source.known, *each.target.known})) for each in edges]
+    may_be = {each.path: _ids(each, name, {*chain(*ends)}) for each in samples}
     of = {path: Counter({_plain(value) for column in columns for value in column.known})
           for path, columns in may_be.items()}  # fmt: skip
     everywhere = sum([*of.values(), *ends], Counter[str]())
@@ -282,6 +285,14 @@ def _as_shared(sample: Sample, known: set[str]) -> Edges | None:
     return Edges(sample, users[0], value, None, None, dates, is_shared=True)
 
 
+def _is_of_use(nodes: Nodes) -> bool:
+    """Whether a file has nothing but what nodes share, such as a device of each, and when they did."""
+    values = [each for each in nodes.others if each.written != "date"]
+    return bool(values) and all(
+        _SHARED.search(each.name) and not each.has_few and len(each.distinct) < len(each.known) for each in values
+    )
+
+
 def _checked(edges: Edges, known: set[str]) -> Edges:
     """Edges as their columns are named, or, where no target is a node and sources are, of what these share."""
     source, target = (sum(_plain(each) in known for each in end.known) for end in (edges.source, edges.target))
@@ -290,15 +301,19 @@ def _checked(edges: Edges, known: set[str]) -> Edges:
     return Edges(edges.sample, edges.source, edges.target, None, None, edges.dates, is_shared=True)
 
 
-def _ids(sample: Sample, name: str | None) -> list[SampledColumn]:
-    """Columns that may be of ids: the one that is named, or those that are called so before others of text."""
+def _ids(sample: Sample, name: str | None, ends: Set[str]) -> list[SampledColumn]:
+    """Columns that may be of ids: the one that is named, or those that are called so before others of text.
+
+    Of whole numbers that are called otherwise at least half must be ``ends`` of edges.
+    """
     said = [column for column in sample.columns if column.name == name]
     for each in said:
         _check_unique(sample, each)
     unique = [column for column in sample.columns if column.is_unique]
     texts = [column for column in unique if column.written in ("text", "category")]
     whole = [column for column in unique if all(map(str.isdecimal, column.known))]
-    named = [column for column in (*texts, *whole) if _IDS.fullmatch(column.name.strip())]
+    of_ends = [each for each in whole if 2 * sum(_plain(one) in ends for one in each.known) >= len(each.known)]
+    named = [each for each in (*texts, *whole) if _IDS.fullmatch(each.name.strip()) or each in of_ends]
     return said or [*named, *(each for each in texts if each not in named)]
 
 
