@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 _STEPS: Final = 300
+_LARGEST: Final = 2.0**20
+"""μ from which on no Gaussian release is looked for: its δ is 1 at every ε that is asked for."""
 
 
 def stand_in(composed: PLDAccountant, failure: float) -> float:
@@ -34,17 +36,21 @@ def stand_in(composed: PLDAccountant, failure: float) -> float:
     if math.isinf(last):
         return math.inf
     places = np.linspace(0.0, last, _STEPS + 1)
-    needed = [(composed.get_delta(place) - failure) / (1 - failure) for place in places]
+    needed = [min(1.0, (composed.get_delta(place) - failure) / (1 - failure)) for place in places[:-1]]
+    pairs = [(need, float(right)) for need, right in zip(needed, places[1:], strict=True) if need > 0]
 
     def enough(mu: float) -> bool:
-        return all(
-            need <= 0 or need <= gaussian_delta(float(right), mu)
-            for need, right in zip(needed[:-1], places[1:], strict=True)
-        )
+        for place, (need, right) in enumerate(pairs):
+            if need > gaussian_delta(right, mu):
+                pairs.insert(0, pairs.pop(place))  # most likely what refuses the next μ as well
+                return False
+        return True
 
     low, high = 0.0, 1.0
     while not enough(high):
         low, high = high, 2 * high
+        if high > _LARGEST:
+            return math.inf
     while high - low > 1e-6 * high:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(middle) else (middle, high)
