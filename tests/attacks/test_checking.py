@@ -308,7 +308,7 @@ GARBAGE = (
     "{" * 9000,
     '{"version": 8, "refuses": "' + "x" * 9000 + '"}',
     '{"version": 8, "of another release": "' + "x" * 9000 + '"}',
-    '{"version": 8, "refuses": "' + "x" * 501 + '"}',
+    '{"version": 8, "refuses": "' + "x" * 2001 + '"}',
     '{"version": 8, "refuses": "two\\nlines"}',
     '{"version": 8, "refuses": "\\u001b[31mred"}',
     '{"version": "8"}',

@@ -330,7 +330,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(
 ) -> None:
     """C adds no noise. In sums the others' hides that from the server; with them it sees C's rows as they are."""
     masked = {**EVERY_STEP, "combine": {"masked": True}}
-    job = job_in(tmp_path / "data", 3, 1000, masked, schedule="every-step", canaries=300, **UNITS["row, replaced"])
+    job = job_in(tmp_path / "data", 3, 1200, masked, schedule="every-step", canaries=300, **UNITS["row, replaced"])
     draw = NoisedPublisher.draw_release
 
     def silent(self: NoisedPublisher, mechanism: Mechanism, shape: tuple[int, ...]) -> Any:

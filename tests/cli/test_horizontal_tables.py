@@ -52,6 +52,6 @@ def test_columns_that_differ_are_found_before_anything_is_sent(tables: Path) -> 
     try:
         party_file.write_text(whole.replace("x*", "x000*"), encoding="utf-8")
         said = one_error(veilgraph("check", tables / "job.yaml"))
-        assert "B has 9 feature columns and A 24; in paradigm horizontal all holders have the same" in said
+        assert "B has 9 feature columns and A 24; all holders of this job have the same" in said
     finally:
         party_file.write_text(whole, encoding="utf-8")

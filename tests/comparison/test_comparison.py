@@ -457,7 +457,7 @@ def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: s
     ("job", "arguments", "key"),
     [
         ({"averaging": {"task": {"name": "links"}}}, {}, "paradigm"),
-        ({}, {"tune": 2}, "tune"),
+        ({}, {"alone": small(paradigm="averaging")}, "alone"),
     ],
 )
 def test_what_cannot_be_compared_of_own_nodes(

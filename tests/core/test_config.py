@@ -167,7 +167,7 @@ def test_what_nothing_is_judged_by_is_refused_with_what_there_is() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_job(nested("train.select_by", "f2"), "my.yaml")
     assert "train.select_by='f2' is nothing" in str(caught.value)
-    assert "choose one of accuracy, auc, f1, loss, last" in str(caught.value)
+    assert "choose one of accuracy, auc, ap, f1, loss, last" in str(caught.value)
 
 
 @pytest.mark.parametrize(

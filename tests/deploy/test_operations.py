@@ -140,6 +140,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             part.mkdir(parents=True)
             (part / "sending.json").write_text(json.dumps({"session": {"sent": 1, "received": 1}}))
             (part / "ledger.jsonl").write_text('{"total": 1.0}\n')
+            (part / "drift.json").write_text('{"moved": []}')
             Heard(kit.path).note("server")
             found |= served(pages(WatchedSite(kit, kit.runs, SiteWatch(is_up=True)))[METRICS])
     return found | {

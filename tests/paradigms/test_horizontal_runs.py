@@ -221,7 +221,7 @@ def test_the_run_directory(tmp_path: Path) -> None:
     assert RunDirectory.open(run.path).settings == settings
     own = {"model.safetensors", "result.json", "seed.json", "traffic.json", "disclosures.jsonl", "evidence.jsonl"}
     kept = {f"checkpoints/{name}" for name in ("common.json", "epoch-000008.safetensors")}
-    of_holders = {"graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
+    of_holders = {"alone.json", "graph.safetensors", "nodes.safetensors", "predictions.csv", "predictions.safetensors"}
     expected = {"job.yaml", "metrics.jsonl", "summary.json", "traffic.json"}
     for party in ("A", "B", SERVER):
         expected |= {f"parties/{party}/{name}" for name in own | kept | (of_holders if party != SERVER else set())}

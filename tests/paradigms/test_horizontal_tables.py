@@ -250,7 +250,7 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
         ),
         (
             lambda content: content["nodes"].update(features=[{"columns": ["x0001", "x0003", "x0002"]}]),
-            r"[AB] has \d+ feature columns and [AB] \d+; in paradigm horizontal all holders have the same",
+            r"[AB] has \d+ feature columns and [AB] \d+; all holders of this job have the same",
         ),
         (
             lambda content: content["nodes"]["label"].update(classes=["0", "2", "1"]),

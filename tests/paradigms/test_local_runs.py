@@ -145,7 +145,7 @@ def test_one_release_whatever_comes_after(tmp_path: Path, private: bool) -> None
         assert {record.kind for record in disclosed(run.path, party)} == {"hello"}
         assert not ledger(run.path, party).exists()
     assert kept(run.path).keys() == {"features/B", "features/C"} | ({"labels"} if private else set())
-    assert epochs_of(run.path) == {"A": [4, 6], "B": [], "C": [], SERVER: []}
+    assert epochs_of(run.path) == {"A": [6], "B": [], "C": [], SERVER: []}
     assert (run.summary["test_accuracy"] is None) == private
     assert run.predictions.probabilities.shape == (60, 3)
 

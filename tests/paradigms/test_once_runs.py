@@ -15,7 +15,7 @@ import yaml
 
 from tests import about
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, epochs_of
+from tests.paradigms.cutting import CutError, as_training_leaves_it, checkpoint, cut_at, cut_run, epochs_of
 from tests.paradigms.once import change_features, graph, lose, once_job
 from tests.paradigms.private import (
     LABEL_HOLDER,
@@ -317,7 +317,8 @@ def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path, train
 
 def test_a_checkpoint_lost_is_an_epoch_again_and_no_release(tmp_path: Path) -> None:
     settings = once_job(tmp_path / "data", {"train": {"epochs": 9}}, epsilon_total=4)
-    whole = train(settings, tmp_path / "run")
+    with as_training_leaves_it():
+        whole = train(settings, tmp_path / "run")
     copy = tmp_path / "copy"
     shutil.copytree(whole.path, copy)
     (copy / "summary.json").unlink()

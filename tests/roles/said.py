@@ -9,6 +9,13 @@ from veilgraph.core.types import SERVER, Kind, PartyId
 Message = tuple[PartyId, PartyId, Kind]
 
 RANGE: Final = "shares of the mask of the bit that says whether numbers left their range"
+BEHIND: Final = "the checkpoint of all for one that rounds were made without: weights, the best ones and their score"
+BALANCED: Final = "; ".join(
+    (
+        "masked numbers of training nodes, losses, class counts and score histograms",
+        "masked numbers of training nodes of each class",
+    )
+)
 
 SAID: dict[str, dict[Message, str]] = {
     "secure-sum": {
@@ -116,7 +123,7 @@ SAID: dict[str, dict[Message, str]] = {
     },
     "raw features": {
         ("A", SERVER, Kind.CONTROL): "best so far? stop?",
-        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses and class counts",
+        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses, class counts and score histograms",
         ("A", SERVER, Kind.EMBEDDING): "; ".join(
             (
                 "local embeddings of every layer in the clear",
@@ -158,7 +165,7 @@ SAID: dict[str, dict[Message, str]] = {
         ),
     },
     "mean": {
-        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses and class counts",
+        ("A", "B", Kind.MASKED): "masked numbers of training nodes, losses, class counts and score histograms",
         ("A", SERVER, Kind.EMBEDDING): "; ".join(
             (
                 "both parts of the local embeddings of every layer in the clear",
@@ -170,6 +177,12 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", SERVER, Kind.NODE_LIST): "keyed hashes of the sender's nodes; keyed hashes of its edges",
         (SERVER, "A", Kind.NODE_PLACES): "which of the receiver's edges count",
         ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
+    },
+    "max, balanced": {
+        ("A", "B", Kind.MASKED): BALANCED,
+    },
+    "max of three, balanced": {
+        ("A", "B", Kind.MASKED): BALANCED,
     },
     "perturbed": {
         ("A", "B", Kind.PERTURBED_FEATURES): "every node's features, perturbed by itself, a single time",
@@ -322,6 +335,10 @@ SAID: dict[str, dict[Message, str]] = {
     "averaging of two, private": {
         (SERVER, "A", Kind.AVERAGED): "the weights that follow of noisy gradients alone; that of two holders, noised",
     },
+    "averaging of four, private": {
+        (SERVER, "A", Kind.AVERAGED): "the weights that follow of noisy gradients alone",
+        ("A", "B", Kind.AVERAGED): BEHIND,
+    },
     "averaging": {
         ("A", SERVER, Kind.CONTROL): "best so far? stop?; a signature of who is in the sum; "
         "the survivors of sums that were opened in earlier sessions",
@@ -339,10 +356,16 @@ SAID: dict[str, dict[Message, str]] = {
         ("A", SERVER, Kind.MASKED): "; ".join(
             (
                 "masked changes of weights, loss and number of training nodes",
-                "masked losses and class counts",
+                "masked losses, class counts and score histograms",
             )
         ),
-        (SERVER, "A", Kind.AVERAGED): "the weights that follow, and the mean loss; summed losses and class counts",
+        (SERVER, "A", Kind.AVERAGED): "; ".join(
+            (
+                "the weights that follow, and the mean loss",
+                "summed losses, class counts and score histograms",
+            )
+        ),
+        ("A", "B", Kind.AVERAGED): BEHIND,
         ("A", "B", Kind.COLUMN_HASHES): "hashes of feature columns with their settings, and of classes",
         ("A", "B", Kind.COLUMN_SUMS): "masked number of rows, sums of columns and of their squares",
     },
@@ -362,6 +385,40 @@ SAID: dict[str, dict[Message, str]] = {
             )
         ),
     },
+    "averaging, balanced": {
+        ("A", SERVER, Kind.MASKED): "; ".join(
+            (
+                "masked changes of weights, loss and number of training nodes",
+                "masked losses, class counts and score histograms",
+                "masked numbers of training nodes of each class",
+            )
+        ),
+        (SERVER, "A", Kind.AVERAGED): "; ".join(
+            (
+                "the weights that follow, and the mean loss",
+                "summed losses, class counts and score histograms",
+                "how many training nodes each class has",
+            )
+        ),
+        ("A", "B", Kind.AVERAGED): BEHIND,
+    },
+    "averaging, graphs balanced": {
+        ("A", SERVER, Kind.MASKED): "; ".join(
+            (
+                "masked numbers of training graphs of each class",
+                "masked changes of weights, loss and number of training examples",
+                "masked losses and what the task counts",
+            )
+        ),
+        (SERVER, "A", Kind.AVERAGED): "; ".join(
+            (
+                "how many training graphs each class has",
+                "the weights that follow, and the mean loss",
+                "summed losses and what the task counts",
+            )
+        ),
+        ("A", "B", Kind.AVERAGED): BEHIND,
+    },
     "averaging, links": {
         (SERVER, "A", Kind.AVERAGED): "the weights that follow, and the mean loss; summed losses and what the task "
         "counts",
@@ -370,7 +427,7 @@ SAID: dict[str, dict[Message, str]] = {
         (SERVER, "A", Kind.AVERAGED): "; ".join(
             (
                 "the weights that follow, and the mean loss",
-                "summed losses and class counts",
+                "summed losses, class counts and score histograms",
                 "that of two holders",
             )
         ),

@@ -141,7 +141,12 @@ def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it
 
 
 def horizontal(
-    holders: int = 2, *, epsilon: float | None = None, task: dict[str, Any] | None = None, **settings: Any
+    holders: int = 2,
+    *,
+    epsilon: float | None = None,
+    task: dict[str, Any] | None = None,
+    weights: str = "none",
+    **settings: Any,
 ) -> JobSettings:
     by_node = {} if epsilon is None else {"split": [0.5, 0.25, 0.25], "stratify": False}
     return parse_job(
@@ -150,7 +155,7 @@ def horizontal(
             "horizontal": {"task": task or {}},
             "data": {"dataset": "synthetic", "holders": holders, **by_node},
             "model": {"dim": 4, **settings},
-            "train": {"epochs": 2, "patience": None},
+            "train": {"epochs": 2, "patience": None, "class_weights": weights},
             "label_privacy": None if epsilon is None else {"epsilon": epsilon},
         }
     )
@@ -158,6 +163,8 @@ def horizontal(
 
 HORIZONTAL: dict[str, JobSettings] = {
     "max": horizontal(),
+    "max, balanced": horizontal(weights="balanced"),
+    "max of three, balanced": horizontal(3, weights="balanced"),
     "min of three, one layer": horizontal(3, aggregate="min", layers=1, update="gated"),
     "raw features": horizontal(2, message="none", update="concat"),
     "secure-max": horizontal(3, combine="secure-max"),
@@ -233,10 +240,14 @@ SEALED: dict[str, JobSettings] = {
 }
 
 
+BALANCED: dict[str, Any] = {"train": {"class_weights": "balanced"}}
 AVERAGING: dict[str, JobSettings] = {
     "averaging, private": private_averaging(),
     "averaging of two, private": private_averaging({"data": {"holders": 2}}),
+    "averaging of four, private": private_averaging({"data": {"holders": 4}, "averaging": {"threshold": 3}}),
     "averaging": averaging_job(),
+    "averaging, balanced": averaging_job(BALANCED),
+    "averaging, graphs balanced": averaging_job({"averaging": {"task": {"name": "graphs"}}}, BALANCED),
     "averaging, values": averaging_job({"averaging": {"task": {"name": "values"}}}),
     "averaging, links": averaging_job({"averaging": {"task": {"name": "links"}}}),
     "averaging of two": averaging_job({"data": {"holders": 2}}),

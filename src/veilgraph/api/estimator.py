@@ -88,7 +88,8 @@ class FederatedNodeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[m
 
         With weighted classes a rare one is chosen from about its share on, so it need not be the likeliest.
         """
-        return np.asarray(self.classes_[self._predictions(X).classes.numpy()])
+        found = self._predictions(X)
+        return np.asarray(self.classes_[found.classes.numpy()])
 
     def predict_proba(self, X: Any = None) -> np.ndarray:  # noqa: ANN401
         """Calibrated probabilities [n, C] of nodes, by all holders together.

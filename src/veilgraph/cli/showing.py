@@ -16,9 +16,16 @@ if TYPE_CHECKING:
 
 
 def say_matches(settings: JobSettings) -> None:
-    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here."""
-    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
+    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here.
 
+    Raises:
+        ConfigError: a holder refuses the job.
+    """
+    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
+    from veilgraph.run.inputs import accepted_by_parties  # noqa: PLC0415
+
+    if settings.data.from_tables and not settings.data.is_apart:
+        accepted_by_parties(settings)  # else its one error would come after other words
     for said in match_rates(settings):
         say(said)
 

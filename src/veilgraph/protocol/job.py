@@ -159,6 +159,11 @@ class JobSettings(Settings):
                 f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
                 "see label_privacy and privacy.schedule"
             )
+        if self.label_privacy is not None and self.train.class_weights != "none":
+            raise ValueError(
+                "train.class_weights=balanced needs the true labels' shares, and with label_privacy nothing that "
+                "leaves the label holder may depend on them; set it to none"
+            )
         self._check_unused()
         return self
 
@@ -177,11 +182,6 @@ class JobSettings(Settings):
         self._check_privacy()
         if self.label_privacy is not None:
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
-            if self.train.class_weights != "none":
-                raise ValueError(
-                    "train.class_weights=balanced needs the true labels' shares, and with label_privacy nothing that "
-                    "leaves the label holder may depend on them; set it to none"
-                )
         if self.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "

@@ -18,6 +18,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.core.version import __version__
 from veilgraph.protocol.agreement import MOST_PACKAGES
 
+_FIRST: Final = ("veilgraph", "torch")
 SOFTWARE_FILE: Final = "software.jsonl"
 
 Software = Mapping[str, str]
@@ -78,7 +79,5 @@ def _listed(parties: Mapping[PartyId, Software]) -> str:
 
 
 def _versions(software: Software) -> str:
-    return (
-        ", ".join(f"{name} {version}" for name, version in sorted(software.items(), reverse=True))
-        or "software not stated"
-    )
+    listed = sorted(software.items(), key=lambda item: (item[0] not in _FIRST, item[0] == "torch", item[0]))
+    return ", ".join(f"{name} {version}" for name, version in listed) or "software not stated"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pytest
+import torch
 from torch import Tensor
 
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.roles.federation import Settings, merge
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.datasets import load_parts
 from veilgraph.graph.party import PartyGraph
@@ -18,9 +20,11 @@ from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.jobs import TrainResult
 
 NAMES = "ABCD"
 EPOCHS = 4
+SPLITS = ("train_", "val_", "test_")
 RULES: Mapping[str, Settings] = {
     "fedavg": {},
     "fedavg, server rate": {"averaging": {"rule": {"name": "fedavg", "server_rate": 0.5}}},
@@ -89,6 +93,50 @@ def dropping_out(dropped: Dropped) -> Iterator[None]:
         yield
 
 
+def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, scores: Sequence[Judged]) -> None:
+    """Every epoch has the twin's figures, no fewer and no others, and the last epoch's weights have all that there are.
+
+    Args:
+        run: of the job.
+        settings: of the job.
+        twin: after all rounds.
+        scores: of the twin's rounds.
+    """
+    for record, scored in zip(run.metrics, scores, strict=True):
+        told = twin.task.each_epoch(scored).record()
+        assert {name for name in record if name.startswith(SPLITS)} == told.keys()
+        for name, value in told.items():
+            assert record[name] == pytest.approx(value, abs=1e-6), name
+    if settings.train.select_by == "last":
+        for name, value in twin.scores().summary().items():
+            assert run.summary[name] == pytest.approx(value, abs=1e-6), name
+
+
+def predicts_as_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveraging, graph: PartyGraph) -> None:
+    """The network's own probabilities and classes are the twin's; calibrated ones follow from this graph's own nodes.
+
+    Args:
+        run: of the job.
+        settings: of the job.
+        twin: after all rounds.
+        graph: of the label party.
+    """
+    found, mine = run.predictions, twin.predictions(graph.party)
+    own = twin.task.own(graph, LearningStreams(settings.seed, graph.party))
+    calibration = twin.task.calibration(twin.network, own, found.uncalibrated)
+    assert close(found.uncalibrated, mine.probabilities)
+    if mine.probabilities.shape[1]:
+        assert torch.equal(found.classes, mine.probabilities.argmax(dim=1))
+    if calibration is None:
+        assert found.calibration is None
+        assert torch.equal(found.probabilities, found.uncalibrated)
+    else:
+        assert close(found.probabilities, calibration.of(found.uncalibrated))
+        assert not close(found.probabilities, found.uncalibrated)
+
+
 def close(one: Tensor, other: Tensor) -> bool:
-    """To 1e-6, as the protocol's fixed point allows."""
-    return float((one.double() - other.double()).abs().max()) < 1e-6
+    """Of one shape, and alike to 1e-6, as the protocol's fixed point allows."""
+    if one.shape != other.shape:
+        return False
+    return not one.numel() or float((one.double() - other.double()).abs().max()) < 1e-6

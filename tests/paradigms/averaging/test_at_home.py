@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tests.errors import refused
-from tests.paradigms.averaging.jobs import close, graphs
+from tests.paradigms.averaging.jobs import close, graphs, predicts_as_twin
 from tests.paradigms.averaging.private_jobs import job, local, source, twin_of
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
@@ -54,11 +54,12 @@ def test_a_run_is_its_twin_and_predicts_again_what_it_has_learnt(tmp_path: Path)
     before = twin.infer("A")
     twin.finish()
     assert not close(twin.infer("A"), before)
-    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+    predicts_as_twin(run, settings, twin, graphs(settings)[0])
     assert bool(weights(run.path, "A")["at_home.learnt"])
     again = predict(run.path)
-    assert close(again.probabilities, run.predictions.probabilities)
-    assert close(resume(run.path).predictions.probabilities, run.predictions.probabilities)
+    for found in (again, resume(run.path).predictions):
+        assert close(found.probabilities, run.predictions.probabilities)
+        assert close(found.uncalibrated, run.predictions.uncalibrated)
 
 
 def test_nothing_of_it_is_sent_and_the_weights_that_all_have_are_those_without(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.errors import About, refused
-from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, sums_of, twin_of
+from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, predicts_as_twin, sums_of, twin_of
 from tests.paradigms.averaging.own_graphs import graphs_for, ids_of, task_job
 from tests.paradigms.averaging.own_graphs import twin_of as twin_over
 from tests.paradigms.cutting import cut_run
@@ -121,7 +121,7 @@ def test_other_tasks_have_them_too(tmp_path: Path) -> None:
     run = train(settings, tmp_path / "run", parties=given, ids=ids_of(given))
     twin, losses, _ = twin_over(settings, given)
     assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-6)
-    assert close(run.predictions.probabilities, twin.predictions("A").probabilities)
+    predicts_as_twin(run, settings, twin, given[0])
 
 
 REFUSED: dict[str, tuple[Settings, About]] = {

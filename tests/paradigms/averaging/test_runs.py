@@ -22,8 +22,10 @@ from tests.paradigms.averaging.jobs import (
     absent,
     close,
     dropping_out,
+    figures_of_twin,
     graphs,
     job,
+    predicts_as_twin,
     sums_of,
     twin_of,
 )
@@ -55,18 +57,16 @@ OF_SUMS = ("key", "mask_share", "masked", "control")
 
 def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | None = None) -> None:
     twin, losses, scores = twin_of(settings, dropped)
-    for record, loss, scored in zip(run.metrics, losses, scores, strict=True):
+    for record, loss in zip(run.metrics, losses, strict=True):
         assert record.get("loss") == (None if loss is None else pytest.approx(loss, abs=1e-6))
-        for name, value in scored.record().items():
-            if name in record or not name.endswith("f1"):
-                assert record[name] == pytest.approx(value, abs=1e-6), name
+    figures_of_twin(run, settings, twin, scores)
     if settings.train.select_by == "last":
         directory = RunDirectory.open(run.path)
         for party in (*settings.data.names, SERVER):
             weights = load_tensors(directory.party(party).model_path)[0]
             for name, weight in twin.network.state_dict().items():
                 assert close(weights[f"network.{name}"], weight), (party, name)
-        assert close(run.predictions.probabilities, twin.infer(settings.data.label_party).softmax(dim=1))
+        predicts_as_twin(run, settings, twin, graphs(settings)[0])
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
@@ -189,7 +189,7 @@ def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_noth
     losses = [twin.round(epoch, absent(lost, sums_of(epoch)[0])) for epoch in range(1, EPOCHS + 1)]
     assert losses[1] is None
     assert [each.get("loss") for each in run.metrics] == [each and pytest.approx(each, abs=1e-6) for each in losses]
-    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+    predicts_as_twin(run, settings, twin, given[0])
 
 
 def test_saved_graphs_are_trained_on(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_saved_graphs_are_trained_on(tmp_path: Path) -> None:
     saved = settings.model_copy(update={"data": settings.data.model_copy(update={"dataset": None, "graphs": paths})})
     run = train(type(settings).model_validate(saved.model_dump()), tmp_path / "run")
     twin, *_ = twin_of(settings)
-    assert close(run.predictions.probabilities, twin.infer("A").softmax(dim=1))
+    predicts_as_twin(run, settings, twin, graphs(settings)[0])
 
 
 # What is sent
@@ -272,7 +272,13 @@ def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
     twin, losses, _ = twin_of(settings)
     assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-5)
     (own, *_) = load_parts(settings.data, settings.seed)
-    expected = dict(zip(node_ids(own.ids.numpy()), twin.infer("A").softmax(dim=1), strict=True))
-    found = dict(zip(run.predictions.ids or (), run.predictions.probabilities, strict=True))
-    assert found.keys() == expected.keys()
-    assert all(float((found[name] - row).abs().max()) < 1e-5 for name, row in expected.items())
+    ready = twin.task.own(own.graph, LearningStreams(settings.seed, "A"))
+    mine = twin.infer("A").softmax(dim=1)
+    calibration = twin.task.calibration(twin.network, ready, mine)
+    assert calibration is not None
+    names = node_ids(own.ids.numpy())
+    for rows, told in ((mine, run.predictions.uncalibrated), (calibration.of(mine), run.predictions.probabilities)):
+        expected = dict(zip(names, rows, strict=True))
+        found = dict(zip(run.predictions.ids or (), told, strict=True))
+        assert found.keys() == expected.keys()
+        assert all(float((found[name] - row).abs().max()) < 1e-5 for name, row in expected.items())

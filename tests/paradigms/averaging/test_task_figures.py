@@ -19,6 +19,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.tasks.graphs import Graphs, GraphsOwn
 from veilgraph.paradigms.averaging.tasks.pairs import PairsOwn, unlinked
 from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.score_histograms import binned_auc, binned_precision, bins_of, histogram
 
 SEEDS = st.integers(0, 10_000)
@@ -215,7 +216,13 @@ def test_a_graph_is_what_its_nodes_are_together(readout: str) -> None:
         expected = network.head(torch.stack(rows))  # type: ignore[operator]
     assert torch.allclose(twin.infer("A"), expected)
     assert isinstance(twin.task, Graphs)
-    assert float(twin.task.tally(network, own, expected)[3:].sum()) == 4  # of 24 nodes
+    tally, of_tally = twin.task.tally(network, own, expected), Classification(2)
+    right = expected.argmax(dim=1) == torch.tensor([0, 1, 0, 1])
+    counts = of_tally.confusion(tally)
+    assert counts.sum(dim=2).tolist() == [[1, 1], [0, 1], [1, 0]]  # 4 graphs of 24 nodes, by split and class
+    assert counts.diagonal(dim1=1, dim2=2).sum(dim=1).tolist() == [int(right[[0, 3]].sum()), right[1], right[2]]
+    assert tally[15:].view(2, 2, -1).sum(dim=2).tolist() == [[1, 0], [0, 1]]  # ranked: val and test, class 1 and not
+    assert len(tally) == of_tally.tally_size
     assert twin.task.examples(own) == 2
 
 

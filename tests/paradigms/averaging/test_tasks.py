@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from veilgraph_tuning.trying import tune
 
 import veilgraph as vg
 from tests import nightly
 from tests.errors import About, refused
-from tests.paradigms.averaging.jobs import NAMES, Dropped, close, dropping_out
+from tests.paradigms.averaging.jobs import NAMES, Dropped, close, dropping_out, figures_of_twin, predicts_as_twin
 from tests.paradigms.averaging.jobs import job as small_job
 from tests.paradigms.averaging.own_graphs import SAID, graphs_for, ids_of, task_job, twin_of
 from tests.paradigms.cutting import CutError, cut_at
@@ -45,25 +44,19 @@ each_task = pytest.mark.parametrize("task", SAID)
 
 def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGraph], dropped: Dropped | None) -> None:
     twin, losses, scores = twin_of(settings, graphs, dropped)
-    for record, loss, scored in zip(run.metrics, losses, scores, strict=True):
+    for record, loss in zip(run.metrics, losses, strict=True):
         assert record["loss"] == pytest.approx(loss, abs=1e-6)
-        for name, value in scored.record().items():
-            if name in record:
-                assert record[name] == pytest.approx(value, abs=1e-6), name
+    figures_of_twin(run, settings, twin, scores)
     directory = RunDirectory.open(run.path)
     for party in (*NAMES, SERVER):
         weights = load_tensors(directory.party(party).model_path)[0]
         for name, weight in twin.network.state_dict().items():
             assert close(weights[f"network.{name}"], weight), (party, name)
     mine = twin.predictions(settings.data.label_party)
-    assert close_where(run.predictions.probabilities, mine.probabilities)
+    predicts_as_twin(run, settings, twin, graphs[0])
     assert run.predictions.columns.keys() == mine.columns.keys()
     for name, values in mine.columns.items():
-        assert close_where(run.predictions.columns[name], values), name
-
-
-def close_where(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and (one.numel() == 0 or close(one, other))
+        assert close(run.predictions.columns[name], values), name
 
 
 @each_task
@@ -261,12 +254,25 @@ def test_what_a_task_cannot_be(change: Settings, about: About) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "by"), [("values", "accuracy"), ("links", "rmse"), ("graphs", "r2"), ("graphs", "auc")]
+    ("task", "by"), [("values", "accuracy"), ("links", "rmse"), ("graphs", "r2"), ("values", "auc")]
 )
 def test_the_best_epoch_is_chosen_by_what_the_task_is_judged_by(task: str, by: str) -> None:
-    key = "train.class_weights" if by == "auc" else "train.select_by"
-    with refused(ConfigError, key=key):
+    with refused(ConfigError, key="train.select_by", value=by):
         task_job(task, {"train": {"select_by": by}})
+
+
+@pytest.mark.parametrize("by", ["auc", "ap"])
+def test_the_best_ranks_graphs_best(by: str, tmp_path: Path) -> None:
+    graphs = graphs_for("graphs", nodes=72)
+    settings = task_job("graphs", {"train": {"select_by": by, "epochs": 8, "learning_rate": 0.1}})
+    run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
+    twin, losses, scores = twin_of(settings, graphs)
+    assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-6)
+    figures_of_twin(run, settings, twin, scores)
+    best = max(run.metrics, key=lambda record: (record[f"val_{by}"], -record["val_loss"], -record["epoch"]))
+    assert run.summary["best_epoch"] == best["epoch"]
+    assert best["epoch"] < 8
+    assert run.summary[f"test_{by}"] == pytest.approx(best[f"test_{by}"])
 
 
 @pytest.mark.parametrize(("by", "sign"), [("mae", -1), ("r2", 1), ("loss", -1)])
