@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -181,6 +182,16 @@ def test_what_stands_in_bounds_a_long_tail_between_the_places_that_are_looked_at
     places = [float(place) for place in np.linspace(0, 1.05 * float(composed.get_epsilon(failure)), 2000)]
     bounds = [failure + (1 - failure) * accountant.gaussian_delta(place, mu) for place in places]
     assert 0.9 < max(composed.get_delta(place) / bound for place, bound in zip(places, bounds, strict=True)) <= 1
+
+
+def test_hardly_any_noise_has_a_stand_in_though_rounding_puts_its_delta_above_1() -> None:
+    """Else the search goes on for ever, and a holder waits for its ledger."""
+    event = SampledEvent(0.05, 0.9, 20)
+    found = [price(event, count, 1e-4) for count in (1, 2, 5)]
+    assert all(math.isfinite(each.squares) for each in found)
+    rounded = SimpleNamespace(get_epsilon=lambda _: 582.0, get_delta=lambda _: math.nextafter(1, 2))
+    mu = stand_in(rounded, 1e-8)  # type: ignore[arg-type]
+    assert accountant.gaussian_delta(582.0, mu) == 1
 
 
 def test_cells_are_no_finer_than_is_asked_for() -> None:
