@@ -190,7 +190,7 @@ def test_hardly_any_noise_has_a_stand_in_though_rounding_puts_its_delta_above_1(
     found = [price(event, count, 1e-4) for count in (1, 2, 5)]
     assert all(math.isfinite(each.squares) for each in found)
     rounded = SimpleNamespace(get_epsilon=lambda _: 582.0, get_delta=lambda _: math.nextafter(1, 2))
-    mu = stand_in(rounded, 1e-8)  # type: ignore[arg-type]
+    mu = stand_in(rounded, 1e-8)
     assert accountant.gaussian_delta(582.0, mu) == 1
 
 

@@ -244,7 +244,7 @@ BALANCED: dict[str, Any] = {"train": {"class_weights": "balanced"}}
 AVERAGING: dict[str, JobSettings] = {
     "averaging, private": private_averaging(),
     "averaging of two, private": private_averaging({"data": {"holders": 2}}),
-    "averaging of four, private": private_averaging({"data": {"holders": 4}, "averaging": {"threshold": 3}}),
+    "averaging of four, private": private_averaging({"data": {"holders": 4}}),
     "averaging": averaging_job(),
     "averaging, balanced": averaging_job(BALANCED),
     "averaging, graphs balanced": averaging_job({"averaging": {"task": {"name": "graphs"}}}, BALANCED),

@@ -267,8 +267,10 @@ def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
         chances, labels = run.predictions.uncalibrated[mask], graph.labels[mask]
         assert run.summary[f"{part}_auc"] == pytest.approx(auc_by_pairs(chances, labels))
         assert run.summary[f"{part}_f1"] == pytest.approx(macro_f1(chances, labels))
-        assert run.summary[f"{part}_accuracy"] == float((run.predictions.classes[mask] == labels).float().mean())
+        right = run.predictions.classes[mask] == labels
+        assert run.summary[f"{part}_accuracy"] == pytest.approx(float(right.double().mean()))
     assert torch.equal(run.predictions.classes, run.predictions.uncalibrated.argmax(dim=1))
+    assert not torch.equal(run.predictions.probabilities, run.predictions.uncalibrated), "nothing is judged by these"
     if select_by != "loss":
         assert run.summary[f"val_{select_by}"] == pytest.approx(best[f"val_{select_by}"])
     with cut_at(5), pytest.raises(CutError):

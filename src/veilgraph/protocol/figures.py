@@ -96,7 +96,7 @@ def selecting(job: Mapping[str, Any], measures: Measures) -> Mapping[str, Any]:
 ACCURACY: Final = Figure("accuracy", "accuracy", "share of the nodes whose class is right", is_share=True)
 AUC: Final = Figure("auc", "AUC", "chance that a node of a class is ranked above one of another; 0.5 is guessing")
 F1: Final = Figure("f1", "macro F1", "precision and recall together, all classes alike")
-AP: Final = Figure("ap", "average precision", "precision on average over all nodes of class 1 of two")
+AP: Final = Figure("ap", "average precision", "precision on average over all nodes of the class that is looked for")
 CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, AP, F1))
 
 LEAK: Final = 0.995
