@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.nn.correction import corrected_losses
@@ -24,6 +26,8 @@ _SPREAD: Final = 1.0
 """Standard deviation of the prior, of log a and of every b."""
 _STEPS: Final = 200
 _PAIR: Final = 2
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -62,23 +66,24 @@ def fitted(
         weights: Tensor[C], of the classes in the training loss; None: all alike.
         transition: Tensor[C, C], P(label = j | true label = i), where labels were perturbed.
     """
+    from scipy.optimize import minimize  # noqa: PLC0415 - torch.optim.LBFGS imports torch's compiler: seconds
+
     classes = probabilities.shape[1]
     if (not len(labels) and weights is None) or not bool(probabilities.isfinite().all()):
         return None
     prior = torch.zeros(classes, dtype=torch.float64) if weights is None else -weights.double().log()
-    logs, found = _logs(probabilities), torch.zeros(1 + classes, dtype=torch.float64, requires_grad=True)
+    logs = _logs(probabilities)
     free = torch.tensor(classes == _PAIR)
     certain = torch.eye(classes, dtype=torch.float64) if transition is None else transition
-    optimizer = torch.optim.LBFGS([found], max_iter=_STEPS, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        away = (found / _SPREAD).square().sum() / 2
-        total = away + corrected_losses(found[0].exp() * logs + prior + free * found[1:], labels, certain).sum()
-        torch.autograd.backward(total)
-        return total
+    def loss(values: Floats) -> tuple[float, Floats]:
+        with torch.enable_grad():
+            at = torch.tensor(values, requires_grad=True)
+            away = (at / _SPREAD).square().sum() / 2
+            total = away + corrected_losses(at[0].exp() * logs + prior + free * at[1:], labels, certain).sum()
+            (slope,) = torch.autograd.grad(total, at)
+        return float(total.detach()), slope.numpy()
 
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[no-untyped-call]
-    told = found.detach()
+    start = np.zeros(1 + classes)
+    told = torch.from_numpy(minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
     return Calibration(float(told[0].exp()), tuple((prior + free * told[1:]).tolist()))
