@@ -173,8 +173,9 @@ def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
     for seen in session.received:
         if seen.tag.kind not in _REPEATS and 0 not in seen.shape:
             whole = octets(seen)[: _NODE_KEY if seen.tag.kind == Kind.NODE_KEY else None].tobytes()
-            last = len(whole) // _BLOCK * _BLOCK
-            found[seen.tag.kind] |= {whole[at : at + _BLOCK] for at in range(0, last, _BLOCK)}
+            size = _BLOCK * (4 if seen.tag.kind == Kind.PLACEMENT else 1)  # two of few places meet by chance, not eight
+            last = len(whole) // size * size
+            found[seen.tag.kind] |= {whole[at : at + size] for at in range(0, last, size)}
     return {kind: {one for one in some if len(set(one)) > _FEWEST} for kind, some in found.items()}
 
 
