@@ -225,6 +225,22 @@ def test_a_holder_that_ended_takes_the_final_checkpoint_of_a_run_that_others_com
     assert all(torch.equal(tensor, parts[1][name]) for name, tensor in parts[0].items())
 
 
+@pytest.mark.parametrize("epoch", [10**6, -1, float("nan")])
+def test_a_checkpoint_with_a_judgement_of_no_epoch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: float
+) -> None:
+    run, load = without_the_late_one(tmp_path), Checkpoints.load
+
+    def forged(self: Checkpoints, *point: Any) -> tuple[Path, dict[str, torch.Tensor], dict[str, Any]]:
+        path, tensors, facts = load(self, *point)
+        return path, tensors, {**facts, "judgement": {**facts["judgement"], "best_epoch": epoch}}
+
+    monkeypatch.setattr(Checkpoints, "load", forged)
+    with refused(ProtocolError, code="checkpoint", party="A"):
+        resume(run)
+    assert not checkpoint(run, LATE, 5).exists()
+
+
 def test_a_holder_that_took_a_checkpoint_has_it(tmp_path: Path) -> None:
     """Cut off before the first checkpoint of its own, it goes on from the one that it was given."""
     run = without_the_late_one(tmp_path)
