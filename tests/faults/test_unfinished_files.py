@@ -21,14 +21,14 @@ from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory
 
 STRAYS = (
-    "parties/A/checkpoints/.epoch-000004.safetensors.4711",
-    "parties/B/checkpoints/.epoch-000099.safetensors.4711",
-    "parties/server/.model.safetensors.4711",
-    "parties/A/.graph.safetensors.k2_x9abc",
-    "parties/A/.predictions.csv.4711",
-    "parties/B/.traffic.json.4711",
-    ".metrics.jsonl.4711",
-    ".summary.json.4711",
+    "parties/A/checkpoints/.epoch-000004.safetensors.00c0ffee00c0ffee",
+    "parties/B/checkpoints/.epoch-000099.safetensors.00c0ffee00c0ffee",
+    "parties/server/.model.safetensors.00c0ffee00c0ffee",
+    "parties/A/.graph.safetensors.0123456789abcdef",
+    "parties/A/.predictions.csv.00c0ffee00c0ffee",
+    "parties/B/.traffic.json.00c0ffee00c0ffee",
+    ".metrics.jsonl.00c0ffee00c0ffee",
+    ".summary.json.00c0ffee00c0ffee",
 )
 
 
@@ -124,6 +124,7 @@ def test_a_model_of_an_earlier_session_is_not_mixed_with_a_later_ones(tmp_path: 
     ("role", "name"),
     [
         (OTHER, "graph.safetensors"),
+        (LABEL_HOLDER, "tables.sha256"),
         pytest.param(LABEL_HOLDER, "alignment.json", marks=nightly),
         (LABEL_HOLDER, "metrics.jsonl"),
         (SERVER, "epoch-000004.safetensors"),

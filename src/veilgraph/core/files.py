@@ -10,6 +10,7 @@ import fcntl
 import logging
 import math
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -30,6 +31,7 @@ _FILE: Final = 0o600
 _FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _TEMPORARY_BYTES: Final = 8
+_TEMPORARY: Final = re.compile(rf"\..+\.[0-9a-f]{{{2 * _TEMPORARY_BYTES}}}")
 _LOCK_POLL_S: Final = 0.1
 SLOW_LOCK_S: Final = 15.0
 """After so long whoever waits for a folder is told."""
@@ -72,6 +74,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(temporary)):
             error.filename = str(path)  # a full disk does not say which file, and a temporary one is nobody's
         raise
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Removes what killed processes left of files that ``whole_file`` was writing; nobody writes in the folder now."""
+    for path in folder.rglob(".*"):
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def new_file(path: Path, *, buffering: int = -1) -> BinaryIO:

@@ -41,7 +41,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -52,7 +51,15 @@ import torch
 
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import append, check_private, fresh_folder, locked, private_folder, write_whole
+from veilgraph.core.files import (
+    append,
+    check_private,
+    fresh_folder,
+    locked,
+    private_folder,
+    remove_temporary_files,
+    write_whole,
+)
 from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
@@ -80,8 +87,6 @@ _PASSES: Final = "passes.json"
 TABLES: Final = "tables"
 """Where a party's part of a run has the tables that were brought in memory."""
 _ASIDE: Final = "metrics.replaced.jsonl"
-_UNFINISHED: Final = re.compile(r"\.[^.]+\.(safetensors|jsonl?|yaml|csv|png|html)\.\w+")
-"""Names of the files that ``write_whole`` has not renamed yet."""
 
 
 class RunDirectory:
@@ -142,13 +147,8 @@ class RunDirectory:
             RunError: another process does.
         """
         with locked(self.path, f"{self.path} is in use by another process; wait for it, or stop it", wait_s=wait_s):
-            self._forget_unfinished()
+            remove_temporary_files(self.path)
             yield
-
-    def _forget_unfinished(self) -> None:
-        for path in self.path.rglob(".*"):
-            if _UNFINISHED.fullmatch(path.name):
-                path.unlink(missing_ok=True)
 
     def begun(self) -> bool:
         """Whether a party's part of a training is here."""
