@@ -35,7 +35,7 @@ TORCH ?= constraints.txt
 # Where make dist puts what it builds.
 DIST ?= dist
 # Distributions of their own that add commands and parts by entry points.
-PACKAGES := packages/embeddings packages/machines packages/trajectories packages/tuning
+PACKAGES := packages/embeddings packages/machines packages/trajectories packages/tuning packages/wizard
 TABLES ?= table2 table3 table4
 SEEDS ?= 3
 
@@ -50,7 +50,7 @@ demo: $(INSTALLED) ## two holders of handwritten digits: together, each alone, a
 	@echo "(to have the command veilgraph in this shell: source $(BIN)/activate)"
 
 demo-network: $(INSTALLED) ## three organisations with tables of their own, as processes over mutual TLS
-	@$(BIN)/veilgraph net demo
+	@$(BIN)/veilgraph demo network
 
 install-locked: ## for a deployment: into .venv-locked, every file by the hashes in lock/deploy.txt
 	@rm -rf $(LOCKED_VENV)
@@ -114,7 +114,7 @@ format: $(INSTALLED) ## format the code and mend what ruff can mend
 bench: $(INSTALLED) ## measure speed and traffic
 	@$(BIN)/python -m benchmarks
 
-spu: $(SPU_INSTALLED) ## SPU's environment, for bench-spu and veilgraph reproduce q3 (Python 3.11)
+spu: $(SPU_INSTALLED) ## SPU's environment, for bench-spu and python -m research q3 (Python 3.11)
 
 bench-spu: $(INSTALLED) $(SPU_INSTALLED) ## the secure maximum beside SPU's, which is installed apart (Python 3.11)
 	@$(BIN)/python -m benchmarks.secure_max --spu $(SPU_VENV)/bin/python
@@ -134,7 +134,7 @@ bench-sealed: $(INSTALLED) $(SPU_INSTALLED) ## whole sealed jobs, beside SPU, an
 	@$(BIN)/python -m benchmarks.sealed_scale
 
 reproduce: $(INSTALLED) ## the paper's tables; TABLES="table2" SEEDS=1 for a part
-	@for table in $(TABLES); do $(BIN)/veilgraph reproduce "$$table" --seeds $(SEEDS) || exit; done
+	@for table in $(TABLES); do $(BIN)/python -m research "$$table" --seeds $(SEEDS) || exit; done
 
 clean: ## remove the installation and all caches; runs/ stays
 	@rm -rf $(VENV) $(SPU_VENV) $(CRYPTEN_VENV) $(FLOWER_VENV) $(LOCKED_VENV) $(TOOLS_VENV) $(DOCS_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
@@ -186,7 +186,7 @@ $(LOCKED_INSTALLED): pyproject.toml constraints.txt lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python $(LOCKED_PIP) --report $(LOCKED_VENV)/report-lock.json -r lock/deploy.txt
 	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: \
 	  --report $(LOCKED_VENV)/report-torch.json -r $(TORCH)
-	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation . ./packages/machines
+	@$(LOCKED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation . ./packages/machines ./packages/wizard
 	@$(LOCKED_VENV)/bin/python -m pip check
 	@touch $@
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.sockets import SocketLink
+from veilgraph.link.factory import SocketLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import PIECE_ROWS, POINT_BYTES, TOKEN_BYTES, align_holder, align_server
 from veilgraph.run.launch import end_with_launcher, report_failure, run_processes
 

@@ -23,7 +23,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import free_ports, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.submit import submit
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 

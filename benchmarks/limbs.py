@@ -14,8 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.mpc.limbs import FLOAT64, INT8, LimbOperand, device_of
-from veilgraph.mpc.ring import DenseOperand, StaticOperand
+from veilgraph.mpc.ring import FLOAT64, INT8, DenseOperand, LimbOperand, StaticOperand, device_of
 
 DIM: Final = 64
 SHAPES: Final = {"Cora": (2708, 717), "PubMed": (19717, 250), "ogbn-arxiv": (169343, 64)}

@@ -12,10 +12,8 @@ import time
 import torch
 
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.local.additive import AnalyticGaussian, LocalLaplace
-from veilgraph.privacy.local.features import FeatureMechanism
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
+from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism, LocalLaplace, MultiBit, one_bit
+from veilgraph.privacy.randomised_response import LabelResponse
 
 ROWS, COLUMNS = 20_000, 5_000
 DENSITY = 0.01

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.tables import peak_gib
 from veilgraph.graph.payments.world import payments_world
-from veilgraph.graph.payments_settings import PaymentsSettings
+from veilgraph.graph.settings import PaymentsSettings
 from veilgraph.samples.payments_tables import export_payments
 
 CUSTOMERS, TRANSFERS = 1_000_000, 10_000_000

@@ -29,7 +29,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import exchange
-from veilgraph.link.sockets import SocketLink, socket_mesh
+from veilgraph.link.factory import SocketLink, socket_mesh
 
 SHAPES: Final = {"cora": 2, "citeseer": 2, "pubmed": 2, "arxiv": 1}
 """Shape → rounds in which all are measured in turn."""

@@ -18,12 +18,11 @@ from benchmarks import step
 from benchmarks.graphs import public
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.nn.combine.parts import Scale, Unchanged
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN
+from veilgraph.nn.combine import Scale, Unchanged
+from veilgraph.paradigms.vertical.settings import plan
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.run.jobs import train

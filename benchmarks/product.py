@@ -15,12 +15,10 @@ from benchmarks.graphs import public
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import BLOCK_BYTES, Dealer, Direction, row_blocks
-from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.mpc.product import SecureProduct
-from veilgraph.mpc.shares import open_shares
+from veilgraph.mpc.mask import PairwiseMasks, open_shares
+from veilgraph.mpc.product import BLOCK_BYTES, Dealer, Direction, SecureProduct, row_blocks
 from veilgraph.run.launch import run_threads
 
 DIM = 64
@@ -54,7 +52,6 @@ class AfterA:
 
     def __init__(self, operand: ring.StaticOperand, done: threading.Semaphore) -> None:
         self._operand, self._done = operand, done
-        self.shape = operand.shape
 
     def times(self, right: torch.Tensor) -> torch.Tensor:
         """A·right."""

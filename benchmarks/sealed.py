@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.step import DIM, pyg_ms
 from benchmarks.wires import LINK, installed
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.partition import pool
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import train

@@ -23,9 +23,9 @@ from benchmarks.wires import installed
 from research.q3 import secure_settings
 from research.secure_gnn import secure_epochs
 from research.secure_gnn_spu import spu_python
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed

@@ -25,10 +25,9 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.compare import MaxServer, SecureMax
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.compare import MaxServer, SecureMax, plain_max
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.mpc.plain import plain_max
 from veilgraph.run.launch import run_threads
 
 ROWS, COLUMNS, REPEATS = 2708, 64, 5

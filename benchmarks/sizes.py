@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import save_party
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

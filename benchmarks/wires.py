@@ -25,8 +25,8 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.link.channel import Session
 from veilgraph.link.codec import encoded_size
+from veilgraph.link.factory import SocketFactory
 from veilgraph.link.sealed import SealedLink
-from veilgraph.link.sockets import SocketFactory
 from veilgraph.link.wrapper import Wrapper
 
 LINK: Final = "measured"

@@ -18,9 +18,9 @@ from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_trajectories.settings import TrajectoriesSettings
 from veilgraph_trajectories.task import TrajectoriesTaskSettings
 
-from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Registry
 from veilgraph.deploy.project import ProjectSettings
-from veilgraph.paradigms.averaging.tasks.task import TaskSettings
+from veilgraph.paradigms.averaging.tasks import TaskSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import PARADIGMS

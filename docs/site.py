@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import veilgraph
-from veilgraph.protocol.schemas import SCHEMAS
+from veilgraph.protocol.job_file import SCHEMAS
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = ROOT / "build" / "pages"

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from veilgraph.core.words import listed
+from veilgraph.core.text import listed
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.revealed import all_revelations
 from veilgraph.protocol.rows import Fact, Row
 
 Line = tuple[str, ...]

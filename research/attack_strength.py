@@ -19,8 +19,7 @@ from research.store import package_version
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
-from veilgraph.graph.public.files import data_root
-from veilgraph.graph.public.planetoid import planetoid_data
+from veilgraph.graph.public import data_root, planetoid_data
 from veilgraph.graph.settings import DataSettings
 
 EXPERIMENT: Final = "attack-strength"

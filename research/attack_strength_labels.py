@@ -12,20 +12,17 @@ from torch_geometric.data import Data
 from research.active_labels import MOST, amplify
 from research.attack_strength_models import classes_of
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
-from veilgraph.audit.attacks.attributes import auxiliary_nodes
-from veilgraph.audit.attacks.blind_labels import blind_labels
-from veilgraph.audit.attacks.label_gradients import matched
-from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
-from veilgraph.audit.attacks.pairs import random_pairs
-from veilgraph.audit.columns import narrowed
-from veilgraph.audit.mounts.labels import few_of_each
-from veilgraph.audit.roc import Floats
+from veilgraph.audit.attack import narrowed
+from veilgraph.audit.features import auxiliary_nodes
+from veilgraph.audit.labels import accuracy, blind_labels, few_of_each, flattened, label_scores, matched
+from veilgraph.audit.pairs import random_pairs
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.view import Floats
 
 _LABELS, _ADVERSARY = "A", "B"
 _PAIRS: Final = 5000

@@ -13,12 +13,11 @@ from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, classes_of, induced, train_plain
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
-from veilgraph.audit.attacks.attributes import auxiliary_nodes
-from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
-from veilgraph.audit.attacks.online_lira import online_lira_scores
-from veilgraph.audit.roc import Floats, Truth
-from veilgraph.audit.statistics import measure
-from veilgraph.graph.embedded import random_masks
+from veilgraph.audit.features import auxiliary_nodes
+from veilgraph.audit.members import SHADOW_THRESHOLD, confidence_scores, lira_scores, online_lira_scores, shadow_scores
+from veilgraph.audit.statistics import Truth, measure
+from veilgraph.graph.builtin import random_masks
+from veilgraph.protocol.view import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,8 @@ from torch_geometric.utils import subgraph
 
 from veilgraph.core.randomness import seeded_global
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
-from veilgraph.nn.dropout import dropout
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.linear import linear
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.layers import dropout, linear
+from veilgraph.nn.propagate import Adjacency, FixedInput
 
 Kind = Literal["GCN", "GraphSAGE"]
 

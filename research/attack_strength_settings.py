@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from research.attack_strength_models import PlainSettings
-from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.statistics import Truth
+from veilgraph.protocol.view import Floats
 
 _OVERFIT: Final = PlainSettings("GCN", width=32, epochs=100)
 _OVERFIT_SAGE: Final = PlainSettings("GraphSAGE", width=32, epochs=100)

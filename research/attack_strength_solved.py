@@ -10,14 +10,20 @@ from sklearn.linear_model import LogisticRegression
 from torch_geometric.data import Data
 
 from research.attack_strength_settings import Attacked, StrengthSettings, own_seed
-from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes
-from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
-from veilgraph.audit.attacks.equations import LinearModel, fit_model, log_ratios, solve_equations
-from veilgraph.audit.attacks.generative import generated_columns
-from veilgraph.audit.attacks.known_weights import MAX_NUMBERS, matched_rows, sparse_rows
-from veilgraph.audit.attacks.pairs import sample_pairs
-from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
-from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.edges import alike, combination_scores, neighbour_weights, standardised, weight_scores
+from veilgraph.audit.features import (
+    LinearModel,
+    auxiliary_nodes,
+    choose_attributes,
+    fit_model,
+    generated_columns,
+    log_ratios,
+    solve_equations,
+)
+from veilgraph.audit.pairs import sample_pairs
+from veilgraph.audit.reconstruction import MAX_NUMBERS, matched_rows, sparse_rows
+from veilgraph.audit.statistics import Truth
+from veilgraph.protocol.view import Floats
 
 MANY: Final = 20
 """Unknown words, more than there are equations."""

@@ -20,7 +20,7 @@ from veilgraph.core.errors import ConfigError, RunError, VeilgraphError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.paradigms.vertical.baselines import isolated, pooled
+from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.run.jobs import train

@@ -16,7 +16,7 @@ from typing import Any, Final
 from research import gap_beside, gap_sets, label_privacy, node_dp_edges, private_averaging, sealed_privacy
 from research.figures import Figures
 from veilgraph.core.files import write_whole
-from veilgraph.report.expected import CURVES, matters
+from veilgraph.report.noise import CURVES, matters
 
 _WAYS: Final = {
     "edge, noise in every hop": ("edge", gap_beside.OURS),

@@ -23,7 +23,7 @@ from veilgraph_trajectories.task import Seen, Trajectories
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.paradigms.averaging.network import Averaged
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging

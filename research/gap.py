@@ -14,7 +14,7 @@ step of both trainings. Half of the wanted μ² is the sums', the rest the train
 training nodes take part in every step here: it is exact without amplification, and loses nothing on few labels.
 
 What differs from GAP as published: exact Gaussian composition in place of Rényi's, full batches, and edges beyond D
-left out by ``privacy.degree`` in place of at random, before anything, which no ε covers in either.
+left out by ``aggregation.bound_degrees`` in place of at random, before anything, which no ε covers in either.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ from torch.nn import functional
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.features import choose_rows
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.aggregation import NoisySums, pair_matrix
-from veilgraph.privacy.calibrate import analytic_multiplier
-from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.privacy.accountant import analytic_multiplier
+from veilgraph.privacy.aggregation import NoisySums, bound_degrees, pair_matrix
+from veilgraph.privacy.mechanism import Gaussian, Mechanism
 from veilgraph.protocol.scores import balanced_weights, selecting_auc
 
 _CLIP: Final = 1.0

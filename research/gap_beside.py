@@ -30,7 +30,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
@@ -90,6 +90,7 @@ class OwnNetwork:
             self.judgement = fitted.judgement
             own = {name: tensor for name, tensor in role.weights().items() if not name.startswith("joint.")}
             self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
+        assert role._alone is not None
         self.alone = role._objective.score(role._alone, everything=True).summary()
         return fitted
 
@@ -106,7 +107,7 @@ def measure(
     """These ways of a set."""
     for seed in seeds:
         loaded = job_of(each, "edge", math.inf, seed)
-        graphs = paradigm_of(loaded).load(loaded).graphs
+        graphs = paradigm_of(loaded).data.load(loaded).graphs
         whole, own, given = pool(graphs, "A"), OwnNetwork(), OwnNetwork()
         for level in levels:
             for epsilon in (*EPSILONS, CONTROL, math.inf):

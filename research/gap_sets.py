@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 

@@ -79,7 +79,7 @@ def measure(each: Set, levels: Sequence[str], seeds: Sequence[int], figures: Fig
     """All of the grid."""
     for seed in seeds:
         job = job_of(each, "edge", math.inf, seed)
-        whole = pool(paradigm_of(job).load(job).graphs, "A")
+        whole = pool(paradigm_of(job).data.load(job).graphs, "A")
         rows = dict[str, Tensor]()
         for level, epsilon in itertools.product(levels, EPSILONS):
             if level == "node" and not math.isfinite(epsilon):

@@ -15,15 +15,15 @@ from research.local import train_local
 from research.sealed_twin import train_sealed
 from research.store import Finished, Store, identity, package_version, training_key
 from veilgraph.core.secrets import system_secrets
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.baselines import isolated, pooled
-from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import PlainResult, fit
-from veilgraph.run.jobs import Progress, train
+from veilgraph.run.arguments import Progress
+from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
@@ -229,7 +229,7 @@ def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:
 
 def _twin(job: JobSettings, graphs: Sequence[PartyGraph], progress: Progress) -> PlainResult:
     """The plaintext twin; with differential privacy its noise is as the parties' would be, and no ledger is kept."""
-    planned = {graph.party: PARADIGMS[job.paradigm].plan(job, graph.party, graph.common) for graph in graphs}
+    planned = {graph.party: PARADIGMS[job.paradigm].privacy.plan(job, graph.party, graph.common) for graph in graphs}
     with ExitStack() as stack:
         publishers = {
             party: stack.enter_context(NoisedPublisher(plan_, None, system_secrets))

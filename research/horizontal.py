@@ -10,8 +10,8 @@ import torch
 
 from research.ppgnn import ppgnn, two_stages
 from veilgraph.core.errors import ConfigError
-from veilgraph.graph.datasets import load_parts
-from veilgraph.graph.parts import HorizontalPart, pool_parts
+from veilgraph.graph.dataset import load_parts
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings, TrainSettings

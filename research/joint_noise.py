@@ -24,8 +24,7 @@ from veilgraph.audit.view import load_view
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.mask import open_sum
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult, train

@@ -22,17 +22,16 @@ from torch import Tensor
 from research import private_averaging
 from research.figures import Figures, shown
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.paradigms.horizontal.baselines import alone as own_network
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
-from veilgraph.paradigms.vertical.baselines import isolated
-from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
-from veilgraph.privacy.local.settings import LabelPrivacySettings
+from veilgraph.paradigms.horizontal.twin import alone as own_network
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
+from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.label_release import nodes_perturbed, with_perturbed
@@ -67,7 +66,7 @@ def perturbed(graph: PartyGraph, epsilon: float, source: SecretSource = system_s
 def accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     """Of the test nodes, against true labels."""
     settings = job(dataset, seed, epsilon)
-    graphs = paradigm_of(settings).load(settings).graphs
+    graphs = paradigm_of(settings).data.load(settings).graphs
     label_party = settings.data.label_party
     mine = next(graph for graph in graphs if graph.party == label_party)
     told = None if epsilon is None else perturbed(mine, epsilon)
@@ -77,7 +76,7 @@ def accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
 def alone(dataset: str, seed: int) -> float:
     """Of the label holder by itself, with true labels: nothing leaves it."""
     settings = job(dataset, seed, None)
-    graphs = paradigm_of(settings).load(settings).graphs
+    graphs = paradigm_of(settings).data.load(settings).graphs
     return float(isolated(settings, graphs, settings.data.label_party).summary["test_accuracy"])
 
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from veilgraph.audit.attacks.classifiers import fitted
-from veilgraph.audit.attacks.link_features import Numbers
-from veilgraph.audit.roc import Floats
+from veilgraph.audit.classifiers import fitted
+from veilgraph.audit.pairs import Numbers
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.view import Floats
 
 
 def reference_posteriors(attributes: Numbers, classes: NDArray[np.int64], *, seed: int) -> Floats:

@@ -12,15 +12,13 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
-from veilgraph.graph.datasets import load_for_learner, load_whole
+from veilgraph.graph.dataset import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.public.files import data_root
-from veilgraph.graph.public.musae import musae_data
+from veilgraph.graph.public import data_root, musae_data
 from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
-from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision

@@ -21,13 +21,13 @@ from research.store import package_version
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.graph.datasets import load_whole
+from veilgraph.graph.dataset import load_whole
 from veilgraph.graph.features import choose_columns
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp.kprop import neighbour_adjacency
+from veilgraph.paradigms.node_dp.network import neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
+from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.samples.shipped import shipped_job
 

@@ -112,7 +112,7 @@ def privacy_costs(jobs: Iterable[tuple[str, JobSettings]]) -> dict[str, dict[str
     costs: dict[str, dict[str, str]] = {}
     for column, job in jobs:
         for party in job.data.names:
-            planned = PARADIGMS[job.paradigm].plan(job, party)
+            planned = PARADIGMS[job.paradigm].privacy.plan(job, party)
             if planned is None:
                 continue
             privacy, labels = planned.settings, ", has the labels" if party == job.data.label_party else ""

@@ -20,18 +20,16 @@ from torch_geometric.nn import SAGEConv
 
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.horizontal import split_by_label, split_by_nodes
-from veilgraph.graph.names import holder_names
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.settings import DATASETS, DataSettings
-from veilgraph.paradigms.averaging import baselines as averaging_baselines
+from veilgraph.graph.horizontal import HorizontalPart, split_by_label, split_by_nodes
+from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
+from veilgraph.paradigms.averaging import twin as averaging_baselines
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.paradigms.horizontal import baselines as horizontal_baselines
+from veilgraph.paradigms.horizontal import twin as horizontal_baselines
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import PlainResult, fit
 from veilgraph.protocol.scores import Scores
 

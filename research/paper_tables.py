@@ -164,7 +164,7 @@ def _left_out(plan: Table, chosen: Sequence[Entry]) -> str:
 
 
 def _command(table: str, seeds: int, datasets: Sequence[str] | None, rows: str | None, engine: Engine) -> str:
-    words = ["veilgraph", "reproduce", table, "--seeds", str(seeds)]
+    words = ["python", "-m", "research", table, "--seeds", str(seeds)]
     if datasets is not None:
         words += ["--datasets", ",".join(datasets)]
     if rows is not None:

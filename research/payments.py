@@ -19,9 +19,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from veilgraph.graph.payments.views import View
-from veilgraph.graph.payments.world import PaymentsWorld, payments_world
-from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph.graph.payments.world import PaymentsWorld, View, payments_world
+from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 
 WHO: Final = ("its own columns", "its own graph", "all banks' graph")
 ALARMS: Final = 0.05

@@ -23,15 +23,13 @@ from sklearn.metrics import roc_auc_score
 
 from research.payments import ALARMS, ALL, TEST, recall_of
 from veilgraph.graph.features import scale_together
+from veilgraph.graph.horizontal import HorizontalPart
 from veilgraph.graph.partition import pool
-from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.payments.views import SHOP, TELECOM
-from veilgraph.graph.payments.world import PaymentsWorld, payments_world
-from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
-from veilgraph.paradigms.horizontal.baselines import parts_of
+from veilgraph.graph.payments.world import SHOP, TELECOM, PaymentsWorld, payments_world
+from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -101,7 +99,7 @@ def federated(paradigm: str, world: PaymentsWorld) -> Scored:
 def layered(world: PaymentsWorld) -> Scored:
     """The horizontal job's network on each bank's graph by itself."""
     settings = horizontal(job("horizontal", world))
-    inputs = paradigm_of(settings).load(settings)
+    inputs = paradigm_of(settings).data.load(settings)
     names = np.array(sorted({name for each in inputs.ids.values() for name in each})).astype(np.int64)
     for bank, part in enumerate(parts_of(inputs.graphs, inputs.ids)):
         yield bank, names[part.ids.numpy()], _layered(settings, part)
@@ -126,7 +124,7 @@ def _layered(settings: HorizontalJob, part: HorizontalPart) -> Scores:
 def columns_together(world: PaymentsWorld, together: bool) -> Scored:
     """The vertical job's network on what the first bank knows, or on what the shop and the telecom know as well."""
     settings = job("vertical", world)
-    inputs = paradigm_of(settings).load(settings)
+    inputs = paradigm_of(settings).data.load(settings)
     graph = pool(inputs.graphs, settings.data.label_party) if together else inputs.graphs[0]
     network = PlainNetwork(settings, [graph], graph.party)
     fit(network)

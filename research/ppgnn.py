@@ -28,12 +28,11 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, SERVER
 from veilgraph.graph.features import compact
-from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.horizontal import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.adam import Adam
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.linear import linear
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.autograd import Adam
+from veilgraph.nn.layers import linear
+from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork

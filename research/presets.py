@@ -30,8 +30,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.partition import isolate
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.baselines import isolated
-from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -235,7 +234,7 @@ class _Graphs:
     def __call__(self, job: JobSettings) -> list[PartyGraph]:
         key = f"{job.seed} {job.data.model_dump_json()}"
         if self._kept[0] != key:
-            self._kept = (key, list(paradigm_of(job).load(job).graphs))
+            self._kept = (key, list(paradigm_of(job).data.load(job).graphs))
         return self._kept[1]
 
 

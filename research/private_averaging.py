@@ -17,11 +17,10 @@ import torch
 import typer
 
 from research.figures import NONE, Figures
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.baselines import alone
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
 from veilgraph.protocol.job_file import parse_job
 
 FIGURES: Final = Path(__file__).parent.parent / "docs" / "private-averaging.json"

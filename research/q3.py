@@ -19,7 +19,7 @@ from research.secure_gnn_spu import spu_python
 from research.store import Store, package_version
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import train

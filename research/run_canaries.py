@@ -24,13 +24,13 @@ from torch.nn import functional
 
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.core.secrets import SecretSource
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings, PartitionSettings
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.privacy import sampled_sum
-from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.sampled_sum import SampledSum
+from veilgraph.mpc.sealed.machine import DealerMachine
+from veilgraph.privacy import sampled
+from veilgraph.privacy.aggregation import bound_degrees
+from veilgraph.privacy.sampled import SampledSum
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train
@@ -103,7 +103,7 @@ def planted(fault: str) -> Iterator[None]:
         "noise": [patch.object(SampledSum, "noise", noise), patch.object(DealerMachine, "noised", noised)],
         "again": [patch.object(SampledSum, "noise", noise)],
         "rate": [patch.object(SampledSum, "drawn", drawn)],
-        "no-clip": [patch.object(sampled_sum, "clip_to_grid", clipped)],
+        "no-clip": [patch.object(sampled, "clip_to_grid", clipped)],
     }
     chosen = faults.get(name, [])
     for each in chosen:

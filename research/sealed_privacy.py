@@ -64,7 +64,7 @@ def alone(seed: int) -> float:
     """Of the same network on the label holder's columns and edges."""
     job = job_of(seed, None)
     paradigm = paradigm_of(job)
-    found = paradigm.alone(paradigm.load(job), "A", lambda _: None)
+    found = paradigm.baselines.alone(paradigm.data.load(job), "A", lambda _: None)
     assert found is not None
     return float(found.summary["test_accuracy"])
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.job import JobSettings

@@ -14,16 +14,15 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core import randomness
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import Link, PartyId
-from veilgraph.paradigms.horizontal import collecting
+from veilgraph.paradigms.horizontal import paradigm as collecting
+from veilgraph.privacy import lifetime_file
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime import lines
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_settings import SampledPlan
+from veilgraph.privacy.plan import Plan, SampledPlan
+from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Session
-from veilgraph.run import computing, ledgers, sampled_ledgers
+from veilgraph.run import computing, ledgers
 
 
 class Chance:
@@ -48,10 +47,10 @@ class Chance:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(computing, "Session", self._session)
             patch.setattr(ledgers, "NoisedPublisher", self._noised)
-            patch.setattr(sampled_ledgers, "SampledPublisher", self._sampled)
+            patch.setattr(ledgers, "SampledPublisher", self._sampled)
             for module in (ledgers, collecting, randomness):
                 patch.setattr(module, "system_secrets", self._of_thread)
-            patch.setattr(lines, "system_secrets", self._of_ledger)
+            patch.setattr(lifetime_file, "system_secrets", self._of_ledger)
             yield
 
     def _source(self, what: str, party: PartyId) -> SecretSource:

@@ -16,7 +16,7 @@ from typing import NoReturn
 import torch
 
 from veilgraph import cli
-from veilgraph.core import leaving
+from veilgraph.core import threads as leaving
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Link
 from veilgraph.run.launch import run_threads

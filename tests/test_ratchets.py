@@ -10,20 +10,23 @@ from pathlib import Path
 import grimp
 import pytest
 
-from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import Paradigm
+from veilgraph.protocol.paradigm import Baselines, Data, Guarantee, Paradigm, Privacy, Sessions, Words
 from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 91_967
-MOST_FILES = 667
-MEMBERS: dict[type, int] = {Paradigm: 42, JobSettings: 41, Role: 23, Task: 26}
+MOST_LINES = 84_027
+MOST_FILES = 369
+MEMBERS: dict[type, int] = {
+    **dict.fromkeys((Paradigm, Data, Sessions, Privacy, Guarantee, Baselines, Words), 9),
+    **{JobSettings: 41, Role: 23, Task: 26},
+}
 """Class of a seam → its public members; the goal is 10."""
-ASKED_BY = {"audit": 39, "testing": 5, "samples": 1}
+ASKED_BY = {"testing": 5, "samples": 1}
 """Room → how often a module of it imports one of ``paradigms/``; the goal is 0."""
-IMPORTED_TO_TRAIN = 210
+IMPORTED_TO_TRAIN = 147
 """Modules of the package that ``import veilgraph.api.fit`` loads."""
 
 GRAPH = grimp.build_graph("veilgraph")
@@ -51,7 +54,8 @@ def test_paradigms_are_known_through_their_seam() -> None:
 
 @pytest.mark.parametrize("seam", MEMBERS, ids=lambda seam: seam.__name__)
 def test_a_seam_has_no_more_members(seam: type) -> None:
-    assert len([name for name in vars(seam) if not name.startswith("_") and name != "model_config"]) <= MEMBERS[seam]
+    named = {*vars(seam), *getattr(seam, "__dataclass_fields__", {})}
+    assert len([name for name in named if not name.startswith("_") and name != "model_config"]) <= MEMBERS[seam]
 
 
 def test_a_training_imports_what_it_needs() -> None:

@@ -78,14 +78,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from veilgraph.audit.source import SOURCES
+from veilgraph.protocol.evidence import SOURCES
 from veilgraph.cli import app
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS
 
 assert list(PARADIGMS) == ["vertical", "horizontal", "node-dp", "sealed", "averaging", "toy"]
-assert type(PARADIGMS["vertical"]).__name__ == "Vertical", "ours cannot be replaced"
+assert PARADIGMS["vertical"].title.startswith("vertical:"), "ours cannot be replaced"
 assert type(SOURCES["toy"]).__name__ == "VerticalSource"
 job, accepted = parse_job({"paradigm": "toy"}), ("initial-embeddings", "embedding-sums", "training-rows")
 said = "limits.leakage=[initial-embeddings, embedding-sums, training-rows]: change the job, or add what your "

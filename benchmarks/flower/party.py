@@ -22,7 +22,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.paradigms.averaging.training import EXTRA, public, summand
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -112,7 +112,7 @@ def _main() -> None:
     party, address, path = sys.argv[1:]
     torch.set_num_threads(1)
     job = averaging(read_job(Path(path)))
-    graphs = paradigm_of(job).load(job).graphs
+    graphs = paradigm_of(job).data.load(job).graphs
     kind = job.averaging.task.kind
     stated = {graph.party: kind.stated(graph) for graph in graphs}
     task = kind(public(job, {graph.party: graph.num_features for graph in graphs}, stated))

@@ -24,12 +24,11 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.fixed import fixed_embedding
-from veilgraph.paradigms.vertical.released import released_edges
+from veilgraph.paradigms.vertical.once import fixed_embedding, released_edges
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher, clip_rows
+from veilgraph.privacy.publisher import NoisedPublisher, clip_rows
 from veilgraph.protocol.job import JobSettings
 
 _LARGE: Final = 1e4

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from veilgraph.audit.attacks.epsilon import one_run_epsilon
+from veilgraph.audit.one_run import one_run_epsilon
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy.ledger import Ledger
@@ -101,7 +101,7 @@ def repeated(game: Game, trials: int, confidence: float) -> Bound:
 
 
 def in_one_run(game: Game, canaries: int, confidence: float) -> Bound:
-    """One run with many canaries, each in by a fair coin (Steinke, Nasr & Jagielski 2023; ``audit.attacks.epsilon``).
+    """One run with many canaries, each in by a fair coin (Steinke, Nasr & Jagielski 2023; ``audit.one_run``).
 
     Nothing is assumed of the noise of one canary beside another's.
 

@@ -1,7 +1,7 @@
 """Private training in averaging, through its publisher: one node's terms as far as its rule lets them go.
 
 With the node all terms that it is in point one way, without it, or with another in its place, the other way, each
-longer than the clip: the pair of which ``privacy.sampled_event`` proves that no two neighbouring data sets are easier
+longer than the clip: the pair of which ``SampledEvent`` proves that no two neighbouring data sets are easier
 to tell apart. The score adds up the log-likelihood ratios of all rounds.
 """
 
@@ -18,10 +18,10 @@ from typing_extensions import override
 from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
 from veilgraph.paradigms.averaging.settings import averaging
+from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.mixture import Mixture
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_settings import SampledPlan
-from veilgraph.privacy.units import Neighbours
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job_file import parse_job
 
 _TOO_LONG = 10.0

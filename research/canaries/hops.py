@@ -21,12 +21,11 @@ from research.canaries.game import Game, Played, paying
 from research.canaries.rows import job_of, planned
 from research.canaries.world import World, beside
 from veilgraph.core.secrets import system_secrets
-from veilgraph.paradigms.node_dp.private import release_plan
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.paradigms.node_dp.settings import node_dp, release_plan
 from veilgraph.privacy.aggregation import NoisySums, Then, pair_matrix
+from veilgraph.privacy.event import Neighbours, Unit
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.units import Neighbours, Unit
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job_file import parse_job
 
 

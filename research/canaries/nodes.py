@@ -12,11 +12,10 @@ from typing_extensions import override
 
 from research.canaries.game import DELTA, Game, Played, paying
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.local.publish_labels import LabelPublisher
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
+from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.settings import FeatureReleaseSettings
 
 LOW, HIGH = -1.0, 3.0
 CLASSES = 3

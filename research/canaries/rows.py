@@ -14,10 +14,10 @@ from typing_extensions import override
 from research.canaries.game import DELTA, Game, Played, paying, towards
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
+from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.units import Neighbours
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 

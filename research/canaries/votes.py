@@ -20,16 +20,14 @@ from research.canaries.game import Game, Played, paying
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.paradigms.sealed.networks.voting import VOTES
-from veilgraph.paradigms.sealed.plan import Context
-from veilgraph.paradigms.sealed.private import release_plan
+from veilgraph.link.factory import MemoryHub
+from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine
+from veilgraph.paradigms.sealed.networks.decoupled import VOTES
+from veilgraph.paradigms.sealed.plan import Context, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job_file import parse_job
 
 HOLDERS: Final = ("A", "B", "C")

@@ -14,7 +14,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from veilgraph.core.printable import PrintableRecords
+from veilgraph.core.text import PrintableRecords
 from veilgraph.core.version import __version__
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from veilgraph import simulate as simulate
     from veilgraph import tracking as tracking
     from veilgraph.api.estimator import FederatedNodeClassifier
-    from veilgraph.api.fit import fit
-    from veilgraph.api.jobs import read_job
+    from veilgraph.api.fit import fit, read_job
     from veilgraph.api.runs import Run, load_run
     from veilgraph.core.errors import VeilgraphError
     from veilgraph.graph.party import PartyGraph
@@ -65,7 +64,7 @@ _HOMES: Final = {
     "VeilgraphError": "veilgraph.core.errors",
     "fit": "veilgraph.api.fit",
     "load_run": "veilgraph.api.runs",
-    "read_job": "veilgraph.api.jobs",
+    "read_job": "veilgraph.api.fit",
 }
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import unsettled
-from veilgraph.graph.payments_settings import PaymentsSettings
-from veilgraph.graph.random_split import masks_by_fractions
-from veilgraph.graph.settings import DATASETS, DataSettings
+from veilgraph.graph.dataset import masks_by_fractions
+from veilgraph.graph.settings import DATASETS, DataSettings, PaymentsSettings
 from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.given import check_several, wrong_type
 from veilgraph.core.types import PartyId
-from veilgraph.graph.horizontal import Knows, split_by_label, split_horizontally
-from veilgraph.graph.names import MAX_HOLDERS, holder_names
+from veilgraph.graph.horizontal import HorizontalPart, Knows, split_by_label, split_horizontally
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.parts import HorizontalPart
 from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import MAX_HOLDERS, holder_names
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data

@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 
 import veilgraph as vg
 from tests.errors import refused
+from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.given import WRONG_TYPE
 
 JOB: dict[str, Any] = {"model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
 HORIZONTAL: dict[str, Any] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}

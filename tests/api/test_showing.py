@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.api import runs
-from veilgraph.api.showing import html_table
+from veilgraph.api.runs import html_table
+from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.given import WRONG_TYPE
-from veilgraph.report.curves import draw_curves
+from veilgraph.report.training import draw_curves
 from veilgraph.run import comparing
 from veilgraph.run.run_directory import RunDirectory
 

@@ -16,8 +16,8 @@ from torch_geometric.data import Data, HeteroData
 
 import veilgraph as vg
 from tests.errors import ANY, refused
+from veilgraph.core.arguments import WRONG_TYPE, kind_of
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.given import WRONG_TYPE, kind_of
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run import jobs as typed_jobs

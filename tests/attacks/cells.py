@@ -15,10 +15,9 @@ from tests.link.certificates import Project
 from tests.link.own_cells import end
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.demo import free_ports
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import CHANNEL, FRAME, FROM_HEADER, HELLO, Session
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.identity import Identity
-from veilgraph.link.topics import CHANNEL, FRAME, FROM_HEADER, HELLO
 
 PARTIES = ("A", "B", "C", SERVER)
 HOST = "host.example.org"

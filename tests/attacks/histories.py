@@ -13,12 +13,11 @@ from torch import Tensor
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import pair_matrix
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import SentRows
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
+from veilgraph.privacy.local_publisher import LabelPublisher
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.lifetimes import Lasting
@@ -35,8 +34,8 @@ def learned(lifetime: Lifetime, labels: Tensor, snapshot: str = "", epsilon: flo
     """What the label holder learns from in the next job."""
     ids = [f"c{customer}" for customer in range(len(labels))]
     account = Account(lifetime, lifetime.keys(ids), None, "ab" * 32, "job")
-    sent = SentRows(account, lifetime.each_key(ids), snapshot=snapshot)
-    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, system_secrets, sent=sent).perturbed()
+    sent = LifetimeCache(account, lifetime.each_key(ids), snapshot=snapshot)
+    return LabelPublisher(LabelResponse(epsilon, 2), labels, None, system_secrets, sent).perturbed()
 
 
 def outcomes(snapshots: tuple[str, str], history: tuple[int, int], folder: Path) -> Counter[tuple[int, int]]:

@@ -14,13 +14,13 @@ from tests.faults.runs import table_job
 from tests.link.certificates import Project, pem
 from veilgraph.core.types import SERVER, Link
 from veilgraph.link.identity import Identity
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.run.evidence import VerifiedRecord, verify
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import SiteWork, take_part
-from veilgraph.run.verifying import VerifiedRecord, verify
 
 HOLDERS = ("A", "B")
 PARTIES = (*HOLDERS, SERVER)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from veilgraph.audit.beside import told_by
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.aggregation.holder import HolderRound
+from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.aggregation.summing import Sum, SummingServer
 
 

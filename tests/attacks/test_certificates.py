@@ -28,9 +28,8 @@ from veilgraph.deploy.engine import take_list
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list, refuses
-from veilgraph.link import revocation as lists
-from veilgraph.link.identity import Identity
-from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
+from veilgraph.link import identity as lists
+from veilgraph.link.identity import MAX_LIST_BYTES, Identity, RevocationList
 
 NOW = datetime.now(UTC) + timedelta(minutes=1)
 UNKNOWN = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"), b"\x05\x00")

@@ -17,7 +17,7 @@ from tests.paradigms.averaging.jobs import NAMES, dropping_out, job, sums_of
 from tests.paradigms.exported import export, over
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.keeper import MemoryKeeper
+from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds

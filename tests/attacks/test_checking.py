@@ -32,8 +32,7 @@ from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.session import reported
 from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
-from veilgraph.protocol.consent_settings import Entry
-from veilgraph.protocol.journal import Journal, utc_now
+from veilgraph.protocol.consent import Entry, Journal, utc_now
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.run import checking
 from veilgraph.run.checking import Checked

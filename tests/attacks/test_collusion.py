@@ -15,10 +15,10 @@ from tests.mpc.sessions import Embedded, embed_session, fixed_secrets
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.mpc.dealer import Direction, operand_mask_name, row_blocks, static_mask_name
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.mpc.plain import rounded
-from veilgraph.paradigms.vertical.initial.method import InitialSettings
+from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
+from veilgraph.mpc.ring import rounded
+from veilgraph.paradigms.vertical.initial import InitialSettings
 
 NODES, DIM, STEPS, FEATURE_BITS = 30, 3, 2, 4
 SETTINGS = InitialSettings(learning_rate=1.0, momentum=0.0)

@@ -33,19 +33,26 @@ from tests import nightly
 from veilgraph.core.errors import ConfigError, PeerFailed, ProtocolError, RunError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import tensor_text, text_tensor
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import align_holder
 from veilgraph.protocol import agreement, aligning
 from veilgraph.protocol import consent as consents
-from veilgraph.protocol import consent_settings as rules
-from veilgraph.protocol import journal as journals
-from veilgraph.protocol.consent import Consent
-from veilgraph.protocol.consent_settings import ConsentSettings, Counted, count
+from veilgraph.protocol.consent import (
+    REQUESTS,
+    Consent,
+    Counted,
+    JobRequest,
+    Journal,
+    Waiting,
+    all_waiting,
+    answer,
+    count,
+    utc_now,
+)
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.journal import Journal, utc_now
-from veilgraph.protocol.requests import REQUESTS, JobRequest, Waiting, all_waiting, answer
+from veilgraph.protocol.party_settings import ConsentSettings
 from veilgraph.run.site import SiteWork, take_part
 
 Wrap = Callable[[Link], Link]
@@ -229,7 +236,7 @@ class KilledAt:
 @contextmanager
 def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """While the event is set, nothing reaches B's journal, as a dead process writes nothing."""
-    dead, append = threading.Event(), journals._Held.append
+    dead, append = threading.Event(), consents._Held.append
 
     def alive(held: Any, entry: Any) -> None:
         if dead.is_set() and threading.current_thread().name == "party B":
@@ -237,7 +244,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         append(held, entry)
 
     with monkeypatch.context() as patched:
-        patched.setattr(journals._Held, "append", alive)
+        patched.setattr(consents._Held, "append", alive)
         yield dead
 
 
@@ -293,8 +300,8 @@ PROCESS = """
 import sys, time
 from pathlib import Path
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.consent_settings import ConsentSettings
-from veilgraph.protocol.requests import JobRequest
+from veilgraph.protocol.consent import ConsentSettings
+from veilgraph.protocol.consent import JobRequest
 from veilgraph.protocol.consent import Consent
 folder, limit = Path(sys.argv[1]), ConsentSettings(approval="ask")
 request = JobRequest(job="killed", work="train", resume=False, settings=parse_job({}))
@@ -330,17 +337,17 @@ def consent_to(folder: Path, asked: JobRequest | None = None, **settings: Any) -
 
 @pytest.mark.parametrize("lock", ["held", "not held"])
 def test_two_jobs_at_once_for_one_place(tmp_path: Path, lock: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = threading.Barrier(2)
+    both, used_up = threading.Barrier(2), consents.used_up
 
     def judged(*args: Any) -> str:
-        found = rules.used_up(*args)
+        found = used_up(*args)
         with suppress(threading.BrokenBarrierError):  # the other comes here only if nobody holds the journal
             both.wait(0.2 if lock == "held" else 20)
         return found
 
     monkeypatch.setattr(consents, "used_up", judged)
     if lock == "not held":
-        monkeypatch.setattr("veilgraph.protocol.journal.fcntl.flock", lambda *_: None)
+        monkeypatch.setattr("veilgraph.protocol.consent.fcntl.flock", lambda *_: None)
 
     def take(name: str) -> str:
         with consent_to(tmp_path, request(job=name), jobs=1).job() as refuses:

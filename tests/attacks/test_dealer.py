@@ -45,7 +45,7 @@ from veilgraph.deploy.submission import TASK, encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import Channel, Session
-from veilgraph.link.private_key import read_key
+from veilgraph.link.identity import read_key
 from veilgraph.protocol.job_file import parse_job
 
 HOLDERS, DEALER, RELAY, ADMINISTRATOR = ("bank", "shop"), "croupier", "localhost", "ops@example.org"

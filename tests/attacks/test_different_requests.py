@@ -16,7 +16,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.page.assemble import page_html
+from veilgraph.report.page import page_html
 from veilgraph.run import site
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.run.site import SiteWork

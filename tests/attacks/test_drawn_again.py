@@ -14,17 +14,14 @@ import torch
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import RUN, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
-from veilgraph.core.keeper import FolderKeeper
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.sent import SentRows
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish import LABELS
-from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
+from veilgraph.privacy.local_publisher import LABELS, LabelPublisher
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.release_cache import OWN_RELEASE, LifetimeCache, RunCache
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.releases import OWN_RELEASE, OwnRelease
 from veilgraph.run.lifetimes import Lasting, sent_values
 
 EPSILON, TIMES = 0.5, 12
@@ -44,8 +41,8 @@ class Draws:
 def one_label(lifetime: Lifetime, label: int, draws: Draws, epsilon: float = EPSILON, snapshot: str = "") -> int:
     """What a holder with a single label learns from, in a job of that snapshot, as the label is now."""
     key = lifetime.keys(["c7"])
-    sent = SentRows(Account(lifetime, key, None, RUN, "job"), key, snapshot=snapshot)
-    door = LabelPublisher(LabelResponse(epsilon, 2), torch.tensor([label]), None, draws, sent=sent)
+    sent = LifetimeCache(Account(lifetime, key, None, RUN, "job"), key, snapshot=snapshot)
+    door = LabelPublisher(LabelResponse(epsilon, 2), torch.tensor([label]), None, draws, sent)
     return int(door.perturbed())
 
 
@@ -81,8 +78,8 @@ def test_fewer_labels_without_ids_may_be_others_and_are_drawn_anew_and_paid_for(
     lifetime, draws, labels = ledger(tmp_path / "ledger", Budget(100.0, 1e-4)), Draws(), torch.tensor([0, 1, 1, 0])
     for count, flip, times in ((4, 0, 1), (4, 1, 1), (2, 0, 2)):
         given, lasting = labels[:count] ^ flip, Lasting(lifetime, None)
-        sent = sent_values(lasting.account(JOB, None), JOB, lasting, lasting.each_key(count), None)
-        LabelPublisher(LabelResponse(EPSILON, 2), given, None, draws, sent=sent).perturbed()
+        sent = sent_values(lasting.account(JOB, None), None, JOB, lasting, lasting.each_key(count), None)
+        LabelPublisher(LabelResponse(EPSILON, 2), given, None, draws, sent).perturbed()
         assert count_of(lifetime) == draws.count == times
     assert lifetime.total() == pytest.approx(2 * EPSILON)
 
@@ -93,9 +90,9 @@ def test_labels_that_are_drawn_again_as_a_whole_pay_for_every_draw(tmp_path: Pat
     with Ledger.open(tmp_path / "ledger.jsonl", 1e-12, None, job="0" * 64) as run:
         for day in range(TIMES):
             keeper = FolderKeeper(tmp_path)
-            door = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, OwnRelease(keeper, "as they are"))
+            door = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, RunCache(run, keeper, "as they are"))
             first = door.perturbed()
-            again = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, OwnRelease(keeper, "as they are"))
+            again = LabelPublisher(LabelResponse(EPSILON, 2), labels, run, draws, RunCache(run, keeper, "as they are"))
             assert torch.equal(again.perturbed(), first), "what is kept is sent again for nothing"
             assert run.releases(LABELS) == draws.count == day + 1
             keeper.path(OWN_RELEASE).unlink()

@@ -146,7 +146,9 @@ def test_without_the_guard(tmp_path: Path) -> None:
 # Commands of the engine
 
 
-@pytest.mark.parametrize("origin", ["its own", "server", "A", "an administrator"])
+@pytest.mark.parametrize(
+    "origin", ["its own", "server", pytest.param("A", marks=nightly), pytest.param("an administrator", marks=nightly)]
+)
 def test_no_command_of_another_holder_is_done(site: Attacked, thief: Attacker, origin: str) -> None:
     """Every command that FLARE has, whatever its headers say, under any name."""
     marker = site.kit("A") / NO_JOB
@@ -362,14 +364,18 @@ def test_kits_start_no_other_way(site: Attacked) -> None:
 # Credentials
 
 
-@pytest.mark.parametrize("named", ["server", "server_job", "A", ADMINISTRATOR])
+@pytest.mark.parametrize(
+    "named", ["server", *(pytest.param(name, marks=nightly) for name in ("server_job", "A", ADMINISTRATOR))]
+)
 def test_credentials_in_anothers_name_are_refused(site: Attacked, thief: Attacker, named: str) -> None:
     headers = site.token("C") | {"client_name": named}
     thief("task", f"as {named}", SERVER, headers=headers, payload="00")
     await_refusal(site, SERVER, f"task/as {named} from C,", f"it shows credentials of {named}")
 
 
-@pytest.mark.parametrize("header", ["cn__secure", "cn__conn_url", "cn__pass_through"])
+@pytest.mark.parametrize(
+    "header", ["cn__conn_url", *(pytest.param(name, marks=nightly) for name in ("cn__secure", "cn__pass_through"))]
+)
 def test_headers_that_make_the_engine_do_more_are_refused(site: Attacked, thief: Attacker, header: str) -> None:
     """Such as connecting to an address of the sender's choice, which FLARE does even where that is switched off."""
     with socket.create_server(("127.0.0.1", 0)) as trap:
@@ -383,6 +389,7 @@ def test_headers_that_make_the_engine_do_more_are_refused(site: Attacked, thief:
             trap.accept()
 
 
+@nightly
 def test_logs_stay_small(site: Attacked, thief: Attacker) -> None:
     before = len(site.log("A"))
     for _ in range(300):
@@ -414,6 +421,7 @@ def test_hostile_frames_of_every_kind_change_nothing(site: Attacked) -> None:
         assert len(site.log(party)) < 20 << 20
 
 
+@nightly
 def test_a_frame_that_is_too_large_ends_its_own_connection_alone(site: Attacked) -> None:
     """The memory for it is never set aside: the limit is that of gRPC, and what is beyond it nobody parses."""
     for topic, size in (("small", 1 << 20), ("large", 20 << 20)):

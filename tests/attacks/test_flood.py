@@ -10,9 +10,9 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, Tag
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
 from veilgraph.paradigms.horizontal.network import layer_widths
+from veilgraph.paradigms.horizontal.roles import unread_bytes_by_rows
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.unread import unread_bytes_by_rows
-from veilgraph.paradigms.vertical.paradigm import VERTICAL
+from veilgraph.paradigms.vertical.paradigm import VerticalSessions
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
@@ -48,7 +48,7 @@ def test_a_flood_is_noticed_at_what_the_job_needs() -> None:
         finally:
             role.close()
 
-    limit = VERTICAL.unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2))
+    limit = VerticalSessions().unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2))
     with refused(ProtocolError, code="unread", value=67195520, party="B"):
         run_threads(dict.fromkeys(["A", "B", SERVER], program), 20, lambda: None)
     assert limit < 2 * SLACK_BYTES < MAX_UNREAD_BYTES
@@ -56,13 +56,15 @@ def test_a_flood_is_noticed_at_what_the_job_needs() -> None:
 
 def test_what_is_allowed_follows_the_job() -> None:
     job = small_job(2)
-    one = VERTICAL.unread_bytes(vertical(job), hellos(job, 169_343, 64))
+    one = VerticalSessions().unread_bytes(vertical(job), hellos(job, 169_343, 64))
     assert one < 4 << 30
-    assert VERTICAL.unread_bytes(vertical(job), hellos(job, 2 * 169_343, 64)) - SLACK_BYTES > 1.9 * (one - SLACK_BYTES)
+    assert VerticalSessions().unread_bytes(vertical(job), hellos(job, 2 * 169_343, 64)) - SLACK_BYTES > 1.9 * (
+        one - SLACK_BYTES
+    )
     wide = small_job(2, {"model": {"combine": {"strategy": "concat"}}})
-    assert VERTICAL.unread_bytes(vertical(wide), hellos(wide, 169_343, 64)) > one
+    assert VerticalSessions().unread_bytes(vertical(wide), hellos(wide, 169_343, 64)) > one
     batched = small_job(2, {"train": {"batch_size": 1}})
-    assert VERTICAL.unread_bytes(vertical(batched), hellos(batched, 169_343, 64)) > one
+    assert VerticalSessions().unread_bytes(vertical(batched), hellos(batched, 169_343, 64)) > one
     pooled = horizontal(parse_job({"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}))
     widths = layer_widths(pooled.model, 64)
     assert unread_bytes_by_rows(pooled, 1000, widths) < 2 << 30
@@ -74,4 +76,4 @@ def test_an_honest_session_stays_far_below() -> None:
     """Half of the limit is never used, whatever the parties' pace: all that one sends another in a step is less."""
     job = small_job(2, {"model": {"rounds": 2}})
     step = 3 * (2 * 2 - 1) * 8 * NODES * vertical(job).model.dim + 8 * NODES * FEATURES
-    assert VERTICAL.unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2)) - SLACK_BYTES > 2 * step
+    assert VerticalSessions().unread_bytes(vertical(job), hellos(job, NODES, FEATURES // 2)) - SLACK_BYTES > 2 * step

@@ -39,8 +39,8 @@ from veilgraph.deploy.guard.ingress import Guard
 from veilgraph.deploy.guard.policy import LOCAL_SCHEME, NOTICE, OURS, RELAY_RULES, RULES, SITE_TOPICS, CellName, Rule
 from veilgraph.deploy.guard.sockets import LocalConnection
 from veilgraph.deploy.submission import TASK, encode_request
+from veilgraph.link.channel import FROM_HEADER
 from veilgraph.link.refusals import MAX_KINDS
-from veilgraph.link.topics import FROM_HEADER
 
 JOB, OTHER = "aaaaaaaa-1111-4111-8111-111111111111", "bbbbbbbb-2222-4222-8222-222222222222"
 ADMIN = f"_admin_{JOB}"

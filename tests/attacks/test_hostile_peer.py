@@ -27,28 +27,22 @@ from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties, 
 from tests.roles.once import job as once_job
 from tests.roles.once import session_of as releasing
 from veilgraph.core.errors import LinkError, LinkTimeout, VeilgraphError
-from veilgraph.core.keeper import MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.horizontal import split_horizontally
 from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.intersect import align_holder, align_server
-from veilgraph.mpc.row_order import agree_on_order
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.paradigms.averaging.holder import AveragingHolder
-from veilgraph.paradigms.averaging.server import AveragingServer
+from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
+from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.horizontal.collecting import Totals, check_columns
-from veilgraph.paradigms.horizontal.holder import HorizontalHolder
-from veilgraph.paradigms.horizontal.server import HorizontalServer
-from veilgraph.paradigms.vertical.data_holder import DataHolder
-from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.horizontal.paradigm import Totals, check_columns
+from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
+from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
 from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.server import Server
@@ -56,10 +50,11 @@ from veilgraph.privacy.publisher import OPEN
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import infer, judge_epoch, train_step
 from veilgraph.run.launch import run_threads
+from veilgraph.tables.columns import column_hashes
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))
 MEMORY_BYTES = 1 << 30
@@ -166,7 +161,8 @@ def alignment() -> Mapping[PartyId, Program]:
 
 def collection() -> Mapping[PartyId, Program]:
     def program(link: Link) -> None:
-        check_columns(link, [name for name in "AB" if name != link.party], [], ["no", "yes"], None)
+        mine = column_hashes([], ["no", "yes"], None)
+        check_columns(link, [name for name in "AB" if name != link.party], [], mine)
         Totals(link, ["A", "B"])([3 << 300, 5])
 
     return dict.fromkeys("AB", program)

@@ -35,13 +35,12 @@ from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
-from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.run.heard import Stands
+from veilgraph.run.attesting import Stands
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.lifetimes import Lasting
 from veilgraph.run.part import Sitting

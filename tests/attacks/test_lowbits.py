@@ -23,16 +23,15 @@ from tests.roles.federation import NODES, Settings, federate, publisher_of, smal
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.message import Message
-from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.mpc.secret_rounding import SLACK_BITS, SecretRounding
-from veilgraph.nn.combine.strategy import CombineSettings, build_combine
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import Message
+from veilgraph.mpc.mask import SLACK_BITS, PairwiseMasks, SecretRounding, add
+from veilgraph.nn.combine import CombineSettings, build_combine
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy.plan import Channel
 from veilgraph.protocol.cut import GRADIENT_BITS, WEIGHT_BITS, HolderCut
-from veilgraph.tables.exact import FRACTION_BITS, exact, exact_sums
+from veilgraph.tables.encode import FRACTION_BITS, exact, exact_sums
 
 COUNT, DIM, BITS = 16_000, 16, 32
 NO_USE = 0.02
@@ -187,7 +186,7 @@ def test_without_it_low_bits_tell(as_it_was: None) -> None:
 
 def test_a_grid_at_the_last_place_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of a float32 leaves gaps that show above its last place: the slack is needed."""
-    monkeypatch.setattr("veilgraph.mpc.secret_rounding.SLACK_BITS", 0)
+    monkeypatch.setattr("veilgraph.mpc.mask.SLACK_BITS", 0)
     pieces = contributions(3)
     alone = torch.rand(COUNT, generator=torch.Generator().manual_seed(1)) < 0.5
     total = opened([pieces[0], *(piece * ~alone[:, None] for piece in pieces[1:])], BITS)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tests.paradigms.horizontal import job
 from veilgraph.core.randomness import LearningStreams, private_seed
-from veilgraph.paradigms.horizontal import holder as horizontal_holder
 from veilgraph.paradigms.horizontal import node_lists
+from veilgraph.paradigms.horizontal import roles as horizontal_holder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import predict, train

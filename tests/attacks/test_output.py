@@ -20,10 +20,9 @@ from rich.text import Text
 import veilgraph as package
 from tests.cli.commands import veilgraph
 from veilgraph.cli import output
-from veilgraph.core.csv_cells import text_of_cell
 from veilgraph.core.errors import DataError, error_of_json
-from veilgraph.core.printable import printable, printable_lines
-from veilgraph.report.page.assemble import environment
+from veilgraph.core.text import printable, printable_lines, text_of_cell
+from veilgraph.report.html import environment
 from veilgraph.run.predictions import Predictions
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202etxt.exe"

@@ -18,9 +18,8 @@ from tests.faults.runs import OTHER
 from tests.paradigms.lifetimes import job, ledger
 from veilgraph.core.errors import RunError
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import PEOPLE
-from veilgraph.privacy.lifetime.marks import MOST_HASHES, Marks
+from veilgraph.privacy.lifetime_file import MOST_HASHES, PEOPLE, Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.run.jobs import train
 from veilgraph.run.lifetimes import Lasting
 from veilgraph.samples.shipped import with_overrides

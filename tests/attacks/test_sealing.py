@@ -32,16 +32,26 @@ from tests.paradigms.runs import assert_same_run, saved_job
 from veilgraph.core.errors import LinkError, LinkTimeout, ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link import channel as channels
-from veilgraph.link import flare, peer
+from veilgraph.link import flare
 from veilgraph.link import identity as identities
-from veilgraph.link.channel import HEAD_BYTES, Buffer, Channel, Disagreement, Frame, FrameKind, Session
+from veilgraph.link import sealed as peer
+from veilgraph.link.channel import (
+    CHANNEL,
+    FRAME,
+    HEAD_BYTES,
+    HELLO,
+    Buffer,
+    Channel,
+    Disagreement,
+    Frame,
+    FrameKind,
+    Session,
+)
 from veilgraph.link.codec import encode
 from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
-from veilgraph.link.peer import Peer
-from veilgraph.link.pieces import PIECE_BYTES, Outgoing
 from veilgraph.link.refusals import MAX_KINDS
-from veilgraph.link.topics import CHANNEL, FRAME, HELLO
+from veilgraph.link.sealed import PIECE_BYTES, Outgoing, Peer
 from veilgraph.run import jobs
 from veilgraph.run.jobs import train
 

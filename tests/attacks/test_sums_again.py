@@ -278,7 +278,7 @@ def test_a_prediction_sums_nothing(tmp_path: Path) -> None:
 def moved(patch: pytest.MonkeyPatch) -> None:
     """The holders' machines round otherwise."""
     computed = training.summand
-    patch.setattr("veilgraph.paradigms.averaging.holder.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
+    patch.setattr("veilgraph.paradigms.averaging.roles.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
 
 
 def went_back(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
 from veilgraph.mpc.mask import PairwiseMasks

@@ -24,10 +24,8 @@ from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
 from veilgraph.audit import across
 from veilgraph.audit.across import audit_across
-from veilgraph.audit.attack import ATTACKS
+from veilgraph.audit.attack import ATTACKS, Case
 from veilgraph.audit.audit import AuditPlan, audit
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
 from veilgraph.core.secrets import SecretSource
@@ -35,12 +33,11 @@ from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.link.collectives import text_tensor
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.link.view import Message, RecordedLink
+from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
+from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.revealed import all_revelations
-from veilgraph.report.page.audit_file import read_audit
+from veilgraph.report.audit import read_audit
 from veilgraph.run.launch import run_threads
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset

@@ -17,21 +17,19 @@ from tests import nightly
 from tests.audit.runs import NODES, job_in, same_mask
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
-from veilgraph.audit.attack import ATTACKS
-from veilgraph.audit.attacks import reconstruction
+from veilgraph.audit import reconstruction
+from veilgraph.audit.attack import ATTACKS, Case, some_of_each
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.case import Case, some_of_each
-from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
-from veilgraph.audit.mounts import features
-from veilgraph.audit.mounts.labels import few_of_each
+from veilgraph.audit.labels import few_of_each
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import row_blocks
 from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.mpc.product import row_blocks
 from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
+from veilgraph.protocol.evidence import Evidence
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -123,8 +121,7 @@ def test_a_terminal_has_the_worst_first_and_the_rest_on_demand(run: Path) -> Non
 
 
 def test_pairs_are_compared_whatever_the_number_of_nodes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reconstruction, features):
-        monkeypatch.setattr(module, "MAX_NODES", NODES - 1)
+    monkeypatch.setattr(reconstruction, "MAX_NODES", NODES - 1)
     (found,) = audit(run, AuditPlan(adversaries=("A",), attacks=("feature-similarity",))).findings
     assert found.note.endswith("from the first h0 alone.")
     assert found.targets == (200, 3800)
@@ -226,7 +223,7 @@ def test_links_that_the_adversary_has_itself_are_not_asked_about(run: Path, monk
         return PartyGraph(name, torch.ones(8, 1), torch.tensor(both).T)
 
     graphs = {"A": graph("A", own | (everything - target - unlinked)), "B": graph("B", target)}
-    monkeypatch.setattr("veilgraph.audit.case.load_party", lambda path: graphs[path.parent.name])
+    monkeypatch.setattr("veilgraph.audit.attack.load_party", lambda path: graphs[path.parent.name])
     asked = case.links("B", "A")
     found = {truth: {tuple(pair) for pair in asked.pairs[asked.truth == truth].tolist()} for truth in (True, False)}
     assert found == {True: target - own, False: unlinked}
@@ -318,6 +315,8 @@ def test_runs_in_batches_or_in_blocks_are_refused(tmp_path: Path, monkeypatch: p
     with refused(RunError, key=tmp_path / "batches"):
         audit(tmp_path / "batches")
     train(job_in(tmp_path / "more", train={"epochs": 1, "patience": None}), tmp_path / "blocks", record_views=True)
-    monkeypatch.setattr("veilgraph.audit.sources.vertical.row_blocks", lambda n, f, d: row_blocks(n, f, d, 8 * 8 * 10))
+    monkeypatch.setattr(
+        "veilgraph.paradigms.vertical.audit.row_blocks", lambda n, f, d: row_blocks(n, f, d, 8 * 8 * 10)
+    )
     with refused(RunError, key=tmp_path / "blocks"):
         audit(tmp_path / "blocks")

@@ -16,16 +16,16 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.organisations import exported, job
 from tests.roles.federation import Settings, merge
+from veilgraph.audit.attack import Case
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence
+from veilgraph.audit.features import known_nodes
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.mounts.features import known_nodes
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory

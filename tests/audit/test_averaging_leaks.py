@@ -22,18 +22,18 @@ from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from tests.roles.federation import Settings
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.sources import averaging_sums
-from veilgraph.audit.sources.averaging import AVERAGING
-from veilgraph.audit.sources.averaging_models import updates_of_sums, updates_of_weights
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc import shamir
-from veilgraph.mpc.aggregation import holder, keys, server
+from veilgraph.mpc.aggregation import keys, rounds
 from veilgraph.mpc.aggregation.keys import Round, Sealing
+from veilgraph.paradigms.averaging import audit_sums as averaging_sums
+from veilgraph.paradigms.averaging.audit import SOURCE as AVERAGING
+from veilgraph.paradigms.averaging.audit import updates_of_sums, updates_of_weights
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS
 from veilgraph.run.jobs import train
@@ -42,8 +42,7 @@ from veilgraph.run.run_directory import RunDirectory
 Patch = pytest.MonkeyPatch
 Change = Callable[[Tensor, tuple[PartyId, ...]], Tensor]
 NAMES = "ABC"
-BOTH = (holder, server)
-EVERYWHERE = (keys, holder, server, averaging_sums)
+EVERYWHERE = (keys, rounds, averaging_sums)
 """The modules that make masks; an audit by the same program makes them as wrongly."""
 
 
@@ -69,8 +68,7 @@ def pairwise(change: Change) -> Callable[[Patch], None]:
         def mask(round_: Round, one: PartyId, private: object, peer: PartyId, public: bytes, size: int) -> Tensor:
             return change(made(round_, one, private, peer, public, size), (one, peer))  # type: ignore[arg-type]
 
-        for module in BOTH:
-            patch.setattr(module, "pairwise_mask", mask)
+        patch.setattr(rounds, "pairwise_mask", mask)
 
     return plant
 
@@ -94,22 +92,21 @@ def first_again() -> Callable[[Tensor, tuple[PartyId, ...]], Tensor]:
 
 def secrets_of(patch: Patch, party: PartyId) -> set[int]:
     """Filled with what a holder draws: the keys of its masks and the seeds of its own."""
-    found, begin = set[int](), holder.HolderRound.__init__
+    found, begin = set[int](), rounds.HolderRound.__init__
 
-    def begins(self: holder.HolderRound, *arguments: object) -> None:
+    def begins(self: rounds.HolderRound, *arguments: object) -> None:
         begin(self, *arguments)  # type: ignore[arg-type]
         if self._party == party:
             found.update((self._secrets.own_mask, self._secrets.mask_key))
 
-    patch.setattr(holder.HolderRound, "__init__", begins)
+    patch.setattr(rounds.HolderRound, "__init__", begins)
     return found
 
 
 def own_of_one(patch: Patch) -> None:
     """C has no own mask, and the server takes none off."""
     known, made = secrets_of(patch, "C"), keys.own_mask
-    for module in BOTH:
-        patch.setattr(module, "own_mask", lambda round_, seed, size: made(round_, seed, size) * (seed not in known))
+    patch.setattr(rounds, "own_mask", lambda round_, seed, size: made(round_, seed, size) * (seed not in known))
 
 
 def not_sealed(patch: Patch) -> None:
@@ -173,7 +170,9 @@ LEAKS: Mapping[str, Leak] = {
         pairwise(lambda mask, pair: mask * (set(pair) != {"A", "B"})), "server+C", "with C and its own"
     ),
     "own masks are zero": Leak(own(torch.zeros_like), SERVER, "sums with no own mask but"),
-    "own masks are zero, which the audit does not know": Leak(own(torch.zeros_like, BOTH), SERVER, "all own masks"),
+    "own masks are zero, which the audit does not know": Leak(
+        own(torch.zeros_like, (rounds,)), SERVER, "all own masks"
+    ),
     "one has no own mask": Leak(own_of_one, SERVER, "sums with no own mask but C's"),
     "one has no own mask, and the others know theirs": Leak(own_of_one, "server+A+B", "from C, without those with A+B"),
     "one has no own mask, and its values come too late": Leak(own_of_one, SERVER, "from C that came too late", "C"),

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import dropping_out, sums_of
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.cutting import CutError, cut_at
+from tests.paradigms.perturbed import PRIVATE, brought
+from tests.paradigms.perturbed import holders as own_nodes
 from tests.paradigms.runs import saved_job
 from tests.roles.federation import Settings, small_job, small_parties
 from veilgraph.audit.beside import audit_beside
 from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import predict, resume, train
 
 SHORT: Settings = {"train": {"epochs": 2, "checkpoint_every": 1}}
@@ -72,6 +77,17 @@ def test_a_resumed_run_beside_itself_is_clean(tmp_path: Path) -> None:
     resume(tmp_path / "run")
     sessions, found = audit_beside([tmp_path / "run", tmp_path / "run"])
     assert (len(sessions), found) == (2, [])
+
+
+def test_embeddings_beside_private_labels_are_in_the_clear_and_no_releases(tmp_path: Path) -> None:
+    """One more edge changes the embeddings of its ends alone, and no noise was promised for them."""
+    graphs = own_nodes(48, 2)
+    job = {"paradigm": "horizontal", "preset": "paper", "model": {"dim": 3}, **PRIVATE, **SHORT}
+    settings = parse_job({**job, **brought(tmp_path / "data", graphs)})
+    one = recorded(settings, tmp_path / "one")
+    edges = torch.cat([graphs[1].edge_index, torch.tensor([[0, 1], [1, 0]])], dim=1)
+    brought(tmp_path / "data", [graphs[0], replace(graphs[1], edge_index=edges)])
+    assert audit_beside([one, recorded(settings, tmp_path / "other")])[1] == []
 
 
 def test_what_cannot_be_compared_is_one_clear_error(pair: tuple[Path, Path], tmp_path: Path) -> None:

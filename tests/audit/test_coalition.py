@@ -10,19 +10,18 @@ import pytest
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from veilgraph.audit.attack import ATTACKS
+from veilgraph.audit.attack import ATTACKS, Case
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import train

@@ -19,8 +19,8 @@ from tests import nightly
 from tests.audit.runs import VERDICTS
 from tests.roles.federation import merge
 from veilgraph.audit.audit import AuditPlan, audit
-from veilgraph.audit.verdicts import FALSE_ALARM_RATE
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.audit.finding import FALSE_ALARM_RATE
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import save_party
 from veilgraph.graph.settings import DataSettings

@@ -26,18 +26,17 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.terms import Terms
-from veilgraph.privacy import sampled_sum
+from veilgraph.paradigms.averaging.training import Terms
+from veilgraph.privacy import sampled
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.lines import PEOPLE
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_settings import SampledPlan
-from veilgraph.privacy.sampled_sum import SampledSum
+from veilgraph.privacy.lifetime_file import PEOPLE
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.sampled import SampledPublisher, SampledSum
+from veilgraph.protocol.canaries import TrainedCanaries
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.trained_canaries import TrainedCanaries
-from veilgraph.run import ledgers, sampled_ledgers
+from veilgraph.run import ledgers
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -121,7 +120,7 @@ def fixed(monkeypatch: pytest.MonkeyPatch) -> None:
         return SampledPublisher(plan, ledger, fixed_secrets(ledger.path.parent.name), account)
 
     monkeypatch.setattr(ledgers, "system_secrets", lambda length: bytes(range(length)))
-    monkeypatch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+    monkeypatch.setattr(ledgers, "SampledPublisher", of_party)
 
 
 WORLDS: Mapping[str, Settings] = {
@@ -197,9 +196,7 @@ def test_noise_that_is_too_little_or_comes_again_is_found_whatever_canaries_prov
 
 
 def test_terms_that_are_not_clipped_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        sampled_sum, "clip_to_grid", lambda rows, clip, order, step: (rows.double() / step).trunc() * step
-    )
+    monkeypatch.setattr(sampled, "clip_to_grid", lambda rows, clip, order, step: (rows.double() / step).trunc() * step)
     assert "epsilon" in {each.attack for each in audited(tmp_path, privacy(clip=0.1)).failed}
 
 
@@ -340,6 +337,5 @@ def test_more_than_a_holder_has_nodes_for_are_refused(tmp_path: Path) -> None:
 
 def test_a_job_without_any_is_what_it_was() -> None:
     bare, some = made(privacy(canaries=0)), made()
-    assert "canaries" not in bare.model_dump(mode="json")["averaging"]["privacy"]
     assert parse_job(some.model_dump(mode="json")) == some
     assert some.hash() != bare.hash()

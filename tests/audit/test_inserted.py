@@ -18,26 +18,25 @@ import torch
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
-from veilgraph.audit.attacks.inserted import Released, inserted_scores
 from veilgraph.audit.audit import AuditPlan, audit
+from veilgraph.audit.canaries import Released, inserted_scores
+from veilgraph.audit.epsilon import inserted_releases
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.mounts.inserted import inserted_releases
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import MASKS, SERVER, PartyId
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.vertical import paradigm
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.paradigms.vertical.settings import plan
+from veilgraph.privacy.aggregation import bound_degrees
+from veilgraph.privacy.mechanism import Gaussian, Mechanism
 from veilgraph.privacy.plan import Plan as Releases
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.protocol.inserted import Inserted
+from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.protocol.canaries import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import resume, train

@@ -20,11 +20,11 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party
-from veilgraph.privacy.local import publish_labels
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy import local_publisher
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.protocol.canaries import LabelCanaries
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
@@ -125,7 +125,7 @@ def test_what_is_learned_from_are_the_canaries_labels(tmp_path: Path, monkeypatc
     assert released is not None
     assert kept is not None
     canaries = LabelCanaries.of(settings, graph, bytes, kept.key)
-    learned = publish_labels.learned_from(graph.labels, graph.train_mask, graph.val_mask)
+    learned = local_publisher.learned_from(graph.labels, graph.train_mask, graph.val_mask)
     where = torch.searchsorted(learned, canaries.places(graph))
     assert torch.equal(released[0]["labels"][where], canaries.coins.long())
 
@@ -139,7 +139,5 @@ def test_more_than_there_are_training_nodes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_job_without_any_is_what_it_was() -> None:
-    said = job(0).model_dump(mode="json")
-    assert said["label_privacy"] == {"epsilon": EPSILON}
     assert parse_job(job().model_dump(mode="json")) == job()
     assert job().hash() != job(0).hash()

@@ -15,8 +15,8 @@ from tests.audit.runs import job_in
 from tests.cli.commands import veilgraph
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.passes import less_own, matched, mean, together
 from veilgraph.core.types import SERVER, Kind, Tag
+from veilgraph.protocol.view import less_own, matched, mean, together
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 

@@ -21,26 +21,24 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
-from veilgraph.graph import random_split
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph import dataset as random_split
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.mpc.secret_rounding import SecretRounding
-from veilgraph.paradigms.vertical import released
+from veilgraph.mpc.mask import PairwiseMasks, SecretRounding
+from veilgraph.paradigms.vertical import once as released
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.aggregation import NoisySums, Then
-from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.publish import NoisedPublisher, clip_rows
+from veilgraph.privacy.mechanism import Gaussian, Mechanism
+from veilgraph.privacy.publisher import NoisedPublisher, clip_rows
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run import jobs
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_parts
-from veilgraph.tables.split import draw_splits
+from veilgraph.tables.nodes import draw_splits
 
 Patch = pytest.MonkeyPatch
 Content = Mapping[str, Any]

@@ -18,13 +18,13 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.privacy.local_features import MultiBit
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.protocol.canaries import NodeCanaries
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 

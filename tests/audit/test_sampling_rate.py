@@ -14,14 +14,14 @@ import torch
 from tests.paradigms.averaging.private_jobs import job
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult, Finding
-from veilgraph.audit.sources.averaging_rounds import DRAWN, drawn_rounds
 from veilgraph.audit.view import load_view
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Tag
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
+from veilgraph.paradigms.averaging.audit import DRAWN, SOURCE
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.privacy.sampled_settings import SampledPlan
-from veilgraph.privacy.sampled_sum import SampledSum
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.sampled import SampledSum
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -123,7 +123,7 @@ def test_notes_are_the_holder_s_own_and_are_kept_in_recorded_views_alone(
     directory = RunDirectory.open(run)
     for name in "AB":
         view = load_view(directory, name)
-        assert len(drawn_rounds(view)) == ROUNDS
+        assert len(SOURCE.drawn(view)) == ROUNDS
         assert not [seen for seen in view.messages if (seen.tag.kind, seen.tag.round) == DRAWN]
     assert not load_view(directory, SERVER).own
     assert len(noted) == 2 * ROUNDS

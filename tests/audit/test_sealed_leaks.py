@@ -22,10 +22,10 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast
-from veilgraph.mpc.sealed import holder
-from veilgraph.mpc.sealed.dealer import DealerMachine
+from veilgraph.mpc.sealed import machine
+from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.paradigms.sealed import roles
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.run.jobs import predict, train
 
 N, TRAINING, HIDDEN = 60, 20, 6
@@ -89,7 +89,7 @@ def told_otherwise(patch: Patch) -> None:
         for place, other in enumerate(others):
             broadcast(link, [other], tag, tensor + place * (tag.kind is Kind.MASKED_WIRE))
 
-    patch.setattr(holder, "broadcast", otherwise)
+    patch.setattr(machine, "broadcast", otherwise)
 
 
 def dealer_told(patch: Patch) -> None:

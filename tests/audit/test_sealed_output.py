@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
-from veilgraph.audit.attack import ATTACKS
+from veilgraph.audit.attack import ATTACKS, Case
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.roc import Floats
 from veilgraph.audit.statistics import measure
+from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.view import Floats
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 

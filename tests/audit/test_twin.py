@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,18 @@ import torch
 from tests import nightly
 from tests.audit.runs import job_in
 from tests.roles.federation import OwnModel
+from veilgraph.audit.attack import Case
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
-from veilgraph.audit.twin import trained_twin
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
+
+
+def trained_twin(run: Path) -> Any:
+    case = Case(RunDirectory.open(run), seed=0, shadows=2)
+    return case.source.twin(case)
 
 
 def trained(folder: Path, method: str, **changes: object) -> Path:
@@ -30,7 +36,7 @@ def trained(folder: Path, method: str, **changes: object) -> Path:
 @pytest.mark.parametrize("method", ["collaborative", pytest.param("secure-sum", marks=nightly), "individual"])
 def test_what_changed_features_are_predicted_and_what_that_tells_of_edges(method: str, tmp_path: Path) -> None:
     run = trained(tmp_path, method)
-    twin = trained_twin(RunDirectory.open(run))
+    twin = trained_twin(run)
     initial, weight = twin.embedding.embed(), twin.embedding.weights()["B"]
     changed = shutil.copytree(run, tmp_path / "changed")
     path = RunDirectory.open(changed).party("B").graph_path
@@ -66,7 +72,7 @@ def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
         privacy={"unit": "row", "schedule": "every-step", "epsilon_total": 4.0},
     )
     with pytest.raises(DataError, match="noise of its own"):
-        trained_twin(RunDirectory.open(run))
+        trained_twin(run)
     (skipped, _) = audit(run, AuditPlan(("A", "B"), ("link-influence",))).skipped
     assert skipped.name == "link-influence"
 
@@ -76,7 +82,7 @@ def test_a_network_of_the_users_own_is_not_made_again(tmp_path: Path) -> None:
     settings = job_in(tmp_path / "data", 0, model=model, train={"epochs": 1, "patience": None})
     train(settings, tmp_path / "run", custom=OwnModel)
     with pytest.raises(DataError, match="this job has another"):
-        trained_twin(RunDirectory.open(tmp_path / "run"))
+        trained_twin(tmp_path / "run")
 
 
 def test_members_are_looked_for_whatever_the_best_epoch_has_the_best_of(tmp_path: Path) -> None:

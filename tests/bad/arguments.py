@@ -13,7 +13,7 @@ import typer
 from tests.bad.case import Arguments, Case
 from veilgraph.cli import app
 
-_FINE = {("demo", "9" * 400), ("net demo", "9" * 400)}
+_FINE = {("demo", "9" * 400)}
 """Very many epochs are no mistake."""
 _WRONG = {int: ("x", "1.5", "-1", "9" * 400), float: ("x", "nan", "-1"), Literal: ("neither",)}
 

@@ -125,7 +125,7 @@ def settings_cases() -> Iterator[Case]:
     jobs: tuple[Callable[[Path], Arguments], ...] = (
         lambda file: ["check", file],
         lambda file: ["train", file, "--out", file.parent / "out"],
-        lambda file: ["plan", file],
+        lambda file: ["check", "--costs", file],
         lambda file: ["budget", file],
         lambda file: ["tune", file, "--trials", "1", "--out", file.parent / "out"],
         lambda file: ["data", "align", file, "--out", file.parent / "out"],

@@ -10,9 +10,8 @@ import torch
 from tests.roles.federation import DIM, FEATURES, Settings, small_data, small_job, small_parties
 from veilgraph.graph.partition import POOLED, pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import Relation
-from veilgraph.paradigms.vertical.baselines import isolated, pooled
-from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.graph.rules import Relation
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.run.run_directory import Record
 

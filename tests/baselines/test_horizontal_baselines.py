@@ -7,16 +7,14 @@ from dataclasses import replace
 import torch
 
 from tests.paradigms.horizontal import job
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import choose_rows
-from veilgraph.graph.horizontal import split_horizontally
-from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.horizontal import HorizontalPart, split_horizontally
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.horizontal.baselines import parts_of
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.paradigms.horizontal.twin import parts_of
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.plain_fitting import PlainResult
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult
 
 SETTINGS = horizontal(job(2, {"train": {"epochs": 3}}))
 PARTS = split_horizontally(synthetic_data(60, 6, 3, 1), names=("A", "B"), seed=1, overlap=0.3)
@@ -54,10 +52,10 @@ def test_rows_are_told_by_their_ids_whatever_their_order() -> None:
 
 def test_each_holder_alone_has_its_own_part_and_together_they_have_all() -> None:
     given = inputs()
-    by_holder = {holder: scores(HORIZONTAL.alone(given, holder, lambda records: None)) for holder in "AB"}
+    by_holder = {holder: scores(HORIZONTAL.baselines.alone(given, holder, lambda records: None)) for holder in "AB"}
     assert by_holder["A"] != by_holder["B"]
-    assert scores(HORIZONTAL.pooled(given, lambda records: None)) not in by_holder.values()
+    assert scores(HORIZONTAL.baselines.pooled(given, lambda records: None)) not in by_holder.values()
     unlabelled = replace(given.graphs[1], labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
     without = replace(given, graphs=[given.graphs[0], unlabelled])
-    assert HORIZONTAL.alone(without, "B", lambda records: None) is None
-    assert scores(HORIZONTAL.alone(without, "A", lambda records: None)) == by_holder["A"]
+    assert HORIZONTAL.baselines.alone(without, "B", lambda records: None) is None
+    assert scores(HORIZONTAL.baselines.alone(without, "A", lambda records: None)) == by_holder["A"]

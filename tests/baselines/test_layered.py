@@ -15,11 +15,10 @@ from torch_geometric.data import Data
 from research.horizontal import separate
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.horizontal import split_horizontally
-from veilgraph.graph.parts import HorizontalPart, pool_parts, positions
+from veilgraph.graph.builtin import synthetic_data
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts, positions, split_horizontally
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.horizontal.pooling import UPDATES
+from veilgraph.paradigms.horizontal.network import UPDATES
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.cut import leaf

@@ -11,15 +11,15 @@ from torch import Tensor
 from research.local import degree_features, random_features, train_local_private
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
+from veilgraph.graph.dataset import split_randomly
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.random_split import split_randomly
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.paradigms.node_dp.twin import (
     LocalPrivateNetwork,
     NoisyLabels,
 )
-from veilgraph.privacy.local.affine import AffineFeatures
+from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.tables.settings import SplitFractions
 

@@ -10,8 +10,8 @@ from tests.faults.runs import OTHER, table_job
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
-from veilgraph.report.page.assemble import page_html
-from veilgraph.report.spent import worth
+from veilgraph.report.ledgers import worth
+from veilgraph.report.page import page_html
 from veilgraph.run.jobs import load_result, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
@@ -45,7 +45,7 @@ def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("veilgraph.graph.datasets.DATASETS", {})
+    monkeypatch.setattr("veilgraph.graph.dataset.DATASETS", {})
     result = veilgraph("budget", private, "--total", "2,8")
     assert result.exit_code == 0, result.output
     text = words(result.stdout)
@@ -131,7 +131,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilgraph.graph.datasets.DATASETS", {})
+    monkeypatch.setattr("veilgraph.graph.dataset.DATASETS", {})
     result = veilgraph("budget", local, "--set", "release.labels={holder: C, epsilon: 2}")
     assert result.exit_code == 0, result.output
     rows = cells(result.stdout)

@@ -13,10 +13,10 @@ from tests.messy.export import export
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import with_classes, write
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.protocol.revealed import all_revelations
 from veilgraph.tables.edge_settings import EdgeSettings, says_weights
 from veilgraph.tables.feature_settings import beyond_own_row
 

@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli import app
-from veilgraph.cli.audit import FAILED
-from veilgraph.cli.telling import plain, tell, telling
+from veilgraph.cli.output import plain, tell, telling
+from veilgraph.cli.report import FAILED
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.predictions import Predictions
 from veilgraph.run.run_directory import RunDirectory
@@ -102,10 +102,10 @@ def test_what_is_known_before_a_run(jobs: dict[str, Path]) -> None:
     assert {each["epsilon"] for holder in local.values() for each in holder} == {2}
 
 
-def test_a_plan_has_bytes(tmp_path: Path) -> None:
+def test_costs_have_bytes(tmp_path: Path) -> None:
     path = tmp_path / "sealed.yaml"
     path.write_text("paradigm: sealed\ndata: {dataset: synthetic}\ntrain: {epochs: 2}\n", encoding="utf-8")
-    plan = document("plan", path)
+    plan = document("check", path, "--costs")["costs"]
     for party, sent in plan["sent"].items():
         assert sent == sum(stage["sent"].get(party, 0) for stage in plan["stages"]) > 0
     assert plan["seconds"] > 0
@@ -259,8 +259,8 @@ def test_every_command_that_has_it_is_called_here_or_beside() -> None:
     }
     firsts = {name for name in WITH_JSON for words in called if words.startswith(name)}
     firsts |= {name for name in WITH_JSON if f'"{name}", trained[0]' in here}
-    assert WITH_JSON - firsts == {"net status", "net jobs", "net demo"}
-    assert all(f'"net", "{word}"' in here for word in ("status", "jobs"))
+    assert WITH_JSON - firsts == {"net status", "net consent"}
+    assert all(f'"net", "{word}"' in here for word in ("status", "consent"))
 
 
 # What JSON has for what it was.

@@ -18,7 +18,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 
 pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
-from veilgraph.cli import passphrase
+from veilgraph.cli import kits as passphrase
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked
 from veilgraph.deploy import control, demo, site_process
@@ -27,10 +27,9 @@ from veilgraph.deploy.join import JobNews, tell_waiting
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.presence import Presence
 from veilgraph.deploy.project import read_project
-from veilgraph.link import private_key
+from veilgraph.link import identity as private_key
+from veilgraph.protocol.consent import JobRequest, Journal, waiting
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.journal import Journal
-from veilgraph.protocol.requests import JobRequest, waiting
 
 PARTY = "party: {name}\nnodes: {{file: nodes.csv, id: id, features: [{{columns: x}}]}}\nedges: []\n"
 
@@ -112,7 +111,7 @@ def test_a_stolen_kit_is_revoked_by_commands(kits: Path, party: Path, tmp_path: 
     assert said[0].startswith("revoked ")
     assert said[1].startswith("list 1, 1 revoked, next one by 20")
     assert said[1].endswith(f": {authority / 'revoked.pem'}")
-    installed = veilgraph("cert", "install-list", bank, authority / "revoked.pem").stdout
+    installed = veilgraph("cert", "install", bank, authority / "revoked.pem").stdout
     assert installed.startswith("list 1 is installed: 1 revoked")
     assert "was revoked on 20" in one_error(veilgraph("net", "join", bank, "--party", party))
     serial = said[0].split()[1].removesuffix(",")
@@ -125,7 +124,7 @@ def test_a_stolen_kit_is_revoked_by_commands(kits: Path, party: Path, tmp_path: 
 def test_a_site_may_insist_on_a_current_list(kits: Path, party: Path, tmp_path: Path) -> None:
     bank = shutil.copytree(kits / "bank", tmp_path / "bank")
     said = one_error(veilgraph("net", "join", bank, "--party", party, "--current-list"))
-    assert "has no list of revoked certificates; get one from the authority: veilgraph cert install-list" in said
+    assert "has no list of revoked certificates; get one from the authority: veilgraph cert install" in said
 
 
 def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
@@ -136,22 +135,22 @@ def test_a_passphrase_comes_from_a_file_the_environment_or_a_prompt(
     secret = tmp_path / "passphrase"
     secret.write_text("four words of a dictionary\n", encoding="utf-8")
     secret.chmod(0o644)
-    protect = ("cert", "protect", bank, "--passphrase-file", secret)
-    assert f"others can read it, too (mode 644); chmod 600 {secret}" in one_error(veilgraph(*protect))
+    seal = ("cert", "passphrase", bank, "--passphrase-file", secret)
+    assert f"others can read it, too (mode 644); chmod 600 {secret}" in one_error(veilgraph(*seal))
     secret.chmod(0o600)
-    assert veilgraph(*protect).stdout.startswith("sealed; ")
+    assert veilgraph(*seal).stdout.startswith("sealed; ")
     secret.write_text("\nfour words of a dictionary\n", encoding="utf-8")
-    unprotect = ("cert", "unprotect", bank)
-    assert "its first line is empty" in one_error(veilgraph(*unprotect, "--passphrase-file", secret))
+    unseal = ("cert", "passphrase", bank, "--remove")
+    assert "its first line is empty" in one_error(veilgraph(*unseal, "--passphrase-file", secret))
     assert "nobody can type it here; give --passphrase-file, or set VEILGRAPH_PASSPHRASE" in one_error(
-        veilgraph(*unprotect)
+        veilgraph(*unseal)
     )
     monkeypatch.setenv("VEILGRAPH_PASSPHRASE", "four words of a dictionari")
-    wrong = one_error(veilgraph(*unprotect))
+    wrong = one_error(veilgraph(*unseal))
     assert "has another passphrase" in wrong
     assert "dictionari" not in wrong
     monkeypatch.setenv("VEILGRAPH_PASSPHRASE", "four words of a dictionary")
-    assert "in the clear again" in veilgraph(*unprotect).stdout
+    assert "in the clear again" in veilgraph(*unseal).stdout
     monkeypatch.delenv("VEILGRAPH_PASSPHRASE")
 
     typed = iter(["a first passphrase", "a second passphrase", "a passphrase", "a passphrase", "a passphrase"])
@@ -346,16 +345,18 @@ def test_a_demonstration_that_failed_gives_way_to_the_next(tmp_path: Path, monke
 
     monkeypatch.setattr(demo, "export_dataset", written)
     for _ in range(2):
-        assert one_error(veilgraph("net", "demo", "--out", tmp_path / "demo")) == "the disk is small"
+        assert one_error(veilgraph("demo", "network", "--out", tmp_path / "demo")) == "the disk is small"
         assert (tmp_path / "demo" / "organisations").is_dir()
     (tmp_path / "mine" / "organisations").mkdir(parents=True)
-    said = one_error(veilgraph("net", "demo", "--out", tmp_path / "mine"))
+    said = one_error(veilgraph("demo", "network", "--out", tmp_path / "mine"))
     assert "exists and is not an empty directory" in said
     (tmp_path / "mine" / "organisations").rmdir()
     (tmp_path / "file").write_text("")
-    assert "file: cannot be written" in one_error(veilgraph("net", "demo", "--out", tmp_path / "file"))
+    assert "file: cannot be written" in one_error(veilgraph("demo", "network", "--out", tmp_path / "file"))
     with locked(tmp_path / "demo", "held"):
-        assert "is in use by another demonstration" in one_error(veilgraph("net", "demo", "--out", tmp_path / "demo"))
+        assert "is in use by another demonstration" in one_error(
+            veilgraph("demo", "network", "--out", tmp_path / "demo")
+        )
 
 
 def test_a_demonstration_that_is_through_does_not_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,13 +408,18 @@ def test_serve_needs_a_complete_run(tmp_path: Path) -> None:
 
 
 def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "no job waits for approval" in veilgraph("net", "approve", "--kit", kits / "shop").stdout
-    said = veilgraph("net", "jobs", "--kit", kits / "shop").stdout
+    assert "no job waits for approval" in veilgraph("net", "consent", "--kit", kits / "shop").stdout
+    said = veilgraph("net", "consent", "--kit", kits / "shop").stdout
     assert said.startswith("jobs: 0 in all, 0 in the last 24 hours; alignments: 0 in all, ")
-    assert "'3f' names 0 waiting jobs, not one" in one_error(veilgraph("net", "refuse", "3f", "--kit", kits / "shop"))
+    assert "'3f' names 0 waiting jobs, not one" in one_error(
+        veilgraph("net", "consent", "refuse", "3f", "--kit", kits / "shop")
+    )
+    assert "give the job's id" in usage_error(veilgraph("net", "consent", "approve", "--kit", kits / "shop"))
+    for wrong in (["show", "3f"], ["approve", "3f", "--reason", "late"]):
+        assert "leave it out" in usage_error(veilgraph("net", "consent", *wrong, "--kit", kits / "shop"))
     for other in ("server", "ops@example.org"):
         assert "has no data to consent for; give a holder's" in one_error(
-            veilgraph("net", "jobs", "--kit", kits / other)
+            veilgraph("net", "consent", "--kit", kits / other)
         )
     consent = Kit.open(kits / "shop").consent
     asked = JobRequest(
@@ -423,13 +429,13 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         settings=parse_job({"data": {"holders": ["bank", "shop"]}, "record": {"purpose": "to find\nfraud"}}),
     )
     with waiting(consent, asked, "1") as shown:
-        seen = veilgraph("net", "approve", "--kit", kits / "shop").stdout
+        seen = veilgraph("net", "consent", "--kit", kits / "shop").stdout
         assert "3f2a: job, predict, going on with a run, settings " in seen
         assert "reveals output-embeddings: The label holder sees" in seen
         assert "localhost deals and relays" in seen
         assert "  purpose: to find fraud\n" in seen
-        assert f"approve it with: veilgraph net approve 3f2a --kit {kits / 'shop'}" in seen
-        told_of = json.loads(veilgraph("net", "jobs", "--kit", kits / "shop", "--json").stdout)
+        assert f"approve it with: veilgraph net consent approve 3f2a --kit {kits / 'shop'}" in seen
+        told_of = json.loads(veilgraph("net", "consent", "--kit", kits / "shop", "--json").stdout)
         assert told_of["taken_part"] == {what: {"all": 0, "day": 0} for what in ("job", "alignment")}
         (one,) = told_of["waiting"]
         assert (one["job"], one["work"], one["settings"]["name"]) == ("3f2a", "predict", "job")
@@ -438,18 +444,18 @@ def test_the_person_at_a_site_sees_and_answers(kits: Path, monkeypatch: pytest.M
         told = tell_waiting(Kit.open(kits / "shop"), frozenset(), said_by_join.append)
         assert tell_waiting(Kit.open(kits / "shop"), told, said_by_join.append) == told
         assert said_by_join == [
-            f"job (predict) waits for approval: veilgraph net approve 3f2a --kit {kits / 'shop'}"
+            f"job (predict) waits for approval: veilgraph net consent approve 3f2a --kit {kits / 'shop'}"
         ], "each once"
         monkeypatch.chdir(kits / "shop")
-        assert "approved 3f2a" in veilgraph("net", "approve", "3f").stdout
-        assert "refused 3f2a" in veilgraph("net", "refuse", "3f2a", "--reason", "too late").stdout
-        assert "reason=" in one_error(veilgraph("net", "refuse", "3f2a", "--reason", "x" * 201))
+        assert "approved 3f2a" in veilgraph("net", "consent", "approve", "3f").stdout
+        assert "refused 3f2a" in veilgraph("net", "consent", "refuse", "3f2a", "--reason", "too late").stdout
+        assert "reason=" in one_error(veilgraph("net", "consent", "refuse", "3f2a", "--reason", "x" * 201))
     entries = Journal(consent).entries()
     assert [(entry.what, entry.of, entry.request, entry.reason) for entry in entries] == [
         ("approved", "1", shown.fingerprint, ""),
         ("refused", "1", shown.fingerprint, "too late"),
     ]
-    assert "no job waits" in veilgraph("net", "jobs").stdout
+    assert "no job waits" in veilgraph("net", "consent").stdout
 
 
 def test_a_project_file_is_written_that_kits_are_made_of(tmp_path: Path) -> None:

@@ -1,29 +1,26 @@
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from research import paper_tables
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job_file import read_job
-from veilgraph.samples.demo import demo_settings
-from veilgraph.samples.shipped import shipped_job, with_overrides
+from veilgraph.samples.shipped import demo_settings, shipped_job, with_overrides
 
 GROUPS = {
     "": (
-        "init", "schema", "train", "resume", "predict", "compare", "audit", "report", "check", "plan",
-        "budget", "demo", "reproduce", "embed", "tune", "data",
+        "init", "schema", "train", "resume", "predict", "compare", "demo", "audit", "report", "check", "budget",
+        "embed", "tune", "data",
         "net", "cert",
     ),
-    "data": ("check", "init", "align", "export", "export-trajectories"),
+    "data": ("check", "align", "export", "export-trajectories", "init"),
     "net": (
-        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "demo", "jobs", "approve", "refuse",
+        "init", "provision", "join", "submit", "status", "logs", "stop", "serve", "consent",
         "machine", "machine-secret",
     ),
-    "cert": ("request", "sign", "install", "revoke", "install-list", "protect", "unprotect"),
+    "cert": ("request", "sign", "install", "revoke", "passphrase"),
 }  # fmt: skip
 COMMANDS = [f"{group} {name}".strip() for group, names in GROUPS.items() for name in names if name not in GROUPS]
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -81,7 +78,7 @@ def test_the_demo_compares_four_trainings(tmp_path: Path) -> None:
 
 def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = with_overrides(shipped_job("payments"), {"data.payments": {"customers": 2000, "transfers": 20_000}})
-    monkeypatch.setattr("veilgraph.samples.demo.shipped_job", {"payments": small}.__getitem__)
+    monkeypatch.setattr("veilgraph.samples.shipped.shipped_job", {"payments": small}.__getitem__)
     result = veilgraph("demo", "payments", "--epochs", "2", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
     assert re.search(
@@ -113,31 +110,3 @@ def test_the_demo_shows_what_it_is_meant_to() -> None:
     assert model.initial.method == "collaborative"
     assert model.combine.strategy == "mean"
     assert model.combine.is_masked
-
-
-def test_reproduce_names_the_tables_there_are(tmp_path: Path) -> None:
-    error = one_error(veilgraph("reproduce", "table9", "--out", tmp_path))
-    assert "'table9' does not exist; choose from table2" in error
-
-
-def test_reproduce_hands_its_arguments_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, object] = {}
-
-    def reproduce(table: str, **arguments: Any) -> str:
-        arguments.pop("progress")("cora", 1, 2)
-        asked.update(arguments, table=table)
-        return "| a table |"
-
-    monkeypatch.setattr(paper_tables, "reproduce", reproduce)
-    result = veilgraph(
-        "reproduce", "table2", "--seeds", "2", "--datasets", "cora, pubmed", "--rows", "VFGNN", "--out", tmp_path
-    )
-    assert result.stdout == "| a table |\n"
-    assert asked == {
-        "table": "table2",
-        "seeds": 2,
-        "datasets": ["cora", "pubmed"],
-        "rows": "VFGNN",
-        "out": tmp_path,
-        "engine": "federated",
-    }

@@ -8,8 +8,8 @@ import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.cutting import cut_run
-from veilgraph.cli.showing import show_result
-from veilgraph.core.wording import argument
+from veilgraph.cli.train import show_result
+from veilgraph.core.arguments import argument
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.run import jobs

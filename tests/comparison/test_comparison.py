@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -29,15 +30,14 @@ from veilgraph.comparison.ways import ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import Relation
-from veilgraph.paradigms.sealed.baselines import in_one_place
+from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.twin import trained_twin
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.report.comparison import row_words
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import train
@@ -55,7 +55,15 @@ def small_sealed(**train_settings: Any) -> JobSettings:
 
 
 def inputs_of(job: JobSettings) -> Inputs:
-    return paradigm_of(job).load(job)
+    return paradigm_of(job).data.load(job)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_trees() -> Iterator[None]:
+    """Boosting is scikit-learn's: of few trees all that is tested here is as of many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain, "TREES", 8)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +201,7 @@ def test_without_a_part_it_is_as_if_that_were_not_there() -> None:
     unlinked = PartyGraph("B", b.features, torch.zeros(2, 0, dtype=torch.int64))
     for name, less in (("columns", bare), ("links", unlinked)):
         rest = pool([inputs.graphs[0], less], "A")
-        result = paradigm_of(job).pooled(Inputs(job, [inputs.graphs[0], less]), lambda records: None)
+        result = paradigm_of(job).baselines.pooled(Inputs(job, [inputs.graphs[0], less]), lambda records: None)
         assert rest.num_nodes == b.num_nodes
         network = result.output.softmax(dim=1).double().numpy()
         apart = boosting(pool([inputs.graphs[0], less], "A", relational=True), job.seed, balanced=False)
@@ -205,7 +213,7 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     job = sealed(small_sealed())
     inputs = inputs_of(job)
     everything = pool(inputs.graphs, "A")
-    result = paradigm_of(job).pooled(inputs, lambda records: None)
+    result = paradigm_of(job).baselines.pooled(inputs, lambda records: None)
     like = job.model_copy(
         update={
             "output": "probabilities",
@@ -216,7 +224,7 @@ def test_a_sealed_job_is_compared_with_its_twin_on_one_graph() -> None:
     assert likely is not None
     assert torch.allclose(result.output.exp(), likely.clamp_min(2.0**-16))
     assert result.summary["best_epoch"] == 3
-    alone = paradigm_of(job).alone(inputs, "B", lambda records: None)
+    alone = paradigm_of(job).baselines.alone(inputs, "B", lambda records: None)
     assert alone is not None
     assert torch.equal(alone.output, in_one_place(job, isolate(inputs.graphs, "B", "A"), lambda records: None).output)
 
@@ -292,19 +300,18 @@ def test_of_several_strengths_the_best_of_validation_is_taken(order: tuple[float
 def test_alone_with_settings_of_its_own_is_beside_alone_with_the_jobs(tmp_path: Path) -> None:
     said = small(train={"epochs": 4, "patience": None}, model={"dim": 4, "server": {"layers": 0}})
     own = with_overrides(said, {"model.dim": 8, "seed": 77})
-    study = compare_job(said, tmp_path / "study", seeds=2, alone=own)
+    study = compare_job(said, tmp_path / "study", alone=own)
     assert list(values(study)).index("A alone, own settings") < list(values(study)).index("vertical")
-    for seed in (said.seed, said.seed + 1):
-        inputs = inputs_of(with_overrides(own, {"seed": seed}))
-        mine = paradigm_of(own).alone(inputs, "A", lambda records: None)
-        assert mine is not None
-        mask = inputs.graphs[0].common_part().test_mask
-        assert mask is not None
-        kept, _ = load_tensors(tmp_path / "study" / f"seed-{seed}.safetensors")
-        assert torch.allclose(kept["A alone, own settings"], mine.output.double().softmax(dim=1)[mask])
-        assert not torch.allclose(kept["A alone"], kept["A alone, own settings"])
+    inputs = inputs_of(with_overrides(own, {"seed": said.seed}))
+    mine = paradigm_of(own).baselines.alone(inputs, "A", lambda records: None)
+    assert mine is not None
+    mask = inputs.graphs[0].common_part().test_mask
+    assert mask is not None
+    kept, _ = load_tensors(tmp_path / "study" / f"seed-{said.seed}.safetensors")
+    assert torch.allclose(kept["A alone, own settings"], mine.output.double().softmax(dim=1)[mask])
+    assert not torch.allclose(kept["A alone"], kept["A alone, own settings"])
     with refused(RunError, key="out"):
-        compare_job(said, tmp_path / "study", seeds=2, alone=with_overrides(own, {"model.dim": 16}))
+        compare_job(said, tmp_path / "study", alone=with_overrides(own, {"model.dim": 16}))
     with refused(ConfigError, key="alone", value="small"):
         compare_job(said, tmp_path / "other", alone=with_overrides(own, {"data.holders": 3}))
     assert not (tmp_path / "other").exists()
@@ -433,24 +440,40 @@ def test_bad_arguments(arguments: dict[str, Any], key: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
 def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: str, tmp_path: Path) -> None:
-    job = small(paradigm=paradigm, data={"dataset": "synthetic", "holders": 3}, train={"epochs": 2})
+    data = {"dataset": "synthetic", "holders": 3, "partition": {"by": "nodes"}}
+    job = small(paradigm=paradigm, data=data, train={"epochs": 2})
     study = compare_job(job, tmp_path / "study")
     inputs = inputs_of(job)
     assert study.tested == (sum(int(graph.test_mask.sum()) for graph in inputs.graphs if graph.test_mask is not None),)
     found = {line.name: line.figures["accuracy"].value for line in study.lines}
-    assert list(found) == ["each holder alone", "each holder: logistic", "each holder: boosting", paradigm, "pooled"]
+    own = ["each holder alone", "each holder: logistic", "each holder: boosting"]
+    beside = paradigm == "horizontal"  # what else these holders could train is tried too
+    own[1:1] = ["each holder alone: averaging's network"] if beside else []
+    assert list(found) == [*own, paradigm, *(["averaging"] if beside else []), "pooled"]
+    assert study.at_home().name in own
     right = 0.0
     for graph in inputs.graphs:
-        alone = paradigm_of(job).alone(inputs, graph.party, lambda _: None)
+        alone = paradigm_of(job).baselines.alone(inputs, graph.party, lambda _: None)
         assert alone is not None
         assert graph.test_mask is not None
         right += alone.summary["test_accuracy"] * int(graph.test_mask.sum())
     assert found["each holder alone"] == pytest.approx(right / study.tested[0])
     run = train(job, tmp_path / "run")
     assert found[paradigm] == pytest.approx(run.summary["test_accuracy"])
-    pooled = paradigm_of(job).pooled(inputs, lambda _: None)
+    pooled = paradigm_of(job).baselines.pooled(inputs, lambda _: None)
     assert found["pooled"] == pytest.approx(pooled.summary["test_accuracy"])
     assert study.lines[0].figures["auc"].low < study.lines[0].figures["auc"].value < study.lines[0].figures["auc"].high
+
+
+def test_own_nodes_that_holders_have_in_common_are_not_averaged() -> None:
+    data = {"dataset": "synthetic", "holders": 2, "partition": {"by": "edges"}}
+    assert list(ways(inputs_of(small(paradigm="horizontal", data=data)))) == [
+        "each holder alone",
+        "each holder: logistic",
+        "each holder: boosting",
+        "horizontal",
+        "pooled",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
 from veilgraph.core.types import SERVER
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.mpc import ring
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical

@@ -22,8 +22,8 @@ from veilgraph.link.channel import MAX_HELLO_BYTES, Session
 from veilgraph.link.codec import encode
 from veilgraph.link.factory import LINKS
 from veilgraph.link.flare import FlareLink
-from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.sealed import SealedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.testing.link import PARTIES, LinkConformance, LinksConformance
 
 Links = Mapping[PartyId, Link]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from veilgraph.privacy.local.settings import FEATURE_MECHANISMS
-from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
 from veilgraph.testing.mechanism import FeatureMechanismConformance, MechanismConformance
 
 

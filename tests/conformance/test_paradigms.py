@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from tests.paradigms.horizontal import VALUES, ids_of, valued
-from veilgraph.graph.datasets import load_named_graphs, load_parts
+from veilgraph.graph.dataset import load_named_graphs, load_parts
 from veilgraph.graph.party import save_party
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.paradigms.horizontal.baselines import parts_of
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.horizontal.twin import LayeredNetwork
+from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.testing.paradigm import ParadigmConformance

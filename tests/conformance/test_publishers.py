@@ -7,10 +7,9 @@ from torch import Tensor
 from tests.privacy.planned import job, planned
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local.multi_bit import MultiBit
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.privacy.local_features import MultiBit
+from veilgraph.privacy.local_publisher import LocalPublisher
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.testing.publisher import PublisherConformance
 
 

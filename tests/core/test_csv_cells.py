@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilgraph.core.csv_cells import csv_cell, text_of_cell
+from veilgraph.core.text import csv_cell, text_of_cell
 
 RUN = re.compile(r"[\s\x00-\x1f\x7f\ufeff]*[=+\-@＝＋－＠]|[\t\r\n]")
 ATTACKS = [

@@ -8,7 +8,7 @@ import torch
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
-from veilgraph.core.keeper import FolderKeeper, Keeper, MemoryKeeper
+from veilgraph.core.tensor_file import FolderKeeper, Keeper, MemoryKeeper
 from veilgraph.testing.keeper import KeeperConformance
 
 

@@ -11,8 +11,9 @@ from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
-from veilgraph.protocol import revealed
+from veilgraph.protocol import disclosures as revealed
 from veilgraph.protocol.acceptance import largest_epsilon
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import (
@@ -27,10 +28,8 @@ from veilgraph.protocol.limits import (
     too_few,
 )
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
-from veilgraph.protocol.revealed import all_revelations
-from veilgraph.protocol.revelations import Told
-from veilgraph.protocol.rows import TO_SERVER, Row
-from veilgraph.run.ledger_places import without
+from veilgraph.protocol.rows import TO_SERVER, Row, Told
+from veilgraph.run.lifetimes import without
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 
@@ -384,12 +383,12 @@ def test_a_bound_on_labels_bounds_nothing_else() -> None:
 
 def test_what_a_label_costs_in_every_paradigm() -> None:
     vertically = paradigm_of(LABELS)
-    assert [vertically.label_epsilon(LABELS, party) for party in "AB"] == [2.0, 0.0]
-    assert [vertically.label_epsilon(job(), party) for party in "AB"] == [math.inf, 0.0]
-    assert [vertically.label_epsilon(private(ONCE), party) for party in "AB"] == [0.0, 0.0], "nothing leaves A"
-    assert vertically.label_epsilon(private(EVERY_STEP), "A") == math.inf
+    assert [vertically.privacy.label_epsilon(LABELS, party) for party in "AB"] == [2.0, 0.0]
+    assert [vertically.privacy.label_epsilon(job(), party) for party in "AB"] == [math.inf, 0.0]
+    assert [vertically.privacy.label_epsilon(private(ONCE), party) for party in "AB"] == [0.0, 0.0], "nothing leaves A"
+    assert vertically.privacy.label_epsilon(private(EVERY_STEP), "A") == math.inf
     for settings in (local(private="B"), parse_job({"paradigm": "horizontal"})):
-        assert paradigm_of(settings).label_epsilon(settings, "B") == math.inf
+        assert paradigm_of(settings).privacy.label_epsilon(settings, "B") == math.inf
 
 
 def local(holders: int = 3, *, private: str | None = None, **network: Any) -> JobSettings:
@@ -404,13 +403,13 @@ def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_t
     noise = {"epsilon_total": 3, "unit": "edge", "delta": 1e-5, "aggregation": {}}
     settings = parse_job({"paradigm": "node-dp", "release": {"features": release}, "privacy": noise})
     paradigm = paradigm_of(settings)
-    assert [paradigm.largest_epsilon(settings, party) for party in "AB"] == pytest.approx([3.0, 1.5])
+    assert [paradigm.privacy.largest_epsilon(settings, party) for party in "AB"] == pytest.approx([3.0, 1.5])
     plain = parse_job({"paradigm": "node-dp", "release": {"features": release}})
-    assert [paradigm.largest_epsilon(plain, party) for party in "AB"] == [0.0, 1.5]
+    assert [paradigm.privacy.largest_epsilon(plain, party) for party in "AB"] == [0.0, 1.5]
     everything = tuple(all_revelations())
 
     def refuses(party: str, **limits: Any) -> str:
-        epsilon = paradigm.largest_epsilon(settings, party)
+        epsilon = paradigm.privacy.largest_epsilon(settings, party)
         return refusal(LimitSettings(leakage=everything, **limits), settings, party, epsilon=epsilon) or ""
 
     assert refuses("A", max_epsilon=3, **about.EDGES, max_delta=1e-5) == ""
@@ -434,7 +433,9 @@ def test_what_is_noised_of_the_learners_edges_is_held_to_its_limits_and_not_to_t
         }
     )
     said = (
-        refusal(LimitSettings(max_epsilon=9, **about.ROWS), quiet, "A", epsilon=paradigm.largest_epsilon(quiet, "A"))
+        refusal(
+            LimitSettings(max_epsilon=9, **about.ROWS), quiet, "A", epsilon=paradigm.privacy.largest_epsilon(quiet, "A")
+        )
         or ""
     )
     assert "total ε is infinite, for its noise bounds nothing: raise privacy.noise_multiplier" in said

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from veilgraph.core.made_once import made_once
+from veilgraph.core.threads import made_once
 
 
 def test_threads_share_one_result() -> None:

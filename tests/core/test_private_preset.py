@@ -10,8 +10,7 @@ import pytest
 from tests.errors import refused
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
-from veilgraph.paradigms.averaging.preset import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER
-from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.settings import LARGEST_RATE, MOMENTUM, ROUNDS, WANDER, AveragingJob, averaging
 from veilgraph.protocol.job_file import parse_chosen
 
 GIVEN: Settings = {

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.toys.installed import install
-from veilgraph.core import registry
-from veilgraph.core.registry import Registry
+from veilgraph.core import settings as registry
+from veilgraph.core.settings import Registry
 
 GROUP = "veilgraph.toys_of_this_test"
 

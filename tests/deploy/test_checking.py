@@ -256,7 +256,7 @@ def test_where_nobody_is_connected_nothing_is_submitted(
     ("changes", "state", "said"),
     [
         ({}, "accepts", ""),
-        ({"waits": True}, "waits for approval", "net jobs"),
+        ({"waits": True}, "waits for approval", "net consent"),
         ({"refuses": "limits.max_rounds=1"}, "refuses", "limits.max_rounds=1"),
         ({"refuses": "consent.jobs=0", "waits": True}, "refuses", "consent.jobs=0"),
         ({"unsaid": True}, "refuses", "its operator sees why in its log"),

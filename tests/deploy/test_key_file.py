@@ -31,8 +31,8 @@ from veilgraph.deploy.certificates import install_certificate, request_certifica
 from veilgraph.deploy.key_file import KeyFile, protect, unprotect, view_with_key
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.link import private_key
-from veilgraph.link.private_key import PrivateKey, sealed_key
+from veilgraph.link import identity as private_key
+from veilgraph.link.identity import PrivateKey, sealed_key
 
 WORDS = b"four words of a dictionary"
 WRONG = b"four words of a dictionari"

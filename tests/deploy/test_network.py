@@ -45,7 +45,7 @@ from veilgraph.deploy.progress import SiteJobs
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.session import admin_session
 from veilgraph.deploy.submit import write_submission
-from veilgraph.graph.ids import unpack_ids
+from veilgraph.graph.party import unpack_ids
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.jobs import predict
 from veilgraph.run.run_directory import load_tensors

@@ -31,14 +31,11 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJob, SiteJobs, Traffic, epsilon_of, traffic_of
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.link.identity import load_roots
-from veilgraph.protocol.consent_settings import count
+from veilgraph.protocol.consent import Journal, all_waiting, count
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.journal import Journal
-from veilgraph.protocol.requests import all_waiting
-from veilgraph.run.evidence import certified_names
+from veilgraph.run.evidence import certified_names, verify
 from veilgraph.run.jobs import load_result, predict, resume
 from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.verifying import verify
 from veilgraph.samples.organisations import export_parts
 
 pytestmark = nightly
@@ -228,9 +225,13 @@ def test_a_job_waits_until_a_person_at_the_site_approves(consortium: Consortium)
             assert "D deals" in newest, "the relay hears nothing else"
             dealers = logs(Kit.open(consortium.network.kits[DEALER]), None)
             assert "C waits for a person there to approve the job" in dealers
-            assert f"waits for approval: veilgraph net approve {found[0].request.job}" in logs(Kit.open(kit), None)
+            assert f"waits for approval: veilgraph net consent approve {found[0].request.job}" in logs(
+                Kit.open(kit), None
+            )
             assert not (consortium.network.runs("A") / "asked").exists()
-            approved = CliRunner().invoke(app, ["net", "approve", found[0].request.job[:8], "--kit", str(kit)])
+            approved = CliRunner().invoke(
+                app, ["net", "consent", "approve", found[0].request.job[:8], "--kit", str(kit)]
+            )
             assert approved.exit_code == 0, approved.output
             assert "reveals initial-embeddings" in approved.stdout
             assert "D deals, localhost relays and takes no part in jobs" in approved.stdout

@@ -19,7 +19,7 @@ from veilgraph.deploy.connections import MAX_BY_ADDRESS, MAX_CONNECTIONS
 from veilgraph.deploy.https import make_self_signed, make_server, make_token_file, read_token, server_tls
 from veilgraph.deploy.metrics.address import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
-from veilgraph.graph.ids import pack_ids
+from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.predictions import save_predictions
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors

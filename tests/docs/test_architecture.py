@@ -31,7 +31,7 @@ def test_the_picture_is_that_of_the_imports() -> None:
 
 
 def found(path: str) -> Any:
-    """What a path such as ``core.registry.Registry`` in the page is."""
+    """What a path such as ``core.settings.Registry`` in the page is."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"veilgraph.{module}"), name)
 

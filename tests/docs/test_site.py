@@ -20,8 +20,7 @@ from tests import nightly
 from tests.cli.commands import veilgraph as called
 from tests.messy.export import export
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.job_file import JOBS
-from veilgraph.protocol.schemas import SCHEMAS, job_schema, party_schema
+from veilgraph.protocol.job_file import JOBS, SCHEMAS, job_schema, party_schema
 
 ROOT = Path(__file__).parents[2]
 

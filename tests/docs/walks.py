@@ -14,10 +14,10 @@ import pytest
 from veilgraph.core.types import Kind
 from veilgraph.graph import build
 from veilgraph.graph.settings import DataSettings
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical.network import HolderNetwork
-from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import train

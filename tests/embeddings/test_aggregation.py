@@ -16,7 +16,7 @@ from veilgraph_embeddings.world import drawn_pairs
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.mechanism import Gaussian
 
 Pairs = tuple[tuple[int, int], ...]
 

@@ -17,8 +17,8 @@ from veilgraph_embeddings.measure import told
 from veilgraph_embeddings.world import World
 
 from tests.embeddings.worlds import crossed, job, world
-from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.protocol.view import Floats
 
 
 @pytest.fixture(scope="module")

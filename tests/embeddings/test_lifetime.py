@@ -36,12 +36,10 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
-from veilgraph.privacy.lifetime.ledger import About, Lifetime
-from veilgraph.privacy.units import Unit
-from veilgraph.protocol.inputs import LedgerPlace
-from veilgraph.run.ledger_places import LIMITS_FILE
-from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent, Unit
+from veilgraph.privacy.lifetime_ledger import About, Lifetime
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.run.lifetimes import LIMITS_FILE, lifetime_at
 
 NODES, REPEATS = 60, 40
 COINS = torch.rand(NODES, generator=torch.Generator().manual_seed(1)) < 0.5

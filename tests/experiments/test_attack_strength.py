@@ -17,7 +17,7 @@ from research.paper_tables import reproduce
 from tests.errors import refused
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
 
 OVERFIT = PlainSettings("GCN", width=16, epochs=60)
@@ -138,7 +138,7 @@ def test_every_attack_has_a_row_and_every_figure_an_interval(tmp_path, loaded):
     assert stolen["LinkTeller"]["auc"]["low"] > 0.9
     assert kept["cora, labels, seed 0"]["blind, free rows"]["accuracy"] > 0.9
     assert "abstract says AUC above 0.95" in text
-    assert "`veilgraph reproduce attack-strength --seeds 1 --datasets cora`" in text
+    assert "`python -m research attack-strength --seeds 1 --datasets cora`" in text
     assert (tmp_path / "attack-strength.md").read_text() == text
 
 

@@ -27,14 +27,13 @@ from research.canary_bounds import EPSILONS, FIGURES, PAGE, SETTINGS, WAYS, Sett
 from research.figures import Figures
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed import noise as votes_noise
-from veilgraph.paradigms.averaging.terms import Terms
-from veilgraph.privacy import noise
+from veilgraph.mpc.sealed import correlations
+from veilgraph.paradigms.averaging.training import Terms
+from veilgraph.privacy import local_features, noise, randomised_response
 from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.local import labels, multi_bit
-from veilgraph.privacy.local.chance import least_cells
-from veilgraph.privacy.units import Neighbours, Unit
+from veilgraph.privacy.event import Neighbours, Unit
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.randomised_response import least_cells
 
 CONFIDENCE, EPSILON, DELTA, TRIALS = 1 - 1e-7, 2.0, 0.1, 10_000
 NOISY: dict[str, Any] = {"epsilon": EPSILON, "delta": DELTA}
@@ -98,10 +97,10 @@ def test_no_more_is_proven_than_the_ledger_says_and_not_far_less(name: str) -> N
 @pytest.fixture
 def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian, laplace, cells = noise.gaussian, noise.laplace, least_cells
-    for module in (noise, votes_noise):
+    for module in (noise, correlations):
         monkeypatch.setattr(module, "gaussian", lambda shape, scale, source: gaussian(shape, scale / 2, source))
     monkeypatch.setattr(noise, "laplace", lambda shape, scale, source: laplace(shape, scale / 2, source))
-    for perturbed in (multi_bit, labels):
+    for perturbed in (local_features, randomised_response):
         monkeypatch.setattr(perturbed, "least_cells", lambda epsilon, **parts: cells(2 * epsilon, **parts))
 
 

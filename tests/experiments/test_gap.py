@@ -19,7 +19,7 @@ from research.figures import Figures
 from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, _serves, encoded, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, FIGURES, GAP, OURS, PAGE
 from research.gap_sets import EPSILONS, LEVELS, SETS, Set, bounded, job_of
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.aggregation import most_neighbours
@@ -275,7 +275,7 @@ def test_the_page_has_what_was_measured() -> None:
 def test_what_a_job_reaches_with_an_own_network_trained_before_is_what_it_reaches(tmp_path: Path) -> None:
     """Without noise, where both are the same release."""
     job = job_of(TINY, "edge", math.inf, 0)
-    graphs = paradigm_of(job).load(job).graphs
+    graphs = paradigm_of(job).data.load(job).graphs
     own = gap_beside.OwnNetwork()
     whole, reused = (gap_beside._ours(TINY, job, graphs, Figures(tmp_path / "f.json"), "edge", own) for _ in range(2))
     assert own.weights

@@ -8,7 +8,7 @@ from research.grid import Cell, run_cell, run_cells
 from research.store import Store
 from tests.experiments.conftest import TINY
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.samples.shipped import shipped_job, with_overrides
 

@@ -12,11 +12,11 @@ from research.lpgnn_table import EPSILONS, LPGNN_TABLES
 from research.paper_tables import TABLES, reproduce
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.graph.datasets import load_for_learner, load_whole
+from veilgraph.graph.dataset import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.local_features import feature_mechanism
+from veilgraph.privacy.settings import FeatureReleaseSettings
 from veilgraph.run.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
@@ -239,7 +239,7 @@ def test_errors_have_a_table_and_a_picture(tmp_path, measured):
             assert falling == sorted(falling, reverse=True)
     assert "±" in lines[0][1]
     assert "over 2 releases" in text
-    assert "`veilgraph reproduce lpgnn-mae --seeds 2 --datasets pubmed,cora`" in text
+    assert "`python -m research lpgnn-mae --seeds 2 --datasets pubmed,cora`" in text
     assert len(measured) == 2 * 2 * 3 * 4
     assert (tmp_path / "lpgnn-mae.md").read_text() == text
     assert (tmp_path / "lpgnn-mae.png").read_bytes().startswith(b"\x89PNG")

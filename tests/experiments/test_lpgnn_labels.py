@@ -8,9 +8,9 @@ from research.local import train_local_private
 from research.lpgnn_labels import LABEL_EPSILONS, LPGNN_LABELS
 from research.paper_tables import TABLES
 from veilgraph.core.errors import ConfigError
-from veilgraph.graph.datasets import load_whole
+from veilgraph.graph.dataset import load_whole
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 ENTRIES = LPGNN_LABELS["lpgnn-labels"].entries

@@ -11,9 +11,8 @@ from research.comparison import compare
 from tests.errors import refused
 from tests.tables.writing import build
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.graph.datasets import load_parties, load_parts
-from veilgraph.graph.ids import unpack_ids
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.dataset import load_parties, load_parts
+from veilgraph.graph.party import PartyGraph, unpack_ids
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical

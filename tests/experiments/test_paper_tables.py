@@ -1,17 +1,20 @@
 import json
 import math
 from functools import partial
+from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from research import __main__ as command
 from research import grid
 from research.grid import Entry
 from research.markdown import mean_and_spread, privacy_costs
 from research.paper_tables import TABLES, reproduce
 from veilgraph.core.errors import ConfigError
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.samples.shipped import shipped_job
@@ -52,7 +55,7 @@ def test_the_markdown_has_both_figures_and_where_they_come_from(tmp_path):
     assert "- Data sets of this table that were not run: digits." in lines
     assert "- 6 trainings, " in text
     assert " seconds; veilgraph " in text
-    assert lines[-1] == "- Made with `veilgraph reproduce tiny --seeds 2 --plaintext`."
+    assert lines[-1] == "- Made with `python -m research tiny --seeds 2 --plaintext`."
     assert (tmp_path / "tiny.md").read_text() == text
 
 
@@ -91,7 +94,7 @@ def test_every_figure_names_its_own_engine(tmp_path):
     assert "twin" not in text
     assert "±" not in text
     assert "MB sent between the parties" in text
-    assert "`veilgraph reproduce tiny --seeds 1 --datasets synthetic`" in text
+    assert "`python -m research tiny --seeds 1 --datasets synthetic`" in text
 
 
 @pytest.mark.usefixtures("tiny_table")
@@ -271,3 +274,30 @@ def test_private_units_start_with_a_control_and_cost_what_they_say() -> None:
     assert {row.partition(", B")[0] for row in costs if ", B" in row} == {"once", "once, unit edge", "once, unit node"}
     columns = [entry.column for entry in TABLES["private-units"].entries]
     assert columns[: len(columns) // 3][0] == "total ε 0.0001"
+
+
+def test_the_command_names_the_tables_there_are(tmp_path: Path) -> None:
+    error = CliRunner().invoke(command.app, ["table9", "--out", str(tmp_path)]).stderr
+    assert "'table9' does not exist; choose from table2" in error
+
+
+def test_the_command_hands_its_arguments_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+
+    def reproduce(table: str, **arguments: Any) -> str:
+        arguments.pop("progress")("cora", 1, 2)
+        asked.update(arguments, table=table)
+        return "| a table |"
+
+    monkeypatch.setattr(command, "reproduce", reproduce)
+    given = ["table2", "--seeds", "2", "--datasets", "cora, pubmed", "--rows", "VFGNN", "--out", str(tmp_path)]
+    result = CliRunner().invoke(command.app, given)
+    assert result.stdout == "| a table |\n"
+    assert asked == {
+        "table": "table2",
+        "seeds": 2,
+        "datasets": ["cora", "pubmed"],
+        "rows": "VFGNN",
+        "out": tmp_path,
+        "engine": "federated",
+    }

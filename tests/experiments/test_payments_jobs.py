@@ -10,7 +10,7 @@ from research.payments import ALARMS, ALL, TEST
 from tests import nightly
 from tests.graph.payments import small_world
 from veilgraph.graph.payments.world import PaymentsWorld
-from veilgraph.paradigms.horizontal.baselines import parts_of
+from veilgraph.paradigms.horizontal.twin import parts_of
 from veilgraph.protocol.paradigm import paradigm_of
 
 
@@ -21,11 +21,11 @@ def world() -> PaymentsWorld:
 
 def test_rows_of_jobs_are_these_customers(world: PaymentsWorld) -> None:
     """Their labels are the truth's, and nobody else's."""
-    (labelled, *_) = paradigm_of(job := payments_jobs.job("vertical", world)).load(job).graphs
+    (labelled, *_) = paradigm_of(job := payments_jobs.job("vertical", world)).data.load(job).graphs
     assert labelled.labels is not None
     assert labelled.labels.bool().tolist() == world.launders[payments_jobs.common(world)].tolist()
     for paradigm in ("horizontal", "averaging"):
-        inputs = paradigm_of(job := payments_jobs.job(paradigm, world)).load(job)
+        inputs = paradigm_of(job := payments_jobs.job(paradigm, world)).data.load(job)
         names = np.array(sorted({name for each in inputs.ids.values() for name in each})).astype(np.int64)
         for bank, part in enumerate(parts_of(inputs.graphs, inputs.ids)):
             customers = names[part.ids.numpy()]

@@ -75,7 +75,7 @@ def test_the_page_has_times_beside_each_other_and_how_they_were_made(tmp_path: P
     assert public == "| cora | SecureGNN, public edges | 0.700 ± 0.141 | – | 3 | – | 20 | 7.0 |"
     assert "Accuracy of SecureGNN is that of its plaintext twin" in text
     assert "- SecureGNN on cora: median of 2 epochs under SPU, 5.5 CPU seconds each, after which every weight" in text
-    assert lines[-1].endswith("made with `veilgraph reproduce q3 --seeds 2 --datasets cora`.")
+    assert lines[-1].endswith("made with `python -m research q3 --seeds 2 --datasets cora`.")
     assert (tmp_path / "q3.md").read_text() == text
     assert (spu.twins, spu.epochs, spu.steps) == ([0, 1], [False, True], 2)
     assert make(tmp_path) == text

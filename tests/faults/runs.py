@@ -17,7 +17,7 @@ from tests.tables.writing import write
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.disclosures import read_disclosures
+from veilgraph.report.run_data import read_disclosures
 from veilgraph.run.jobs import load_result, predict, resume
 from veilgraph.run.run_directory import RunDirectory
 

@@ -18,7 +18,7 @@ from tests.faults.runs import EPOCHS, LABEL_HOLDER, OTHER, assert_undisturbed, g
 from tests.paradigms.cutting import lines_of, wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.sockets import SocketLink, socket_mesh
+from veilgraph.link.factory import SocketLink, socket_mesh
 from veilgraph.run import jobs
 from veilgraph.run.run_directory import Record, RunDirectory
 

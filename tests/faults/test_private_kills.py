@@ -29,8 +29,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.jobs import load_result, train
 from veilgraph.run.launch import PROCESS_DIED
-from veilgraph.run.ledger_places import beside
-from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.run.lifetimes import beside, lifetime_at, lifetime_of
 from veilgraph.run.run_directory import RunDirectory
 
 BUDGET = 8.0

@@ -102,15 +102,15 @@ def _as_papers_have_it() -> None:
 
 def _stays() -> None:
     """A command leaves by ``SystemExit``, and not the process with all the cases after it."""
-    if find_spec("veilgraph.core.leaving") is not None:
-        leaving = import_module("veilgraph.core.leaving")
+    if find_spec("veilgraph.core.threads") is not None:
+        leaving = import_module("veilgraph.core.threads")
         leaving.leave = sys.exit  # type: ignore[attr-defined]
 
 
 def _ledgers_are_apart(source: Source) -> None:
     """Two ledgers for life with one name are copies of each other, and refused; nothing of them is pinned."""
-    if find_spec("veilgraph.privacy.lifetime") is not None:
-        lines = import_module("veilgraph.privacy.lifetime.lines")
+    if find_spec("veilgraph.privacy.lifetime_file") is not None:
+        lines = import_module("veilgraph.privacy.lifetime_file")
         lines.system_secrets = source.of_the_system  # type: ignore[attr-defined]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from veilgraph.graph.payments.transfers import Transfers
 from veilgraph.graph.payments.world import PaymentsWorld, payments_world
-from veilgraph.graph.payments_settings import PaymentsSettings
+from veilgraph.graph.settings import PaymentsSettings
 
 SMALL: dict[str, Any] = {
     "customers": 600,

@@ -13,13 +13,12 @@ from torch_geometric.data import Data
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.datasets import load_for_learner, load_parties, load_parts
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph import public as planetoid
+from veilgraph.graph.builtin import synthetic_data
+from veilgraph.graph.dataset import load_for_learner, load_parties, load_parts
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
-from veilgraph.graph.public import planetoid
-from veilgraph.graph.public.files import data_root
-from veilgraph.graph.public.musae import musae_data
+from veilgraph.graph.public import data_root, musae_data
 from veilgraph.graph.settings import DataSettings
 
 DATA = os.environ.get("VEILGRAPH_DATA")

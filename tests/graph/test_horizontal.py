@@ -13,10 +13,16 @@ from torch_geometric.data import Data
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
-from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
-from veilgraph.graph.parts import pool_parts, positions, without_duplicates
+from veilgraph.graph.horizontal import (
+    pool_parts,
+    positions,
+    split_by_label,
+    split_by_nodes,
+    split_horizontally,
+    without_duplicates,
+)
 
 NAMES = ("A", "B", "C", "D", "E")
 MASKS = ("train_mask", "val_mask", "test_mask")

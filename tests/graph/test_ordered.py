@@ -8,11 +8,10 @@ from torch import Tensor
 
 from tests.roles.once import job, session_of
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import compact
-from veilgraph.graph.ordered import in_order
+from veilgraph.graph.features import compact, in_order
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
-from veilgraph.paradigms.vertical.released import embedding_to_release
+from veilgraph.link.factory import MemoryHub
+from veilgraph.paradigms.vertical.once import embedding_to_release
 
 NODES, EDGES = 60, 1500
 

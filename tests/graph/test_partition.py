@@ -7,7 +7,7 @@ from torch_geometric.utils import is_undirected, to_undirected
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact, scale_features, scale_together
 from veilgraph.graph.partition import pool, split_for_learner, split_vertically
 from veilgraph.graph.party import PartyGraph

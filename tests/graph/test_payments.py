@@ -23,14 +23,11 @@ from research.payments import WHO, findings, with_neighbours
 from tests.errors import refused
 from tests.graph.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.datasets import load_parties, load_parts
-from veilgraph.graph.payments.customers import draw_customers
-from veilgraph.graph.payments.lookalikes import lookalike_transfers
-from veilgraph.graph.payments.patterns import crossing_share, draw_patterns
-from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY
-from veilgraph.graph.payments.views import BANK_COLUMNS, UNKNOWN
-from veilgraph.graph.payments_settings import LARGEST_PATTERN, PATTERN_KINDS, PaymentsSettings
-from veilgraph.graph.settings import DataSettings, PartitionSettings
+from veilgraph.graph.dataset import load_parties, load_parts
+from veilgraph.graph.payments.laundering import crossing_share, draw_patterns, lookalike_transfers
+from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY, draw_customers
+from veilgraph.graph.payments.world import BANK_COLUMNS, UNKNOWN
+from veilgraph.graph.settings import LARGEST_PATTERN, PATTERN_KINDS, DataSettings, PartitionSettings, PaymentsSettings
 from veilgraph.protocol.job_file import parse_job
 
 

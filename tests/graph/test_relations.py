@@ -17,10 +17,10 @@ from torch_geometric.transforms import AddMetaPaths
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import DataError
+from veilgraph.graph.horizontal import HorizontalPart, without_duplicates
 from veilgraph.graph.partition import pool
-from veilgraph.graph.parts import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 
 CALLS, PAYS = Relation("calls"), Relation("pays", hops=1)
 NODES = 5

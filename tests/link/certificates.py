@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from veilgraph.link.identity import Identity
-from veilgraph.link.private_key import PrivateKey
+from veilgraph.link.identity import Identity, PrivateKey
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

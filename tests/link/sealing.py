@@ -9,8 +9,8 @@ from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError
 from veilgraph.link.channel import Session
+from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
-from veilgraph.link.memory import MemoryHub
 from veilgraph.link.sealed import SealedLink
 
 PROJECT = Project()

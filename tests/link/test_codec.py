@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.errors import About, refused
 from veilgraph.core.errors import LinkError, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link import stream
+from veilgraph.link import codec as stream
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, decode_header, encode, encoded_size
 
 TAG = Tag(Kind.SHARE, 3, 1)

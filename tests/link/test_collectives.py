@@ -20,7 +20,7 @@ from veilgraph.link.collectives import (
     tensor_text,
     text_tensor,
 )
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 
 TAG = Tag(Kind.EMBEDDING, 2)
 PARTIES = ["A", "B", "C"]

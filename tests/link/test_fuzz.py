@@ -26,12 +26,11 @@ from tests.link.altered import AlteredLink, unaltered
 from tests.link.certificates import NOW, Project
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.link import stream
+from veilgraph.link import codec as stream
 from veilgraph.link.channel import Session
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
 from veilgraph.link.sealed import SealedLink
-from veilgraph.link.sockets import SocketLink, socket_mesh
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "1000"))
 LIMIT = 1 << 16

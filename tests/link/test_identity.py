@@ -12,8 +12,7 @@ from cryptography.x509.oid import ObjectIdentifier
 from tests.errors import refused
 from tests.link.certificates import DAY, NOW, Project, fresh_key, key_pem, pem, write_kit
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
-from veilgraph.link.identity import Identity, load_identity
-from veilgraph.link.private_key import PrivateKey
+from veilgraph.link.identity import Identity, PrivateKey, load_identity
 
 MESSAGE = b"what was said"
 SIGNING_ONLY = x509.KeyUsage(True, False, False, False, False, False, False, False, False)

@@ -8,7 +8,7 @@ import torch
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, LinkError, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 
 TAG = Tag(Kind.SHARE)
 

@@ -9,12 +9,11 @@ from tests.errors import refused
 from tests.link.channels import BANK, SESSION, SHOP
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link import peer as peers
+from veilgraph.link import sealed as peers
 from veilgraph.link.channel import Channel, FrameKind
 from veilgraph.link.codec import encode
 from veilgraph.link.mailbox import Mailbox
-from veilgraph.link.peer import LONGEST_REASON, OnExtra, Peer
-from veilgraph.link.pieces import Outgoing
+from veilgraph.link.sealed import LONGEST_REASON, OnExtra, Outgoing, Peer
 
 TAG = Tag(Kind.SHARE)
 SILENCE_S, CONNECT_S = 20.0, 120.0

@@ -13,7 +13,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.channel import Frame, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, encode
-from veilgraph.link.pieces import Assembly, Outgoing, frame_sizes
+from veilgraph.link.sealed import Assembly, Outgoing, frame_sizes
 
 TAG = Tag(Kind.SHARE, 3, 1)
 PIECE = 100

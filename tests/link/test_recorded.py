@@ -6,8 +6,8 @@ import torch
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, LinkTimeout, ProtocolError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 
 
 def test_the_transcript_is_the_view_in_order() -> None:

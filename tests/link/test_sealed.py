@@ -19,10 +19,10 @@ from veilgraph.link import channel as channels
 from veilgraph.link import sealed as sealing
 from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Channel, FrameKind, Session
 from veilgraph.link.codec import HEADER_BYTES, encoded_size
+from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
 from veilgraph.link.sealed import SEALING_BYTES, SealedLink
+from veilgraph.link.view import RecordedLink
 
 TAG = Tag(Kind.SHARE, 3, 1)
 SECRET = torch.arange(4096, dtype=torch.int64)

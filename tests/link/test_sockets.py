@@ -11,7 +11,7 @@ from tests.errors import refused
 from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.codec import encode
-from veilgraph.link.sockets import SOCKETS, SocketLink, socket_mesh
+from veilgraph.link.factory import SOCKETS, SocketLink, socket_mesh
 
 TAG = Tag(Kind.SHARE)
 

@@ -12,8 +12,8 @@ from veilgraph.core.errors import LinkTimeout, ProtocolError
 from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.codec import encoded_size
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.traced import TracedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.wrapper import TracedLink
 
 TAG = Tag(Kind.SHARE, 4, 2)
 

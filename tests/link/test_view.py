@@ -9,9 +9,8 @@ import torch
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.view import ViewFile, read_view
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink, ViewFile, read_view
 
 
 def _recorded(path: Path) -> None:

@@ -9,7 +9,7 @@ from veilgraph_machines.testing import check_machines
 
 import veilgraph as vg
 from tests.errors import refused
-from veilgraph.core import registry
+from veilgraph.core import settings as registry
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.run.jobs import train

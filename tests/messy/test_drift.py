@@ -20,11 +20,11 @@ from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError
+from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import parse_party_settings
-from veilgraph.protocol.revealed import causes
-from veilgraph.report.page.assemble import page_html
+from veilgraph.report.page import page_html
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations

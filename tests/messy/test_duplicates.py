@@ -9,7 +9,7 @@ import pytest
 
 from tests.tables.writing import party, write
 from veilgraph.core.errors import DataError
-from veilgraph.report.party_table import party_tables
+from veilgraph.report.tables import party_tables
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.nodes import NodeTable, read_nodes
 

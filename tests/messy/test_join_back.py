@@ -12,11 +12,10 @@ import yaml
 
 from tests.paradigms.sealed.programs import small_graphs, small_job
 from veilgraph.deploy.serve import Inference
+from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.revealed import causes
-from veilgraph.report.page.found import find
-from veilgraph.report.page.scored import Scored, scored
+from veilgraph.report.run_data import Scored, read_run, scored
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.predictions import Predictions, joined
 from veilgraph.run.run_directory import RunDirectory
@@ -72,7 +71,7 @@ def test_every_row_joins_the_label_holders_own_table(tmp_path: Path, name: str) 
     assert all(("probabilities" in each) == (name == "vertical") for each in predicted.found())
     alike = own[0].strip().lower()
     assert predicted.of_ids([own[0]]).ids == predicted.of_ids([alike]).ids == (own[0],)
-    told = scored(find(RunDirectory.open(run)))
+    told = scored(read_run(RunDirectory.open(run)))
     assert isinstance(told, Scored)
     assert len(told.test.labels) > 0
 

@@ -126,6 +126,16 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
         privacy = {"unit": unit, "epsilon_total": 4, "aggregation": {}, **bound}
         job = parse_job({"paradigm": "vertical", "preset": "auto", "data": data, "privacy": privacy})
         assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), unit
+    sampled = {"epsilon_total": 4, "degree_bound": 5, "batch": 6, "sampling_rate": 0.25}
+    for others in (
+        {"paradigm": "sealed", "privacy": {"unit": "edge", "aggregation": {}, "epsilon_total": 4}}
+        | {"model": {"network": "linear", "edge_slots": 64}},
+        {"paradigm": "node-dp", "release": {"features": {"epsilon": 4}}}
+        | {"privacy": {"unit": "edge", "aggregation": {}, "epsilon_total": 4}},
+        {"paradigm": "averaging", "data": {"holders": ["A", "B", "C"]}, "averaging": {"privacy": sampled}},
+    ):
+        job = parse_job({"preset": "auto", "data": data, **others})
+        assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), others["paradigm"]
     assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")
 
 

@@ -6,12 +6,12 @@ import json
 import random
 
 import pytest
+from veilgraph_wizard.sampling import SampledColumn
 
 from tests.cli.commands import one_error, veilgraph
 from tests.tables.writing import write
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
 from veilgraph.tables.nodes import read_nodes
-from veilgraph.tables.sampling import SampledColumn
 
 N = 120
 
@@ -47,6 +47,11 @@ def values_of(folder, columns):
         (["12 kg", "3 kg", "5.5 kg"], [12, 3, 5.5]),
         (["1,059", "900", "12,000"], [1059, 900, 12000]),
         (["1.500", "2.5", "3"], [1.5, 2.5, 3]),
+        (
+            ["1,059.31", "1.690,80", "12,5", "-3.25", "1.234.567", "1,234,567.5", "900"],
+            [1059.31, 1690.8, 12.5, -3.25, 1234567, 1234567.5, 900],
+        ),
+        (["€ 1,059.31", "1.690,80 €", "€ 0,125", "0.250", "1234,567 €"], [1059.31, 1690.8, 0.125, 0.25, 1234.567]),
     ],
 )
 def test_numbers_as_people_write_them(tmp_path, texts, numbers):
@@ -63,6 +68,18 @@ def test_a_thousand_or_little_more_than_one_is_to_be_decided(tmp_path):
     assert "to decide: x: is '1,059' 1,059?" in said
     said, _ = init(tmp_path, {"x": ["1,059", "900", "12,000"], "y": ["1,5", "2,5", "3"]})
     assert "is '1,059'" not in said
+
+
+@pytest.mark.parametrize("value", ["1,059", "1.690", "-12,000"])
+def test_where_numbers_have_either_point_one_that_fits_two_ways_is_refused(tmp_path, value):
+    """Read as one of the two it would be wrong by a factor of a thousand, without a word."""
+    texts = ["1,059.31", "1.690,80", "12,5"]
+    assert SampledColumn("x", (*texts, value)).written in ("text", "category")
+    init(tmp_path, {"x": texts})
+    write(tmp_path / "n.csv", {"id": ["a", "b"], "x": [texts[0], value]})
+    error = one_error(veilgraph("data", "check", tmp_path / "p.yaml"))
+    assert "column 'x', row 2" in error
+    assert "may be thousands or a fraction" in error
 
 
 @pytest.mark.parametrize("value", ["1.5.3", "12 $", "twelve", "1,05.31", "1,059 .31"])

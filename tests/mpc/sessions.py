@@ -15,13 +15,11 @@ from veilgraph.core.errors import PeerFailed
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.dealer import Dealer, Direction
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.paradigms.vertical.initial.build import build_embedding
-from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, InitialEmbedding, InitialSettings
+from veilgraph.mpc.product import Dealer, Direction
+from veilgraph.paradigms.vertical.initial import EmbeddingSession, InitialEmbedding, InitialSettings, build_embedding
 
 Gradient = Callable[[PartyId, int, Tensor], Tensor]
 """(holder, step, the opened h^0) → ∂L/∂h^0 of that holder's branch."""

@@ -15,14 +15,24 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import bits, compare
 from veilgraph.mpc.bits import AND, AND_EACH, Level, deal, from_plane, multiply, to_planes, words_for, xor
-from veilgraph.mpc.compare import DIGITS, MaxServer, SecureMax, comparison_levels, win_levels
+from veilgraph.mpc.compare import (
+    DIGITS,
+    MaxServer,
+    SecureMax,
+    comparison_levels,
+    from_order_codes,
+    order_codes,
+    packed,
+    packed_words,
+    plain_max,
+    unpacked,
+    win_levels,
+)
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.mpc.order import from_order_codes, order_codes, packed, packed_words, unpacked
-from veilgraph.mpc.plain import plain_max
 
 INFINITY = float("inf")
 NAMES = ["A", "B", "C", "D", "E"]

@@ -11,15 +11,17 @@ from tests.errors import refused as told_refused
 from tests.mpc.sessions import embed_session, streams
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.mpc.mask import add
-from veilgraph.mpc.plain import masked_sum, rounded
-from veilgraph.mpc.ring import encode
-from veilgraph.paradigms.vertical.initial.build import METHODS
-from veilgraph.paradigms.vertical.initial.collaborative import Collaborative, PlainCollaborative
-from veilgraph.paradigms.vertical.initial.individual import PlainOwn
-from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std, init_weight
-from veilgraph.paradigms.vertical.initial.ranges import SUM_BITS, check_sum
-from veilgraph.paradigms.vertical.initial.secure_sum import SecureSum
+from veilgraph.mpc.mask import add, masked_sum
+from veilgraph.mpc.ring import encode, rounded
+from veilgraph.paradigms.vertical.initial import (
+    SUM_BITS,
+    Collaborative,
+    InitialSettings,
+    check_range,
+    init_std,
+    init_weight,
+)
+from veilgraph.paradigms.vertical.twin import PlainCollaborative, PlainOwn
 
 NAMES = ["A", "B", "C", "D", "E"]
 FORMS = ["dense", "binary", "sparse"]
@@ -207,7 +209,7 @@ def test_results_do_not_depend_on_whether_the_dealer_keeps_its_masks():
     assert all(torch.equal(a, b) for a, b in zip(*ordered, strict=True))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["individual", "secure-sum", "collaborative"])
 def test_a_session_goes_on_from_saved_tensors(method):
     matrices = matrices_of(["dense", "sparse"], 9, [3, 4], 1)
     chosen = InitialSettings(method=method, weight_decay=0.1)
@@ -294,9 +296,10 @@ def test_a_part_too_large_for_a_masked_sum_is_refused_at_set_up():
 def test_the_bound_of_a_masked_sum_is_what_the_masks_leave(holders, room):
     """Eight deviations of the longest row, against the headroom that ``PairwiseMasks.hide`` leaves."""
     row = torch.tensor([[2.0**room / 8]], dtype=torch.float64)
-    check_sum("A", row * (1 - 1e-9), holders, 1.0)
+    sums = InitialSettings(method="secure-sum")
+    check_range("A", row * (1 - 1e-9), sums, 1.0, holders=holders, feature_bits=0)
     with told_refused(RangeOverflow, key="model.initial.method", value="secure-sum", party="A"):
-        check_sum("A", row, holders, 1.0)
+        check_range("A", row, sums, 1.0, holders=holders, feature_bits=0)
     headroom = (holders - 1).bit_length()
     encode(torch.tensor([2.0**room * (1 - 1e-9)], dtype=torch.float64), SUM_BITS, "x", "", headroom)
     with told_refused(RangeOverflow, key="x"):
@@ -353,7 +356,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["individual", "secure-sum", "collaborative"])
 def test_a_holder_receives_no_other_kind_of_message(method, count):
     matrices = matrices_of(["dense"] * count, 9, [3, 4, 2, 3, 2], 1)
     results = embed_session(InitialSettings(method=method), matrices, dim=2, steps=3, bits=12, gradient=pull)
@@ -375,8 +378,6 @@ def test_only_h0_is_ever_opened():
         ]
 
 
-def test_the_two_classes_of_own_weights_start_from_different_scales():
-    assert set(METHODS) == {"individual", "secure-sum", "collaborative"}
-    assert METHODS["secure-sum"] is SecureSum
+def test_initial_weights_have_glorots_deviation_unless_one_is_given():
     assert init_std(InitialSettings(), 6, 2) == 0.5
     assert init_std(InitialSettings(init_std=0.125), 6, 2) == 0.125

@@ -14,9 +14,8 @@ from tests.mpc.sessions import fixed_secrets, simulate
 from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, VeilgraphError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc import intersect
 from veilgraph.mpc.intersect import POINT_BYTES, align_holder, align_server
 

@@ -8,10 +8,9 @@ from tests.errors import refused
 from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.errors import ProtocolError, RangeOverflow
 from veilgraph.core.types import Kind, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.mask import INTEGER_BITS, PairwiseMasks, add, integers_of, open_sum, sum_integers_among
-from veilgraph.mpc.plain import masked_sum
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.mask import INTEGER_BITS, PairwiseMasks, add, integers_of, masked_sum, open_sum, sum_integers_among
 
 HOLDERS = {2: ["A", "B"], 3: ["shop", "bank", "clinic"], 5: ["E", "A", "D", "B", "C"]}
 MASKS = {count: agreed_masks(names) for count, names in HOLDERS.items()}

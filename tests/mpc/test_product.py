@@ -10,14 +10,19 @@ from tests.mpc.sessions import agreed_masks, fixed_secrets, simulate
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.randomness import expand
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import AHEAD, Dealer, Direction, operand_mask_name, result_mask_name, static_mask_name
-from veilgraph.mpc.limbs import FLOAT64, LimbOperand
-from veilgraph.mpc.mask import add
-from veilgraph.mpc.product import SecureProduct
-from veilgraph.mpc.ring import DenseOperand
-from veilgraph.mpc.shares import open_shares, share_contribution
+from veilgraph.mpc.mask import add, open_shares, share_contribution
+from veilgraph.mpc.product import (
+    AHEAD,
+    Dealer,
+    Direction,
+    SecureProduct,
+    operand_mask_name,
+    result_mask_name,
+    static_mask_name,
+)
+from veilgraph.mpc.ring import FLOAT64, DenseOperand, LimbOperand
 
 MIN, MAX = -(2**63), 2**63 - 1
 

@@ -18,8 +18,8 @@ from tests.mpc.sessions import simulate
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.row_order import agree_on_order, order_of
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.intersect import agree_on_order, order_of
 
 HOLDERS = ("C", "A", "B")
 IDS = [f"customer {number:03}" for number in range(200)]

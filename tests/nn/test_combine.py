@@ -5,7 +5,7 @@ from tests.errors import refused
 from tests.nn.graphs import dense, random_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.combine.strategy import COMBINES, CombineSettings, build_combine
+from veilgraph.nn.combine import COMBINES, CombineSettings, build_combine
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.testing.combine import CombineConformance

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.paradigms.vertical.fixed import project, random_projection
+from veilgraph.paradigms.vertical.once import project, random_projection
 
 
 @pytest.mark.parametrize(("columns", "dim"), [(50, 8), (8, 8), (3, 8), (1, 1)])

@@ -17,16 +17,19 @@ from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import compact
-from veilgraph.nn.fixed_input import FixedInput
+from veilgraph.nn.propagate import FixedInput
 from veilgraph.paradigms.horizontal.network import (
+    UPDATES,
     LayeredHolder,
     LayeredServer,
+    Update,
     first_is_fixed,
     layer_widths,
     learning_layers,
+    maximum,
     published_layers,
+    total,
 )
-from veilgraph.paradigms.horizontal.pooling import UPDATES, maximum, total
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings
 
 INFINITY = float("inf")
@@ -50,11 +53,11 @@ def horizontal(**changes) -> HorizontalSettings:
 @pytest.mark.parametrize("name", list(UPDATES))
 def test_an_update_is_monotone_exactly_where_it_says_so(name) -> None:
     with STREAMS.global_generator("update"):
-        update = UPDATES[name](4, 6).double()
+        update = Update(name, 4, 6).double()
         h = torch.randn(200, 4, dtype=torch.float64)
         m = torch.randn(200, 4, dtype=torch.float64)
     slopes = []
-    for column in range(update.output_dim(4)):
+    for column in range(4 * update.kind.output):
         m.requires_grad_()
         slopes.append(torch.autograd.grad(update(h, m)[:, column].sum(), m)[0])
     assert bool((torch.stack(slopes) >= 0).all()) == (name not in NOT_MONOTONE)

@@ -5,11 +5,8 @@ import torch
 
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.deep import ServerSettings, build_deep
-from veilgraph.nn.dropout import dropout
-from veilgraph.nn.head import HeadSettings, build_head
-from veilgraph.paradigms.vertical.initial.method import InitialSettings
+from veilgraph.nn.layers import ACTIVATIONS, HeadSettings, ServerSettings, build_deep, build_head, dropout
+from veilgraph.paradigms.vertical.initial import InitialSettings
 from veilgraph.paradigms.vertical.network import HolderNetwork, ModelSettings
 from veilgraph.testing.graphs import without_edges
 

@@ -8,7 +8,7 @@ from tests.errors import refused
 from tests.nn.graphs import random_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.nn.neighbourhood import Sampler

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.nn import RGCNConv
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency

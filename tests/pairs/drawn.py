@@ -112,7 +112,16 @@ def _horizontal(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     dropout = {"model": {"dim": 3, "server": {"dropout": draw.choice([0.0, 0.3])}}, "seed": draw.randrange(1000)}
     labels = {"label_privacy": {"epsilon": 2.0}} if draw.random() < 0.3 else {}
     job = horizontal_job(holders, dropout, {"model": draw.choice(models)}, _train(draw), labels)
-    return job, own_nodes(24 * holders, holders, draw.randrange(1000))
+    return job, _own_nodes(holders, draw)
+
+
+def _own_nodes(holders: int, draw: random.Random, nodes: int = 24) -> list[PartyGraph]:
+    """Graphs that a job takes: a holder without training or validation nodes is refused."""
+    while True:
+        graphs = own_nodes(nodes * holders, holders, draw.randrange(1000))
+        masks = [mask for graph in graphs for mask in (graph.train_mask, graph.val_mask) if mask is not None]
+        if all(bool(mask.any()) for mask in masks):
+            return graphs
 
 
 def _averaging(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
@@ -133,10 +142,9 @@ def _averaging(draw: random.Random) -> tuple[JobSettings, list[PartyGraph]]:
     data = {"holders": holders, "split": [0.5, 0.25, 0.25], "stratify": False}
     settings = {"model": model, "seed": draw.randrange(1000), "averaging": terms, "timeout_s": TIMEOUT_S, "data": data}
     job = averaging_job(settings, *changes)
-    graphs = own_nodes(24 * 4, 4 if holders == 4 else 3, draw.randrange(1000))
+    graphs = _own_nodes(3, draw, nodes=32)
     if holders == 4:
-        graphs = [*own_nodes(24 * 3, 3, draw.randrange(1000))]
-        graphs.append(replace(own_nodes(24 * 3, 3, draw.randrange(1000))[0], party="D"))
+        graphs = [*_own_nodes(3, draw), replace(_own_nodes(3, draw)[0], party="D")]
     return job, graphs
 
 

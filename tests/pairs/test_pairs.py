@@ -26,7 +26,7 @@ from tests.paradigms.sealed.two_sessions import draws_of_the_place
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point
 from veilgraph.run.checkpoints import Checkpoints

@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.launch import run_threads
 from veilgraph.run.part import Auditor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from veilgraph.run import ledger_places
+from veilgraph.run import lifetimes
 
 
 @pytest.fixture
 def from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Saved graphs as if they came from memory: what is kept of their releases, and paid, is the run's alone."""
-    monkeypatch.setattr(ledger_places, "beside", lambda _: None)
+    monkeypatch.setattr(lifetimes, "beside", lambda _: None)

@@ -20,11 +20,10 @@ from tests.paradigms.private import LABEL_HOLDER, OTHER
 from tests.roles.federation import small_parties
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.privacy.lifetime.ledger import Lifetime
-from veilgraph.protocol.inputs import LedgerPlace
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.ledger_places import LIMITS_FILE
-from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.run.lifetimes import LIMITS_FILE, lifetime_at
 from veilgraph.samples.shipped import with_overrides
 
 ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}

@@ -14,14 +14,14 @@ from torch import Tensor
 from tests.paradigms.runs import lasting, lasting_summary
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.datasets import load_parts
-from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.dataset import load_parts
+from veilgraph.graph.horizontal import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.jobs import TrainResult
 from veilgraph.run.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.exported_tables import Export, export_party
+from veilgraph.samples.organisations import Export, export_party
 
 PLAIN: Settings = {"model": {"server": {"dropout": 0.0}}}
 

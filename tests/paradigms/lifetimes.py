@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tests.faults.runs import OTHER, table_job
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.run.lifetimes import lifetime_of

@@ -13,7 +13,7 @@ import yaml
 from tests import about
 from tests.roles.federation import Settings
 from tests.roles.local_parties import local_job
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.protocol.job import JobSettings
 
 COMMON, OWN, CLASSES = 60, 5, ("cat", "dog", "emu")

@@ -15,7 +15,7 @@ from tests.paradigms.runs import saved_job
 from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, PeerFailed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.plan import Plan

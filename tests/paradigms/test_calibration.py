@@ -13,7 +13,7 @@ import torch
 
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.core.types import PartyId
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.nn.calibration import fitted

@@ -13,10 +13,10 @@ from torch_geometric.nn import GraphConv
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts
 from veilgraph.graph.partition import pool
-from veilgraph.graph.parts import HorizontalPart, pool_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.combine.strategy import COMBINES
+from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
@@ -28,7 +28,7 @@ from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.aggregation import pair_matrix
-from veilgraph.privacy.local.affine import AffineFeatures
+from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.inputs import gather_inputs

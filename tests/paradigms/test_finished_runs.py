@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests import nightly
 from tests.paradigms.averaging.jobs import job as averaging_job
 from tests.paradigms.cutting import CutError
 from tests.paradigms.horizontal import job as horizontal_job
@@ -101,9 +103,14 @@ def test_a_complete_run_keeps_the_best_weights_alone(name: str, tmp_path: Path) 
     assert kept(run.path) == before
 
 
-@pytest.mark.parametrize("moment", ["finish", "end"])
-@pytest.mark.parametrize("party", ["A", "B", SERVER])
-@pytest.mark.parametrize("name", JOBS)
+KILLED = [
+    pytest.param(name, *when, marks=() if name == "vertical" or when == ("B", "finish") else nightly)
+    for name in JOBS
+    for when in product(["A", "B", SERVER], ["finish", "end"])
+]
+
+
+@pytest.mark.parametrize(("name", "party", "moment"), KILLED)
 def test_a_kill_between_the_end_and_the_erasure_needs_no_leave_and_changes_nothing(
     name: str, party: str, moment: str, tmp_path: Path
 ) -> None:

@@ -45,15 +45,14 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.graph.party import load_party, load_party_ids, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime_file import FILE
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
-from veilgraph.protocol.revealed import all_revelations
-from veilgraph.report.page.assemble import page_html
-from veilgraph.run import ledger_places
+from veilgraph.report.page import page_html
+from veilgraph.run import lifetimes
 from veilgraph.run.jobs import predict, train
-from veilgraph.run.ledger_places import beside
-from veilgraph.run.lifetimes import both
+from veilgraph.run.lifetimes import beside, both
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
@@ -192,7 +191,7 @@ def test_without_ids_everybody_pays_for_whatever_is_released(tmp_path: Path) -> 
     files = saved(tmp_path / "with ids", IDS)
     vg.fit(JOB, files, tmp_path / "ids run", ledgers={"B": folder})
     assert ledger(folder).total() == pytest.approx(total_of(ledger(folder), 4), rel=1e-9), "whoever has an id paid all"
-    table = ledger_places.limits_in(folder)
+    table = lifetimes.limits_in(folder)
     assert table is None
 
 

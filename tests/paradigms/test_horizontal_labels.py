@@ -30,17 +30,17 @@ from tests.paradigms.horizontal import models
 from tests.paradigms.perturbed import CLASSES, PRIVATE, SPLITS, brought, holders, paid, perturbed, with_others
 from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings, merge
-from veilgraph.audit.attacks.label_gradients import directions, matched
 from veilgraph.audit.audit import AuditPlan, audit
+from veilgraph.audit.labels import directions, matched
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.graph.parts import HorizontalPart
+from veilgraph.graph.horizontal import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish_labels import LabelPublisher
+from veilgraph.privacy.local_publisher import LabelPublisher
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
@@ -50,9 +50,8 @@ from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.report.lifetime import outlook_facts
-from veilgraph.report.page.assemble import page_html
-from veilgraph.report.page.several import several_html
+from veilgraph.report.ledgers import outlook_facts
+from veilgraph.report.page import page_html, several_html
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.ledgers import LEDGER, publisher_of
@@ -358,7 +357,7 @@ def test_a_split_by_classes_would_tell_what_is_hidden() -> None:
     by_node: Settings = {"data": {"split": [0.5, 0.25, 0.25], "stratify": False}}
 
     def load(settings: JobSettings) -> None:
-        paradigm_of(settings).load(settings)
+        paradigm_of(settings).data.load(settings)
 
     for change in ({}, {"data": {"split": [0.5, 0.25, 0.25]}}):
         with refused(ConfigError, key="data.split", party="A"):
@@ -384,7 +383,7 @@ def test_a_party_file_that_splits_by_classes_takes_no_part(tmp_path: Path) -> No
 def test_what_a_limit_about_labels_bounds() -> None:
     base: Settings = {"paradigm": "horizontal", "data": {"dataset": "synthetic", "holders": 2}}
     bare, private = parse_job(base), parse_job(merge(base, PRIVATE))
-    assert [paradigm_of(private).label_epsilon(private, party) for party in "AB"] == [2.0, 2.0]
+    assert [paradigm_of(private).privacy.label_epsilon(private, party) for party in "AB"] == [2.0, 2.0]
     limits = LimitSettings(leakage=(), max_epsilon=2, **about.LABELS, max_rounds=2)
     reason = str(refusal(limits, private, "B", epsilon=2.0))
     assert "training-nodes (label_privacy.epsilon=2)" in reason

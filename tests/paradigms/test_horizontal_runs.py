@@ -21,9 +21,9 @@ from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.datasets import load_parts
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.paradigms.horizontal import inputs as horizontal_inputs
+from veilgraph.graph.dataset import load_parts
+from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.paradigms.horizontal import paradigm as horizontal_inputs
 from veilgraph.paradigms.horizontal.network import layer_widths
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.tally import Classification

@@ -25,13 +25,12 @@ from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids, save_party
 from veilgraph.link.view import read_view
-from veilgraph.protocol.disclosures import DisclosureRecord
+from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import TrainResult, align, load_result, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.run.site import SiteWork
@@ -246,7 +245,7 @@ def test_nodes_added_after_training_are_predicted_as_trained(tmp_path: Path) -> 
     [
         (
             lambda content: content["nodes"].update(features=[{"columns": "x*", "missing": "zero"}]),
-            "'s feature column 1 is not [AB]'s 'x0001' with the same settings",
+            "no feature column of [AB] is [AB]'s 'x0001' with the same settings",
         ),
         (
             lambda content: content["nodes"].update(features=[{"columns": ["x0001", "x0003", "x0002"]}]),
@@ -283,7 +282,29 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(over(parties, settings), tmp_path / "run")
     text = str(caught.value)
-    assert ("B's feature column 2 is not A's 'x0002'" in text) != ("A's feature column 2 is not B's 'secret'" in text)
+    assert ("no feature column of B is A's 'x0002'" in text) != ("no feature column of A is B's 'secret'" in text)
+
+
+@pytest.mark.parametrize("scaling", ["none", "standard"])
+def test_columns_in_another_order_are_the_same_columns(scaling: str, tmp_path: Path) -> None:
+    """To the bit, in training and in a prediction of new tables."""
+    settings = job(2, {"data": {"feature_scaling": scaling}})
+    parties = export(tmp_path, settings)
+    width = len(next(iter(values_of(parties["B"].parent / "nodes.csv").values())))
+    names = [f"x{place:04d}" for place in range(1, width + 1)]
+    listed = [{"columns": names[:3]}, {"columns": names[3:], "missing": "zero"}]
+    for path in parties.values():
+        change(path, lambda content: content["limits"]["leakage"].append("column-statistics"))
+        change(path, lambda content: content["nodes"].update(features=listed))
+    before = train(over(parties, settings), tmp_path / "before")
+    mixed = [{"columns": names[:2:-1], "missing": "zero"}, {"columns": [names[1], names[2], names[0]]}]
+    change(parties["B"], lambda content: content["nodes"].update(features=mixed))
+    after = train(over(parties, settings), tmp_path / "after")
+    assert torch.equal(after.predictions.probabilities, before.predictions.probabilities)
+    set_columns(parties["B"].parent / "nodes.csv", x0001="0.25")
+    now = predict(after.path).probabilities
+    change(parties["B"], lambda content: content["nodes"].update(features=listed))
+    assert torch.equal(now, predict(before.path).probabilities)
 
 
 def test_a_party_refuses_what_it_did_not_accept(tmp_path: Path) -> None:

@@ -24,15 +24,14 @@ from tests.reference.horizontal import parts_of as twin_parts
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.graph.datasets import load_parts
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.horizontal import split_horizontally
-from veilgraph.graph.parts import HorizontalPart, pool_parts
+from veilgraph.graph.builtin import synthetic_data
+from veilgraph.graph.dataset import load_parts
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts, split_horizontally
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.graph.settings import PartitionSettings
-from veilgraph.link.message import Message
-from veilgraph.paradigms.horizontal.regression import Regression, TargetBounds
-from veilgraph.paradigms.horizontal.settings import HorizontalSettings, LearntSettings
+from veilgraph.link.view import Message
+from veilgraph.paradigms.horizontal.settings import HorizontalSettings
+from veilgraph.paradigms.horizontal.tally import LearntSettings, Regression, TargetBounds
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.limits import revelations

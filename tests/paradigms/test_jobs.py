@@ -33,9 +33,9 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.features import scale_features
 from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Scores
 from veilgraph.run.jobs import load_result, predict, resume, train

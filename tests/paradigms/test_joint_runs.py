@@ -32,12 +32,13 @@ from tests.paradigms.private import (
 )
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.graph.settings import DataSettings
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
+from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.cut import HolderCut, Release
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease
+from veilgraph.protocol.releases import KeptRelease
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.run.run_directory import load_tensors

@@ -20,20 +20,20 @@ from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.cutting import cut_run
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import Settings, small_data, small_job, small_parties
-from veilgraph.audit.attacks.label_gradients import directions, matched
+from veilgraph.audit.labels import directions, matched
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.nn.correction import corrected_cross_entropy
+from veilgraph.nn.calibration import corrected_cross_entropy
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
+from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.publisher import OPEN
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -320,9 +320,9 @@ def test_a_split_by_classes_would_tell_what_is_hidden() -> None:
     for change in ({}, {"data": {"split": [0.5, 0.25, 0.25]}}):
         settings = small_job(2, private, change)
         with refused(ConfigError, key="data.split", party="A"):
-            paradigm_of(settings).load(settings)
+            paradigm_of(settings).data.load(settings)
     for settings in (small_job(2, private, by_node), small_job(2)):
-        paradigm_of(settings).load(settings)
+        paradigm_of(settings).data.load(settings)
 
 
 def test_a_label_holder_without_a_door_learns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

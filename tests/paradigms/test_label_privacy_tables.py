@@ -20,12 +20,11 @@ from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import load_tensors
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.ledger import Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
+from veilgraph.privacy.lifetime_file import FILE
+from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.report.lifetime import outlook_facts
+from veilgraph.report.ledgers import outlook_facts
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.run.run_directory import RunDirectory
@@ -55,7 +54,7 @@ def told(settings: JobSettings) -> dict[int, int]:
     """Key of a node → its label as it was perturbed."""
     (path, *_) = sorted((ledger(settings).path.parent / "released").glob("*.safetensors"), key=_made_at)
     kept = load_tensors(path)[0]
-    return dict(zip(kept["keys"].tolist(), kept["rows"].squeeze(1).int().tolist(), strict=True))
+    return dict(zip(kept["keys"].tolist(), kept["rows"].reshape(-1).int().tolist(), strict=True))
 
 
 def _made_at(path: Path) -> int:

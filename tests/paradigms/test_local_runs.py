@@ -28,21 +28,19 @@ from tests.roles.federation import with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.streams import streams_of
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
-from veilgraph.core.keeper import FolderKeeper
-from veilgraph.core.tensor_file import Record
+from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.features import feature_mechanism
+from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
+from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
-from veilgraph.protocol.releases import OWN_RELEASE, RELEASE
+from veilgraph.protocol.releases import RELEASE
 from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.ledger_places import LIMITS_FILE, beside
-from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.run.lifetimes import LIMITS_FILE, beside, lifetime_at
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 

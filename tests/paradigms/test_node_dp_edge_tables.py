@@ -20,10 +20,10 @@ from tests.paradigms.local import edges
 from tests.paradigms.local_tables import party_file, tables
 from tests.paradigms.private import kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_ledger import Lifetime
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.revealed import all_revelations
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.lifetimes import lifetime_of
 from veilgraph.samples.shipped import with_overrides

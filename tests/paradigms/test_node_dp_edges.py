@@ -20,20 +20,18 @@ from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges,
 from tests.paradigms.once import change_features, graph
 from tests.paradigms.private import entries, ledger, paid
 from veilgraph.core.errors import BudgetSpent, ConfigError
-from veilgraph.core.keeper import FolderKeeper
-from veilgraph.core.tensor_file import Record
+from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_ledger import Lifetime
+from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.releases import OWN_RELEASE
-from veilgraph.report.page.assemble import page_html
-from veilgraph.report.spent import worth
+from veilgraph.report.ledgers import worth
+from veilgraph.report.page import page_html
 from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.ledger_places import LIMITS_FILE, beside
-from veilgraph.run.lifetimes import lifetime_at
+from veilgraph.run.lifetimes import LIMITS_FILE, beside, lifetime_at
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from dataclasses import replace
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +33,19 @@ from tests.paradigms.private import (
 from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import Settings, with_own_nodes
 from veilgraph.core.errors import RunError
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy import ledger_file
+from veilgraph.privacy.chained_file import ChainedFile, Payment
 from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.releases import OWN_RELEASE, KeptRelease, OwnRelease, depends_on
-from veilgraph.report.spent import worth
+from veilgraph.protocol.releases import KeptRelease, depends_on
+from veilgraph.report.ledgers import worth
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
@@ -251,7 +252,8 @@ def test_killed_around_its_release_it_pays_once(tmp_path: Path, moment: str) -> 
     settings, run = once_job(tmp_path / "data", epsilon_total=4), tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         if moment == "before it keeps":
-            patch.setattr(OwnRelease, "put", cut)
+            put = FolderKeeper.put
+            patch.setattr(FolderKeeper, "put", lambda *of: cut() if OWN_RELEASE in of else put(*of))
         elif moment == "before it pays":
             patch.setattr(Ledger, "spend", lambda *_, **__: cut())
         else:
@@ -396,15 +398,15 @@ def test_a_budget_below_one_release_is_refused_before_anything_is_sent(tmp_path:
 def test_an_unpaid_release_of_three_leaves_nothing_behind(tmp_path: Path) -> None:
     """C's disk is full when it pays: it sends nothing, and B's release alone is paid and not used."""
     settings = once_job(tmp_path / "data", holders=3, epsilon_total=4)
-    write = ledger_file.write_durably
+    append = ChainedFile.append
 
-    def full(file: FileIO, content: bytes) -> None:
-        if "/C/" in str(file.name) and b'"count"' in content:
+    def full(file: ChainedFile[Any, Any], entry: Payment) -> None:
+        if "/C/" in str(file.path):
             raise OSError(28, "No space left on device")
-        write(file, content)
+        append(file, entry)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ledger_file, "write_durably", full)
+        patch.setattr(ChainedFile, "append", full)
         with refused(RunError, key=tmp_path / "run" / "parties" / "C" / "ledger.jsonl"):
             train(settings, tmp_path / "run")
     run = tmp_path / "run"

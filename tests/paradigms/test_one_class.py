@@ -10,7 +10,7 @@ import torch
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job_file import parse_job

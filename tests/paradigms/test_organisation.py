@@ -22,11 +22,9 @@ from tests.paradigms.organisations import exported, job
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.graph.ids import unpack_ids
-from veilgraph.graph.party import load_party
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.view import read_view
+from veilgraph.graph.party import load_party, unpack_ids
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink, read_view
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings

@@ -16,7 +16,7 @@ from tests.paradigms.traces import PARTIES, check_arrows, check_format, party_of
 from tests.roles.federation import Settings
 from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind
-from veilgraph.link.traced import TracedLink
+from veilgraph.link.wrapper import TracedLink
 from veilgraph.run import party
 from veilgraph.run.jobs import TrainResult, load_result, resume, train
 

@@ -30,13 +30,13 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.randomness import PUBLIC_SEEDS
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import read_view
-from veilgraph.privacy.local.features import FeatureMechanism
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local_features import FeatureMechanism
+from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol import aligning
+from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.revealed import causes
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.predictions import Predictions, load_predictions

@@ -36,7 +36,7 @@ from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
 from veilgraph.run.run_directory import Record, RunDirectory, save_tensors

@@ -27,15 +27,15 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.channel import Session
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.private_key import sealed_key
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.identity import sealed_key
 from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import read_view
-from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.mpc.mask import SecretRounding
 from veilgraph.privacy import noise
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.multi_bit import MultiBit
+from veilgraph.privacy.local_features import MultiBit
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.inputs import GivenParties
@@ -127,7 +127,7 @@ def collaborative(folder: Path) -> Case:
         "mpc.intersect.random_scalar": (2 * 3, 48),
         "mpc.intersect.align_holder": (3, 32),
         MASKS: (3, 32),
-        "mpc.dealer.Dealer.__init__": (3, 32),
+        "mpc.product.Dealer.__init__": (3, 32),
     }
     return Case(parse_job(merge(settings.model_dump(mode="json", exclude={"data"}), data)), None, asked)
 
@@ -147,8 +147,8 @@ def once(folder: Path) -> Case:
 def perturbed(folder: Path) -> Case:
     settings = local_job(3, PRIVATE_LABELS, ONE)
     asked = {
-        "privacy.local.multi_bit.MultiBit._perturbed": (2, 32),
-        "privacy.local.labels.LabelResponse.release": (1, 32),
+        "privacy.local_features.MultiBit._perturbed": (2, 32),
+        "privacy.randomised_response.LabelResponse.release": (1, 32),
         DRAWS: (3, 16),
     }
     return Case(settings, local_parties(settings), asked)
@@ -166,7 +166,7 @@ def horizontal(folder: Path) -> Case:
     )
     asked = {
         MASKS: (2 * 2 + 2, 32),
-        "paradigms.horizontal.collecting._fresh_identity": (3, 32),
+        "paradigms.horizontal.paradigm._fresh_identity": (3, 32),
         "paradigms.horizontal.node_lists.share_secrets": (1, 32),
         "paradigms.horizontal.node_lists.send_places": (1, 8 * 400),
         "mpc.compare.MaxServer.__init__": (2, 32),
@@ -184,8 +184,8 @@ def of_every_party(parties: int) -> Asked:
 
 TOLD: dict[str, Kind] = {
     "protocol.role.Session.nonce": Kind.HELLO,
-    "paradigms.horizontal.collecting._fresh_identity": Kind.HELLO,
-    "mpc.dealer.Dealer.__init__": Kind.SEED,
+    "paradigms.horizontal.paradigm._fresh_identity": Kind.HELLO,
+    "mpc.product.Dealer.__init__": Kind.SEED,
     "mpc.compare.MaxServer.__init__": Kind.SEED,
     "paradigms.horizontal.node_lists.share_secrets": Kind.NODE_KEY,
 }
@@ -264,8 +264,8 @@ def test_a_channel_and_a_sealed_key_ask_the_system() -> None:
             sealed_key(fresh_key(), b"correct horse")
         assert Counter((draw.by, len(draw.drawn)) for draw in spy.draws) == {
             ("link.channel.Channel.__init__", 32): 2,
-            ("link.private_key.sealed_key", 32): 1,
-            ("link.private_key.sealed_key", 16): 1,
+            ("link.identity.sealed_key", 32): 1,
+            ("link.identity.sealed_key", 16): 1,
         }
         drawn |= {draw.drawn for draw in spy.draws}
     assert len(drawn) == 8

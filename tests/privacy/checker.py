@@ -23,11 +23,10 @@ from torch.nn import functional
 from tests.privacy.jobs import Recording
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import tensor_text
-from veilgraph.link.message import Message
+from veilgraph.link.view import Message
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import add
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.cut import GRADIENT_BITS
 from veilgraph.protocol.job import JobSettings

@@ -22,11 +22,10 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
+from veilgraph.link.view import Message, RecordedLink
+from veilgraph.paradigms.vertical.initial import Collaborative
 from veilgraph.privacy.plan import Channel
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -168,7 +167,7 @@ def run_job(
             store.path.mkdir(parents=True, exist_ok=True)
             with publisher_of(store, settings, graph, None, begun=False) as publisher:
                 session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
-                role = paradigm_of(settings).role(session, Aligned(graph=graph))
+                role = paradigm_of(settings).session.role(session, Aligned(graph=graph))
                 try:
                     fit(role, store.checkpoints, [], begin=lambda epoch, last: None, log=lambda record: None)
                 finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

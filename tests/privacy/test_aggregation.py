@@ -17,11 +17,10 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.aggregation import NoisySums, most_neighbours, pair_matrix
-from veilgraph.privacy.degree import bound_degrees
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.hop_sensitivity import aggregation_sensitivity
-from veilgraph.privacy.units import Neighbours, Unit
+from veilgraph.privacy.aggregation import NoisySums, bound_degrees, most_neighbours, pair_matrix
+from veilgraph.privacy.event import Neighbours, Unit
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.sensitivity import aggregation_sensitivity
 
 NODES, WIDTH = 8, 3
 Edges = frozenset[tuple[int, int]]

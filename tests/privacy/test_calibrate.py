@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.accountant import gaussian_delta, per_step, total
-from veilgraph.privacy.calibrate import (
+from veilgraph.privacy.accountant import (
     analytic_multiplier,
     classical_multiplier,
+    gaussian_delta,
     multiplier_for_total,
+    per_step,
+    total,
 )
 from veilgraph.privacy.event import GaussianEvent
 

@@ -14,17 +14,16 @@ from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_job
 from tests.privacy.planned import job, planned
-from veilgraph.audit.attacks.epsilon import OneRunBound, canary_scores, one_run_epsilon
+from veilgraph.audit.one_run import OneRunBound, canary_scores, one_run_epsilon
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.mpc.mask import open_sum
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy import mechanism
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.ledgers import publisher_of
 from veilgraph.run.run_directory import PartyStore

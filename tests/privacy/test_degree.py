@@ -13,9 +13,9 @@ from torch import Tensor
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.degree import MOST_NODES, bound_degrees, delta_of_too_many, too_many_units
+from veilgraph.privacy.aggregation import MOST_NODES, bound_degrees, delta_of_too_many, too_many_units
+from veilgraph.privacy.event import Unit
 from veilgraph.privacy.settings import PrivacySettings
-from veilgraph.privacy.units import Unit
 
 NODES = 12
 Pair = frozenset[int]

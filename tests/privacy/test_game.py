@@ -24,11 +24,10 @@ from tests.privacy.lifetime.ledgers import ledger
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips
-from veilgraph.privacy.james_stein import JamesStein
-from veilgraph.privacy.laplace import Laplace
 from veilgraph.privacy.ledger import Ledger, Protected
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.sent import SentRows
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.mechanism import JamesStein, Laplace
+from veilgraph.privacy.release_cache import LifetimeCache, Release
 from veilgraph.privacy.sensitivity import for_unit
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.testing.lower_bound import epsilon_lower_bound
@@ -106,9 +105,9 @@ def looks(mechanism, released, x, other) -> Tensor:
     order = 1 if isinstance(mechanism, Laplace) else 2
     ways = [((released - other).abs() ** order - (released - x).abs() ** order).sum(1)]
     if isinstance(mechanism, JamesStein):
-        noisy = unshrunk(released, mechanism.standard_deviation)
+        noisy = unshrunk(released, mechanism.scale)
         for length, share in ((1, 1), (1, 0.5), (2, 1)):
-            deviation = share * mechanism.standard_deviation
+            deviation = share * mechanism.scale
             ways.append(log_density(noisy, length * x, deviation) - log_density(noisy, length * other, deviation))
     return torch.stack(ways)
 
@@ -196,10 +195,10 @@ def test_two_snapshots_of_a_history_are_under_the_claim(tmp_path, name, snapshot
         each = lifetime.each_key(map(str, range(trials)))
         account = Account(lifetime, np.unique(each), DELTA, "ab" * 32, "job")
         for job, turn in enumerate((world, -world)):
-            sent = SentRows(account, each, snapshot=str(job % snapshots))
+            sent = LifetimeCache(account, each, snapshot=str(job % snapshots))
             make = partial(mechanism.release, source=fixed((world, job)))
-            about = mechanism.event("replacement"), repr(mechanism)
-            released = sent.release("embeddings", turn * x, *about, make, lambda _: None)
+            of = Release("embeddings", mechanism.event("replacement"), repr(mechanism))
+            released = sent.release(of, turn * x, make)
             looked.append((1 if job == 0 else -1) * looks(mechanism, released, -x, x))
         worlds.append(-(looked[0] if snapshots == 1 else looked[0] + looked[1]))
         assert torch.equal(looked[0], -looked[1]) == (snapshots == 1)

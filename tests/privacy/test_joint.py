@@ -18,15 +18,15 @@ from tests.mpc.sessions import fixed_secrets
 from tests.privacy.planned import job, planned
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.privacy import accountant
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.event import GaussianEvent, JointGaussianEvent, from_json, to_json
-from veilgraph.privacy.joint import Joint
+from veilgraph.privacy.event import GaussianEvent, Joint, JointGaussianEvent, from_json, to_json
 from veilgraph.privacy.noise import gaussian, granularity
 from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher
+from veilgraph.privacy.release_cache import RunCache
 from veilgraph.testing.mechanism import check_event
 
 SIGMA, CLIP, BITS = 2.0, 1.5, 32
@@ -283,21 +283,10 @@ def test_two_sums_in_which_the_others_repeat_themselves_show_the_one_that_change
         assert not bool((first[name] == second[name]).all(dim=1).any()), "a row went out twice"
 
 
-class Kept:
-    """Where a holder would keep what it sent."""
-
-    def get(self, channel: str) -> Tensor | None:
-        raise AssertionError(f"{channel} is looked for")
-
-    def put(self, channel: str, released: Tensor) -> None:
-        raise AssertionError(f"{channel} is kept")
-
-
 def test_nothing_of_it_is_kept_or_goes_anywhere_else() -> None:
     joint, alone = plan_of(3, 1, noise_multiplier=SIGMA), plan_of(3, None, noise_multiplier=SIGMA)
-    for kept in ({"kept": Kept()}, {"sent": object()}):
-        with refused(ConfigError, key="privacy.joint_noise"):
-            NoisedPublisher(joint, None, system_secrets, **kept)
+    with refused(ConfigError, key="privacy.joint_noise"):
+        NoisedPublisher(joint, None, system_secrets, cache=RunCache(None, MemoryKeeper(), ""))
     rows = torch.zeros(SHAPE)
     with NoisedPublisher(joint, None, system_secrets) as door, refused(ConfigError, key="privacy.joint_noise"):
         door.embeddings(rows, 0)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from pydantic import ValidationError
 
 from tests.errors import refused
 
@@ -26,14 +27,13 @@ from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams, private_seed
 from veilgraph.core.types import SERVER
-from veilgraph.graph.datasets import load_whole
+from veilgraph.graph.dataset import load_whole
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
-from veilgraph.tables.nodes import read_nodes
+from veilgraph.tables.nodes import draw_splits, read_nodes
 from veilgraph.tables.settings import SplitFractions
-from veilgraph.tables.split import draw_splits
 
 FRACTIONS = {"train": 0.5, "val": 0.25, "test": 0.25}
 CLASSES = ("no", "yes")
@@ -113,6 +113,30 @@ def test_the_draw_by_id_has_its_shares_and_depends_on_the_secret_the_seed_and_th
         drawn([f"x{name}" for name in ids]),
     ):
         assert (other != found).mean() > 0.5
+
+
+def test_with_one_key_a_node_of_two_holders_is_in_the_same_split_at_both() -> None:
+    """Without it about half of those that one trains on are validation or test nodes of the other."""
+    fractions = SplitFractions(train=0.5, val=0.2, test=0.3, stratify=False)
+    keyed = fractions.model_copy(update={"key": "agreed among the banks"})
+    ids = [f"n{node}" for node in range(4000)]
+
+    def drawn(of: SplitFractions, party: str, ids: Sequence[str]) -> dict[str, int]:
+        streams, labels = LearningStreams(private_seed(), party), np.zeros(len(ids), np.int32)
+        return dict(zip(ids, draw_splits(labels, of, party, ids, streams).tolist(), strict=True))
+
+    one, other = drawn(keyed, "A", ids[:3000]), drawn(keyed, "B", ids[:999:-1])
+    assert all(one[each] == other[each] for each in ids[1000:3000])
+    assert np.abs(np.bincount([*one.values()], minlength=3) / 3000 - (0.5, 0.2, 0.3)).max() < 0.04
+    for of in (fractions, keyed.model_copy(update={"key": "another one of theirs"})):
+        apart = drawn(of, "B", ids)
+        assert sum(one[each] != apart[each] for each in ids[:3000]) > 1500
+
+
+@pytest.mark.parametrize(("stratify", "key"), [(True, "agreed among the banks"), (False, "short")])
+def test_a_key_is_long_and_of_a_split_by_id(stratify: bool, key: str) -> None:
+    with pytest.raises(ValidationError):
+        SplitFractions(train=0.5, val=0.2, test=0.3, stratify=stratify, key=key)
 
 
 def stratified(folder: Path, *, stratify: bool) -> JobSettings:

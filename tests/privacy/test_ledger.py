@@ -20,8 +20,8 @@ from scipy.special import log_ndtr
 
 from tests.errors import refused
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
-from veilgraph.core.files import appended_file
-from veilgraph.privacy import accountant, ledger_file
+from veilgraph.core.files import append
+from veilgraph.privacy import accountant, chained_file
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 
@@ -368,7 +368,7 @@ def test_a_line_that_is_no_entry_is_refused_with_its_number(path, key, value, wo
         opened(path)
 
 
-@pytest.mark.parametrize("line", [b"\n", b"{\n", b"\xff\n", b"[]\n", b"1", b"\x00" * 50 + b"\n"])
+@pytest.mark.parametrize("line", [b"\n", b"{\n", b"\xff\n", b"[]\n", b"1\n", b"\x00" * 50 + b"\n"])
 def test_rubbish_at_the_end_is_refused(path, line):
     path.write_bytes(b"".join([*three_entries(path), line]))
     with refused(RunError, key=path, value=5):
@@ -414,21 +414,10 @@ def test_a_folder_that_is_not_there_is_named(path):
 
 @pytest.mark.parametrize("failure", ["write", "part", "fsync"])
 def test_after_a_failed_write_nothing_is_released_and_the_file_opens_again(path, monkeypatch, failure):
-    disks = []
-
-    def disk(path):
-        disks.append(Full(appended_file(path), failure))
-        return disks[0]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ledger_file, "appended_file", disk)
-        ledger = Ledger.open(path, DELTA, None, job=JOB)
-    (full,) = disks
-    with closing(ledger):
+    with opened(path) as ledger:
         ledger.spend(ROW, UP, 0)
-        full.is_full = True
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full.fsync)
+            patch.setattr(chained_file, "append", full_disk(failure))
             with refused(RunError, key=path):
                 ledger.spend(ROW, UP, 1)
         with refused(RunError, key=path):
@@ -438,31 +427,15 @@ def test_after_a_failed_write_nothing_is_released_and_the_file_opens_again(path,
         ledger.spend(ROW, UP, 1)
 
 
-class Full:
-    """A file on a disk that becomes full."""
+def full_disk(failure):
+    """In place of ``append``: on a disk that is full."""
 
-    def __init__(self, file, failure):
-        self.file, self.failure, self.is_full = file, failure, False
+    def write(path, content, *, sync):
+        if failure != "write":
+            append(path, content[:40] if failure == "part" else content)
+        raise OSError(28, "No space left on device")
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-
-    def write(self, content):
-        if not self.is_full:
-            return self.file.write(content)
-        if self.failure == "write":
-            raise OSError(28, "No space left on device")
-        return self.file.write(content[:40] if self.failure == "part" else content)
-
-    def fileno(self):
-        return self.file.fileno()
-
-    def fsync(self, descriptor):
-        if self.failure == "fsync":
-            raise OSError(5, "Input/output error")
+    return write
 
 
 def test_a_closed_ledger_pays_for_nothing_not_even_what_was_reserved(path):

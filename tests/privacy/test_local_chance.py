@@ -14,7 +14,7 @@ from scipy import stats
 
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.secrets import SEED_BYTES
-from veilgraph.privacy.local.chance import GRID, least_cells, random_columns, uniform
+from veilgraph.privacy.randomised_response import GRID, least_cells, random_columns, uniform
 
 SEED = fixed("sets")(SEED_BYTES)
 

@@ -15,13 +15,19 @@ from tests.errors import refused
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy import local_features
 from veilgraph.privacy.accountant import per_step
 from veilgraph.privacy.event import GaussianEvent, LocalEvent
-from veilgraph.privacy.local import multi_bit
-from veilgraph.privacy.local.additive import AnalyticGaussian, LocalLaplace
-from veilgraph.privacy.local.chance import GRID, least_cells
-from veilgraph.privacy.local.features import FeatureMechanism, data_range
-from veilgraph.privacy.local.multi_bit import MultiBit, best_sample_size, one_bit
+from veilgraph.privacy.local_features import (
+    AnalyticGaussian,
+    FeatureMechanism,
+    LocalLaplace,
+    MultiBit,
+    best_sample_size,
+    data_range,
+    one_bit,
+)
+from veilgraph.privacy.randomised_response import GRID, least_cells
 
 LOW, HIGH = -0.5, 2.0
 INPUTS = (LOW, -0.1, 0.3, 1.9, HIGH)  # of one feature
@@ -70,13 +76,15 @@ def test_local_differential_privacy_holds_exactly_and_is_used_up(d, m, epsilon):
 
 
 def test_the_checker_sees_a_threshold_rounded_to_nearest(monkeypatch):
-    monkeypatch.setattr(multi_bit, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1)))
+    monkeypatch.setattr(
+        local_features, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1))
+    )
     verdicts = [is_local(MultiBit(epsilon, LOW, HIGH, d, m)) for epsilon in EPSILONS for d, m in CASES]
     assert verdicts.count(False) > len(verdicts) / 4
 
 
 def test_the_checker_sees_all_of_epsilon_spent_on_each_feature(monkeypatch):
-    monkeypatch.setattr(multi_bit, "least_cells", lambda epsilon, parts: least_cells(epsilon))
+    monkeypatch.setattr(local_features, "least_cells", lambda epsilon, parts: least_cells(epsilon))
     assert not is_local(MultiBit(1.0, LOW, HIGH, 2, 2))
     assert is_local(MultiBit(1.0, LOW, HIGH, 2, 1))
 
@@ -108,7 +116,7 @@ def test_a_bit_is_one_in_exactly_the_first_cells(monkeypatch, x):
     values = torch.full((1, 4), x, dtype=torch.float64)
     threshold = int(mechanism.thresholds(values)[0, 0])
     cells = torch.tensor([[0, threshold - 1, threshold, GRID - 1]])
-    monkeypatch.setattr(multi_bit, "uniform", lambda seed, purpose, shape: cells.view(shape))
+    monkeypatch.setattr(local_features, "uniform", lambda seed, purpose, shape: cells.view(shape))
     assert mechanism.release(values, system_secrets).tolist() == [[1, 1, -1, -1]]
 
 
@@ -190,8 +198,8 @@ def test_unlimited_epsilon_gives_features_at_the_ends_back():
 @pytest.mark.parametrize("m", [1, 2, 20, 39, 40])
 @pytest.mark.parametrize("blocks", [1, 100, 1 << 20])
 def test_sparse_features_are_released_as_dense_ones(monkeypatch, m, blocks):
-    monkeypatch.setattr(multi_bit, "PIECE", blocks)
-    monkeypatch.setattr(multi_bit, "SAMPLED_PIECE", blocks)
+    monkeypatch.setattr(local_features, "PIECE", blocks)
+    monkeypatch.setattr(local_features, "SAMPLED_PIECE", blocks)
     x = torch.rand(9, 40, generator=torch.Generator().manual_seed(1)).round(decimals=1)
     x[x < 0.7] = 0.0
     x[4] = 0.0
@@ -208,7 +216,7 @@ def test_a_sparse_release_is_the_dense_one(monkeypatch):
     x = torch.rand(50, 40, generator=torch.Generator().manual_seed(2))
     mechanism = MultiBit(1.0, 0.0, 1.0, 40, 2)
     sparse = mechanism.release(x, fixed("layouts"))
-    monkeypatch.setattr(multi_bit, "SPARSE_FROM", 1000)
+    monkeypatch.setattr(local_features, "SPARSE_FROM", 1000)
     dense = mechanism.release(x, fixed("layouts"))
     assert dense.dtype == torch.int8
     assert torch.equal(sparse.to_dense(), dense.float())
@@ -238,8 +246,8 @@ def test_the_drawn_set_does_not_depend_on_the_data():
 @pytest.mark.parametrize("blocks", [1, 120])
 def test_every_block_of_rows_draws_for_itself(monkeypatch, m, columns, blocks):
     """Rows that are alike: with one draw for all blocks a row would come again in each, sets and signs."""
-    monkeypatch.setattr(multi_bit, "PIECE", blocks)
-    monkeypatch.setattr(multi_bit, "SAMPLED_PIECE", blocks)
+    monkeypatch.setattr(local_features, "PIECE", blocks)
+    monkeypatch.setattr(local_features, "SAMPLED_PIECE", blocks)
     released = MultiBit(1.0, 0.0, 1.0, columns, m).release(torch.full((60, columns), 0.5), fixed("blocks")).to_dense()
     sets, signs = (len(each.unique(dim=0)) for each in (released != 0, released))
     # 60 rows of 780 sets of two, or of 10^11 of twenty; of 4 times as many with their signs.

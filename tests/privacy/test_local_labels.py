@@ -15,10 +15,9 @@ from tests.errors import refused
 from tests.privacy.chance import exp_between, fixed
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import system_secrets
+from veilgraph.privacy import randomised_response
 from veilgraph.privacy.event import LocalEvent
-from veilgraph.privacy.local import labels as module
-from veilgraph.privacy.local.chance import GRID, least_cells
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.randomised_response import GRID, LabelResponse, least_cells
 
 
 def cells_of(response: LabelResponse) -> list[list[Fraction]]:
@@ -42,7 +41,7 @@ def test_every_class_gets_exactly_its_cells(monkeypatch, classes):
     other = least_cells(1.3, others=classes - 1)
     ends = [(k * other, (k + 1) * other - 1) for k in range(classes - 1)] + [((classes - 1) * other, GRID - 1)]
     cells = torch.tensor(ends).view(-1)
-    monkeypatch.setattr(module, "uniform", lambda seed, purpose, shape: cells.clone())
+    monkeypatch.setattr(randomised_response, "uniform", lambda seed, purpose, shape: cells.clone())
     for label in range(classes):
         released = response.release(torch.full((2 * classes,), label), system_secrets).view(classes, 2)
         assert torch.equal(released[:, 0], released[:, 1])
@@ -50,7 +49,7 @@ def test_every_class_gets_exactly_its_cells(monkeypatch, classes):
 
 
 def test_released_labels_follow_the_transition_matrix(monkeypatch):
-    monkeypatch.setattr(module, "PIECE", 10_000)
+    monkeypatch.setattr(randomised_response, "PIECE", 10_000)
     response = LabelResponse(1.0, 4)
     labels = torch.arange(4).repeat(25_000)
     released = response.release(labels, fixed("labels"))

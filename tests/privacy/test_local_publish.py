@@ -16,11 +16,9 @@ from tests.roles.federation import fixed_secrets
 from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, RunError
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local.additive import AnalyticGaussian
-from veilgraph.privacy.local.features import FeatureMechanism
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.multi_bit import MultiBit
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism, MultiBit
+from veilgraph.privacy.local_publisher import LocalPublisher
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import PartyStore

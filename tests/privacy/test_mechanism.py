@@ -13,12 +13,9 @@ from tests.privacy.chance import fixed
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import noise
-from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER
+from veilgraph.privacy.accountant import SMALLEST_MULTIPLIER
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.james_stein import JamesStein, JamesSteinPlus, james_stein
-from veilgraph.privacy.laplace import Laplace
-from veilgraph.privacy.mechanism import clip_to_grid
+from veilgraph.privacy.mechanism import Gaussian, JamesStein, JamesSteinPlus, Laplace, clip_to_grid, james_stein
 from veilgraph.privacy.settings import MECHANISMS
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)

@@ -13,8 +13,7 @@ import torch
 from tests.privacy.jobs import make_graphs, private_job, run_job
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import total
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.privacy.planned import HOPS, job, planned
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.settings import VerticalJob
+from veilgraph.paradigms.vertical.settings import VerticalJob, plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node

@@ -22,9 +22,8 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.ledger import Budget
-from veilgraph.privacy.publish import NoisedPublisher, clip_rows
+from veilgraph.privacy.lifetime_ledger import Account, Budget
+from veilgraph.privacy.publisher import NoisedPublisher, clip_rows
 from veilgraph.run.ledgers import LEDGER, publisher_of
 from veilgraph.run.run_directory import PartyStore
 

@@ -17,11 +17,9 @@ from scipy.stats import binom, norm
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import GaussianEvent, from_json, to_json
-from veilgraph.privacy.lifetime.costs import epsilon, price
-from veilgraph.privacy.lifetime.stand_in import stand_in
+from veilgraph.privacy.event import GaussianEvent, SampledEvent, from_json, reach, to_json
+from veilgraph.privacy.lifetime_costs import epsilon, price, stand_in
 from veilgraph.privacy.mixture import Mixture, distribution_of, interval_of
-from veilgraph.privacy.sampled_event import SampledEvent, reach
 
 DELTA = 1e-5
 CELL = 1e-3

@@ -29,19 +29,17 @@ from tests.privacy.jobs import DIM, NODES, Recording, Tamper, honest, job, make_
 from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc import dealer, product, ring
+from veilgraph.link.view import Message, RecordedLink
+from veilgraph.mpc import product, ring
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.paradigms.vertical.initial.collaborative import Collaborative
-from veilgraph.paradigms.vertical.initial.method import EmbeddingSession, init_std, init_weight
-from veilgraph.paradigms.vertical.label_holder import LabelHolder
+from veilgraph.paradigms.vertical.holders import LabelHolder
+from veilgraph.paradigms.vertical.initial import Collaborative, EmbeddingSession, init_std, init_weight
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.event import Event
-from veilgraph.privacy.gaussian import Gaussian
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.mechanism import Gaussian
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point, Start
@@ -337,7 +335,6 @@ def zero_masks(monkeypatch: pytest.MonkeyPatch, prefix: str, suffix: str = "") -
             return torch.zeros(shape, dtype=torch.int64)
         return expand(seed, purpose, shape, first_element)
 
-    monkeypatch.setattr(dealer, "expand", expanded)
     monkeypatch.setattr(product, "expand", expanded)
 
 
@@ -394,10 +391,9 @@ def test_mutant_one_mask_for_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_mutant_one_operand_mask_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (dealer, product):
-        monkeypatch.setattr(
-            module, "operand_mask_name", lambda owner, direction, step, block: f"V/{owner}/{direction.name}"
-        )
+    monkeypatch.setattr(
+        product, "operand_mask_name", lambda owner, direction, step, block: f"V/{owner}/{direction.name}"
+    )
     is_leak(PLAIN, "masked_operand.*are under the same mask")
 
 

@@ -11,13 +11,10 @@ from tests.paradigms.horizontal import valued
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.embedded import synthetic_data
-from veilgraph.graph.horizontal import split_horizontally
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.paradigms.horizontal.holder import HorizontalHolder
-from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.graph.builtin import synthetic_data
+from veilgraph.graph.horizontal import HorizontalPart, split_horizontally
+from veilgraph.link.view import Message, RecordedLink
+from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session

@@ -18,11 +18,11 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import read_view
-from veilgraph.mpc.dealer import row_blocks
+from veilgraph.mpc.product import row_blocks
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.batches import inference_batches, training_batches
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.role import inference_batches, training_batches
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
 
@@ -121,8 +121,7 @@ def test_rows_multiplied_in_blocks_change_nothing(
 ) -> None:
     settings = small_job(2, {"precision": "float64", "train": {"epochs": 3, "batch_size": size}})
     train(settings, tmp_path / "one", parties=small_parties())
-    for module in ("dealer", "product"):
-        monkeypatch.setattr(f"veilgraph.mpc.{module}.row_blocks", lambda n, f, d, _: row_blocks(n, f, d, 8 * DIM * 7))
+    monkeypatch.setattr("veilgraph.mpc.product.row_blocks", lambda n, f, d, _: row_blocks(n, f, d, 8 * DIM * 7))
     train(settings, tmp_path / "many", parties=small_parties())
     one, many = joint_model(tmp_path / "one"), joint_model(tmp_path / "many")
     assert all(torch.equal(one[name], many[name]) for name in one)

@@ -18,10 +18,9 @@ from tests.reference.horizontal import federate, job, parts_of
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
-from veilgraph.graph.parts import HorizontalPart, pool_parts
-from veilgraph.link.message import Message
-from veilgraph.paradigms.horizontal.holder import HorizontalHolder
-from veilgraph.paradigms.horizontal.server import HorizontalServer
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts
+from veilgraph.link.view import Message
+from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.paradigms.horizontal.settings import horizontal as horizontal_of
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings

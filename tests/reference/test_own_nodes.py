@@ -31,13 +31,12 @@ from tests.roles.federation import (
     with_own_nodes,
 )
 from veilgraph.core.types import SERVER, Kind, Link, PartyId
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
-from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import fit

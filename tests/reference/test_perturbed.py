@@ -22,21 +22,21 @@ from tests.paradigms.runs import assert_same_run, joint_model
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local_features import feature_mechanism
+from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.acceptance import largest_epsilon, refusal_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import PartySettings
-from veilgraph.report.budget import budget_notes
+from veilgraph.report.budget import protection_of
 from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
@@ -327,7 +327,7 @@ def test_means_of_all_nodes_are_refused_in_tables(tmp_path: Path) -> None:
 
 
 def test_budget_says_what_is_noised_and_what_is_not() -> None:
-    notes = "\n".join(budget_notes(perturbed()))
+    notes = "\n".join(protection_of(perturbed()).notes())
     assert "at A, B a single time, by multi-bit: per-release ε and total ε 2, of one node's features" in notes
     assert "edges and labels are not noised: per-release ε and total ε of these are infinite" in notes
 

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.commands import veilgraph
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.graph.datasets import load_parties
-from veilgraph.mpc import dealer
+from veilgraph.graph.dataset import load_parties
+from veilgraph.mpc.product import AHEAD
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.costs import Costs, PartySizes
@@ -57,7 +57,7 @@ def job(changes: Mapping[str, Any], **more: Any) -> JobSettings:
 def planned(settings: JobSettings) -> Costs | None:
     graphs = load_parties(settings.data, settings.seed)
     sizes = {graph.party: PartySizes(graph.num_features, graph.num_edges) for graph in graphs}
-    return paradigm_of(settings).costs(settings, graphs[0].common, sizes)
+    return paradigm_of(settings).session.costs(settings, graphs[0].common, sizes)
 
 
 def sent(out: Path) -> dict[PartyId, int]:
@@ -81,12 +81,12 @@ def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkey
     def short(nodes: int, *_: object) -> list[slice]:
         return [slice(start, min(nodes, start + 20)) for start in range(0, nodes, 20)]
 
-    for room in ("mpc.product", "mpc.dealer", "paradigms.vertical.costs"):
+    for room in ("mpc.product", "paradigms.vertical.costs"):
         monkeypatch.setattr(f"veilgraph.{room}.row_blocks", short)
     settings = job({})
     costs = planned(settings)
     train(settings, tmp_path / "run")
-    assert len(short(load_parties(settings.data, 0)[0].num_nodes)) > dealer.AHEAD
+    assert len(short(load_parties(settings.data, 0)[0].num_nodes)) > AHEAD
     assert costs is not None
     assert costs.sent() == sent(tmp_path / "run")
 
@@ -135,7 +135,7 @@ def test_no_plan_is_made_of_what_sizes_do_not_say(changes: dict[str, Any]) -> No
 
 def test_plan_and_check_say_what_a_job_will_send(tmp_path: Path) -> None:
     settings = ("--set", "data.dataset=synthetic", "--set", "train.epochs=3")
-    told = veilgraph("plan", "jobs/digits.yaml", *settings)
+    told = veilgraph("check", "--costs", "jobs/digits.yaml", *settings)
     assert told.exit_code == 0, told.output
     for part in ("What it will send", "set-up", "training", "inference", "is not sent again"):
         assert part in told.stdout

@@ -16,7 +16,7 @@ from tests.roles.federation import (
 )
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings

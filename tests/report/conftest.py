@@ -16,7 +16,7 @@ from tests.report.findings import audit
 from tests.report.markup import Page
 from tests.roles.federation import merge
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.page.assemble import page_html
+from veilgraph.report.page import page_html
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 

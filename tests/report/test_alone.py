@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from veilgraph.paradigms.horizontal.regression import VALUE_MEASURES
+from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES
 from veilgraph.protocol.figures import CLASS_MEASURES
-from veilgraph.report.alone import alone_words
+from veilgraph.report.training import alone_words
 
 
 def found(together: float | None, alone: float | None, figure: str = "accuracy") -> dict[str, dict[str, float | None]]:
@@ -18,7 +18,7 @@ def test_who_is_better_off_alone_is_named_with_figures_and_the_rest_together() -
     assert len(words) == 2
     assert words[0].startswith("A is better off alone")
     assert "83.0 % alone and 80.0 % with this model" in words[0]
-    assert words[1].startswith("B and C are no worse off")
+    assert words[1].startswith("B and C are no worse off with this model than with the same network trained alone")
 
 
 def test_less_error_is_better() -> None:

@@ -10,21 +10,25 @@ from rich.table import Table
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import budget_facts, budget_notes, budget_table
-from veilgraph.report.noise import Horizon, horizon_note, noise_facts, noise_notes, noise_table
-from veilgraph.report.page.guarantee import guarantee
-from veilgraph.report.spent import read_spent, spent_table
+from veilgraph.report.budget import PublishedRows, protection_of
+from veilgraph.report.ledgers import spent_table
+from veilgraph.report.noise import Horizon, NeededNoise
+from veilgraph.report.run_data import read_spent
 from veilgraph.run.run_directory import RunDirectory
 
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
+
+
+def horizon_note(*of: Any) -> str:
+    return next((note for note in NeededNoise(*of).notes() if note.startswith("with the noise that the job")), "")
 
 
 def job(epochs: int = 200, *, holders: int = 2, model: dict[str, Any] | None = None, **privacy: Any) -> JobSettings:
@@ -44,7 +48,7 @@ def rows(table: Table | None) -> list[tuple[str, ...]]:
 
 
 def facts(settings: JobSettings) -> dict[str, list[str]]:
-    return {name: cells for name, *cells in rows(budget_table(settings))}
+    return {name: cells for name, *cells in rows(protection_of(settings).table())}
 
 
 def shown(table: Table) -> str:
@@ -55,7 +59,7 @@ def shown(table: Table) -> str:
 
 
 def limit_note(settings: JobSettings) -> str:
-    (note,) = [note for note in budget_notes(settings) if note.startswith("privacy.epsilon_total")]
+    (note,) = [note for note in protection_of(settings).notes() if note.startswith("privacy.epsilon_total")]
     return note
 
 
@@ -77,12 +81,13 @@ def test_where_h0_is_joint_others_releases_count_as_well() -> None:
     assert found["releases per inference"] == ["4", "4"]
     assert found["releases in all"] == ["1,499", "1,200"]
     assert any(
-        "what the 3 others publish counts as releases of each holder's data" in n for n in budget_notes(settings)
+        "what the 3 others publish counts as releases of each holder's data" in n
+        for n in protection_of(settings).notes()
     )
 
 
 def test_the_columns_name_all_holders() -> None:
-    assert [str(column.header) for column in budget_table(job(holders=4, epsilon_total=1)).columns] == [
+    assert [str(column.header) for column in PublishedRows(job(holders=4, epsilon_total=1)).table().columns] == [
         "",
         "A (label holder)",
         "B, C, D",
@@ -101,7 +106,9 @@ def test_with_once_the_label_holder_publishes_nothing() -> None:
     assert found["releases in all"] == ["0", "1"]
     assert found["mechanism"] == ["–", "gaussian"]
     assert (found["per-release ε"], found["total ε"]) == (["0", "4"], ["0", "4"])
-    assert "with schedule once A, the label holder, publishes nothing: total ε is 0" in noise_notes(settings)
+    assert (
+        "with schedule once A, the label holder, publishes nothing: total ε is 0" in NeededNoise(settings, []).notes()
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +122,7 @@ def test_with_once_the_label_holder_publishes_nothing() -> None:
 def test_it_says_against_whom_a_number_holds(method: str, against: str) -> None:
     settings = job(model={"initial": {"method": method}}, epsilon_total=4)
     assert facts(settings)["holds against"] == [against, against]
-    warned = any("h0 goes to the other holders without noise" in note for note in budget_notes(settings))
+    warned = any("h0 goes to the other holders without noise" in note for note in protection_of(settings).notes())
     assert warned == (method != "individual")
 
 
@@ -125,14 +132,19 @@ def test_an_edge_counts_the_rows_that_it_can_change() -> None:
     assert (found["unit"], found["neighbours"]) == (["edge", "edge"], ["replacement", "replacement"])
     assert found["rows that a unit changes"] == ["–", "at most 40"]
     rows_known = "no more than there are common nodes"
-    assert any(rows_known in note for note in budget_notes(settings))
-    assert not any(rows_known in note for note in [*budget_notes(settings, 60), *budget_notes(job(epsilon_total=4))])
+    assert any(rows_known in note for note in protection_of(settings).notes())
+    assert not any(
+        rows_known in note
+        for note in [*protection_of(settings, 60).notes(), *protection_of(job(epsilon_total=4)).notes()]
+    )
 
 
 def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> None:
     def at(settings: JobSettings, nodes: int | None) -> tuple[str, list[str]]:
-        found = {name: cells for name, *cells in rows(budget_table(settings, nodes))}
-        return found["δ"][0], [note for note in budget_notes(settings, nodes) if "1/N" in note or "1/(10·N)" in note]
+        found = {name: cells for name, *cells in rows(protection_of(settings, nodes).table())}
+        return found["δ"][0], [
+            note for note in protection_of(settings, nodes).notes() if "1/N" in note or "1/(10·N)" in note
+        ]
 
     delta, (note,) = at(job(noise_multiplier=5), None)
     assert delta == "0.0001"
@@ -146,7 +158,7 @@ def test_it_says_which_delta_figures_are_at_and_from_when_one_is_refused() -> No
     assert at(job(noise_multiplier=5, delta=1e-5), 19717) == ("1e-05", [])
     (note,) = at(job(noise_multiplier=5, delta=1e-3), 2708)[1]
     assert note.startswith("every holder refuses the job: privacy.delta=0.001 with 2708 common nodes")
-    needed = noise_table(job(epsilon_total=4), [4], 19717)
+    needed = NeededNoise(job(epsilon_total=4), [4], 19717).table()
     assert needed is not None
     assert "δ = 1e-06" in str(needed.caption)
 
@@ -159,7 +171,7 @@ def test_the_noise_for_a_horizon_is_what_a_lifetime_ledger_has_room_for(
 ) -> None:
     """As many releases as it says, and not one more. Laplace noise of one job alone is composed as its run does."""
     settings = job(10, model=ONCE, schedule=schedule, epsilon_total=4, delta=1e-4, mechanism=mechanism)
-    found = noise_facts(settings, [4.0], horizon=Horizon(jobs, predictions))
+    found = NeededNoise(settings, [4.0], horizon=Horizon(jobs, predictions)).facts
     (row,) = [row for row in found if row["schedule"] == schedule and row["holder"].startswith("B")]
     planned = plan(settings, "B")
     assert planned is not None
@@ -191,7 +203,7 @@ def test_laplace_noise_has_its_own_deviation() -> None:
 def test_noise_of_zero_is_no_privacy() -> None:
     settings = job(noise_multiplier=0)
     assert facts(settings)["total ε"] == ["infinite", "infinite"]
-    assert any("there is no differential privacy" in note for note in budget_notes(settings))
+    assert any("there is no differential privacy" in note for note in protection_of(settings).notes())
 
 
 def test_a_budget_ends_training_where_the_first_holder_cannot_pay() -> None:
@@ -251,7 +263,7 @@ def test_no_more_releases_are_within_a_bound_than_fit() -> None:
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_the_noise_that_is_shown_reaches_the_total_and_little_less_does_not(mechanism: str) -> None:
     settings = job(5, model=ONCE, mechanism=mechanism, noise_multiplier=7)
-    table = rows(noise_table(settings, [0.5, 4]))
+    table = rows(NeededNoise(settings, [0.5, 4]).table())
     assert [row[:4] for row in table] == [
         ("0.5", "every-step", "A (label holder)", "11"),
         ("", "every-step", "B", "6"),
@@ -273,8 +285,8 @@ def test_the_noise_that_is_shown_reaches_the_total_and_little_less_does_not(mech
 
 def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> None:
     settings = job(epsilon_total=4, model={"initial": {"method": "collaborative"}})
-    assert {row[1] for row in rows(noise_table(settings, [1]))} == {"every-step"}
-    assert noise_notes(settings) == [
+    assert {row[1] for row in rows(NeededNoise(settings, [1]).table())} == {"every-step"}
+    assert NeededNoise(settings, []).notes() == [
         "schedule once is not for this job: privacy.schedule=once needs model.initial.method=individual, not "
         "collaborative: each holder projects its own features"
     ]
@@ -282,16 +294,19 @@ def test_a_schedule_that_the_job_cannot_have_is_left_out_with_the_reason() -> No
 
 def test_a_job_without_privacy_is_told_so_and_what_it_would_take() -> None:
     settings = parse_job({"model": {"initial": {"method": "individual"}}})
-    assert "no differential privacy" in budget_notes(settings)[0]
-    assert "infinite" in budget_notes(settings)[0]
-    assert rows(noise_table(settings, [4]))[1][4] == "13.6"  # docs/privacy.md: 201 releases
-    assert "schedule every-step needs train.select_by=last and train.patience=null as well" in noise_notes(settings)
+    assert "no differential privacy" in protection_of(settings).notes()[0]
+    assert "infinite" in protection_of(settings).notes()[0]
+    assert rows(NeededNoise(settings, [4]).table())[1][4] == "13.6"  # docs/privacy.md: 201 releases
+    assert (
+        "schedule every-step needs train.select_by=last and train.patience=null as well"
+        in NeededNoise(settings, []).notes()
+    )
 
 
 def test_a_job_that_can_have_none_says_why() -> None:
     settings = parse_job({"model": {"combine": {"strategy": "degree-weighted"}}})
-    assert noise_table(settings, [4]) is None
-    assert [note.partition(":")[0] for note in noise_notes(settings)] == [
+    assert NeededNoise(settings, [4]).table() is None
+    assert [note.partition(":")[0] for note in NeededNoise(settings, []).notes()] == [
         "schedule every-step is not for this job",
         "schedule once is not for this job",
     ]
@@ -299,14 +314,14 @@ def test_a_job_that_can_have_none_says_why() -> None:
 
 def test_a_total_that_needs_next_to_no_noise_is_refused() -> None:
     with refused(ConfigError, key="noise_multiplier", value=1.4159802272667133e-14):
-        noise_table(job(epsilon_total=4), [1e30])
+        NeededNoise(job(epsilon_total=4), [1e30]).table()
 
 
 def test_the_tables_fit_a_terminal() -> None:
     settings = job(model=ONCE, holders=9, noise_multiplier=5, epsilon_total=10)
-    needed = noise_table(settings, [1e-3, 64])
+    needed = NeededNoise(settings, [1e-3, 64]).table()
     assert needed is not None
-    for text in (shown(budget_table(settings)), shown(needed)):
+    for text in (shown(PublishedRows(settings).table()), shown(needed)):
         assert "per-release ε" in " ".join(text.split()) or "per-release" in text
         assert "…" not in text
 
@@ -344,6 +359,7 @@ def test_what_was_spent_is_read_from_every_part_that_is_here(tmp_path: Path) -> 
         "epsilon_release": 1.5,
         "epsilon_total": None,
         "delta": 1e-4,
+        "budget": None,
         "lasting": True,
     }
     assert read_spent(run) == {"B": spent}
@@ -368,10 +384,10 @@ def test_in_every_step_joint_noise_is_what_the_label_holder_needs() -> None:
     )
     assert embeddings[0] == pytest.approx(embeddings[1] / 3**0.5, rel=1e-3)
     assert gradients[0] == gradients[1]
-    assert any("the noise of a sum is as much as A needs" in note for note in budget_notes(settings))
-    needed = {fact["holder"]: fact["noise_multiplier"] for fact in noise_facts(settings, [4.0])}
+    assert any("the noise of a sum is as much as A needs" in note for note in protection_of(settings).notes())
+    needed = {fact["holder"]: fact["noise_multiplier"] for fact in NeededNoise(settings, [4.0]).facts}
     assert len(set(needed.values())) == 1
-    assert max(needed.values()) == max(fact["noise_multiplier"] for fact in noise_facts(alone, [4.0]))
+    assert max(needed.values()) == max(fact["noise_multiplier"] for fact in NeededNoise(alone, [4.0]).facts)
 
 
 @pytest.mark.parametrize(
@@ -393,9 +409,12 @@ def test_noise_that_is_made_jointly_says_whose_and_against_whom(colluding: int, 
     ]
     share = float(found["its deviation in embeddings"][1]) / float(alone["its deviation in embeddings"][1])
     assert share == pytest.approx((3 - colluding) ** -0.5, rel=1e-3)
-    assert any(f"where more than {colluding} of them help the server, or add none" in n for n in budget_notes(settings))
-    assert budget_facts(settings)["B, C, D"]["joint_noise"] == {"holders": 3, "colluding": colluding}
-    said = guarantee(settings)
+    assert any(
+        f"where more than {colluding} of them help the server, or add none" in n
+        for n in protection_of(settings).notes()
+    )
+    assert protection_of(settings).facts()["B, C, D"]["joint_noise"] == {"holders": 3, "colluding": colluding}
+    said = protection_of(settings).guarantee()
     assert dict(said.about)["holds against"] == against
     assert any(limit.startswith("It rests on the noise of other holders") for limit in said.limits)
-    assert any("ε holds against " + against in sentence for sentence in paradigm_of(settings).describe(settings))
+    assert any("ε holds against " + against in sentence for sentence in paradigm_of(settings).words.describe(settings))

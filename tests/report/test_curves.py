@@ -5,7 +5,7 @@ import pytest
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
-from veilgraph.report.curves import draw_curves
+from veilgraph.report.training import draw_curves
 
 PNG = b"\x89PNG"
 

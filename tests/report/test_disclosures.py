@@ -8,11 +8,12 @@ from rich.console import Console
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.link.recorded import TrafficEntry
+from veilgraph.link.view import TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord, disclosure_lines, disclosures
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.disclosures import disclosure_table, read_disclosures
+from veilgraph.report.disclosures import disclosure_table
+from veilgraph.report.run_data import read_disclosures
 
 JOB = parse_job({})
 TIME = datetime(2024, 5, 1, tzinfo=UTC)
@@ -67,7 +68,7 @@ def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
         with path.open("a") as file:
             file.write(disclosure_lines(settings, "train", found, TIME))
     table = disclosure_table(read_disclosures(path))
-    assert list(table.columns[-1].cells) == ["0.6016 / 18.21", ""]
+    assert list(map(str, table.columns[-1].cells)) == ["0.6016 / 18.21", ""]
     console = Console(width=80)
     with console.capture() as captured:
         console.print(table)

@@ -12,13 +12,26 @@ import research.expected
 from research import gap_beside
 from research.figures import Figures
 from tests.roles.once import job as once_job
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.expected import CURVES, Curve, curves, expected_facts, expected_table, not_measured, way_of
-from veilgraph.report.noise import Horizon, horizon_note, job_epsilons, noise_facts
+from veilgraph.report.noise import (
+    CURVES,
+    Curve,
+    Horizon,
+    NeededNoise,
+    curves,
+    expected_facts,
+    expected_table,
+    not_measured,
+    way_of,
+)
 
 HOPS: dict[str, Any] = {"unit": "edge", "epsilon_total": 4, "delta": 1e-5, "aggregation": {"hops": 2, "dim": 8}}
 CURVE = Curve("edge, noise in every hop", "x", "accuracy", 3, 0.7, 0.9, 0.69, {1.0: 0.7, 4.0: 0.8, 16.0: 0.84})
+
+
+def horizon_note(*of: Any) -> str:
+    return next((note for note in NeededNoise(*of).notes() if note.startswith("with the noise that the job")), "")
 
 
 def test_the_file_is_what_was_measured() -> None:
@@ -152,9 +165,11 @@ def test_one_job_of_a_horizon_has_the_noise_that_the_total_needs_and_its_own_eps
     job = once_job(2, **HOPS)
     planned = plan(job, "B")
     assert planned is not None
-    assert noise_facts(job, [4.0])[-1]["noise_multiplier"] == planned.multiplier, "as the job itself would have it"
-    assert job_epsilons(job, [4.0]) == {4.0: pytest.approx(4.0, rel=1e-6)}
-    twelve = job_epsilons(job, [4.0, 16.0], horizon=Horizon(12))
+    assert NeededNoise(job, [4.0]).facts[-1]["noise_multiplier"] == planned.multiplier, (
+        "as the job itself would have it"
+    )
+    assert NeededNoise(job, [4.0]).job_epsilons() == {4.0: pytest.approx(4.0, rel=1e-6)}
+    twelve = NeededNoise(job, [4.0, 16.0], horizon=Horizon(12)).job_epsilons()
     assert 0.5 < twelve[4.0] < 1.5 < twelve[16.0] < 6
     facts = expected_facts(job, twelve)
     assert {each["epsilon_total"] for each in facts} == {4.0, 16.0}

@@ -14,7 +14,7 @@ from tests.roles.federation import merge
 from veilgraph.core.errors import RunError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.report.page.assemble import page_html
+from veilgraph.report.page import page_html
 from veilgraph.report.tables import percent
 from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory

@@ -8,8 +8,7 @@ from tests.errors import refused
 from tests.report.conftest import Copy, page_of
 from tests.report.findings import audit, finding, interval, leak
 from veilgraph.core.errors import RunError
-from veilgraph.report.page.audit_file import read_audit
-from veilgraph.report.page.strongest import worst
+from veilgraph.report.audit import read_audit, worst
 
 NOT_FOUND = {"found": False, "auc": 0.7, "p_value": 0.002, "level": 0.001, "against": 0.5}
 

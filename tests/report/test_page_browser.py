@@ -14,10 +14,8 @@ from matplotlib.image import imread
 
 from tests.report.conftest import Copy
 from tests.report.made import study, two_classes, with_ids
-from veilgraph.report.page.assemble import page_html
-from veilgraph.report.page.compared import comparison_html
-from veilgraph.report.page.comparison_file import read_comparison
-from veilgraph.report.page.several import several_html
+from veilgraph.report.comparison import comparison_html, read_comparison
+from veilgraph.report.page import page_html, several_html
 from veilgraph.run.run_directory import RunDirectory
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

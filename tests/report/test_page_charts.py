@@ -2,13 +2,13 @@ import math
 
 import pytest
 
-from veilgraph.report.page.charts import Axis, axis_ticks, bar, line_chart, span
+from veilgraph.report.html import Axis, bar, line_chart
 
 
 def test_an_axis_is_linear_and_keeps_marks_inside() -> None:
     axis = Axis(2.0, 4.0, 100.0, 0.0)
     assert [axis.place(value) for value in (2, 2.5, 3, 4, 5, -1)] == [100, 75, 50, 0, 0, 100]
-    found = span(axis, (3.0, 2.5, 9.0))
+    found = axis.span(3.0, 2.5, 9.0)
     assert (found.value, found.low, found.high) == (50, 75, 0)
 
 
@@ -26,7 +26,7 @@ def test_an_axis_is_linear_and_keeps_marks_inside() -> None:
 )
 def test_ticks_are_round_numbers_at_their_places(low: float, high: float, count: int, labels: list[str]) -> None:
     axis = Axis(low, high, 0.0, 1000.0)
-    ticks = axis_ticks(axis, count)
+    ticks = axis.ticks(count)
     assert [tick.label for tick in ticks] == labels
     assert [tick.place for tick in ticks] == [axis.place(float(label.replace(",", ""))) for label in labels]
 

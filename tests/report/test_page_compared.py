@@ -2,9 +2,9 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
@@ -17,10 +17,15 @@ from veilgraph.comparison.figures import Estimate
 from veilgraph.comparison.study import FOUND
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.protocol.limits import revelations
-from veilgraph.report.comparison import above_pooled, leak, verdict
-from veilgraph.report.page.compared import comparison_html, write_comparison
-from veilgraph.report.page.comparison_file import read_comparison
-from veilgraph.report.page.several import several_html
+from veilgraph.report.comparison import (
+    comparison_html,
+    read_comparison,
+    remarks,
+    study_table,
+    verdict,
+    write_comparison,
+)
+from veilgraph.report.page import several_html
 from veilgraph.run.run_directory import RunDirectory
 
 
@@ -46,36 +51,34 @@ def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path
     assert "Recall is of class 1, among the 10 % of the nodes" in page.text
 
 
-def test_ways_with_a_test_auc_near_one_are_called_a_likely_leak(tmp_path: Path) -> None:
-    made = study(tmp_path / "study")
-    assert leak(made) == ""
-    assert "Likely leak" not in comparison_html(read_comparison(tmp_path / "study"))
+@pytest.mark.parametrize(
+    ("way", "auc", "said"),
+    [
+        ("A alone", 0.996, "Likely leak: the test AUC is 0.996 of A alone, so"),
+        ("pooled", 0.6, "is above pooled (0.600): pooled is the better of two"),
+    ],
+)
+def test_a_likely_leak_and_a_job_above_its_pooled_reference_are_told(
+    way: str, auc: float, said: str, tmp_path: Path
+) -> None:
+    study(tmp_path / "study")
+    plain = read_comparison(tmp_path / "study")
+    assert list(remarks(plain)) == []
+    assert said not in comparison_html(plain)
     path = tmp_path / "study" / FOUND
     told = json.loads(path.read_text())
-    told["ways"][0]["figures"]["auc"]["value"] = 0.996
+    next(each for each in told["ways"] if each["name"] == way)["figures"]["auc"]["value"] = auc
     path.write_text(json.dumps(told))
-    assert "Likely leak: the test AUC is 0.996 of A alone, so" in comparison_html(read_comparison(tmp_path / "study"))
-    first = made.lines[0]
-    high = replace(first, figures={**first.figures, "auc": replace(first.figures["auc"], value=0.996)})
-    assert "0.996 of A alone" in leak(replace(made, lines=(high, *made.lines[1:])))
-
-
-def test_a_job_above_its_pooled_reference_is_explained(tmp_path: Path) -> None:
-    made = study(tmp_path / "study")
-    aucs = {line.name: line.figures["auc"].value for line in made.lines}
-    assert above_pooled("vertical", aucs) == ""
-    assert "is above pooled" not in comparison_html(read_comparison(tmp_path / "study"))
-    path = tmp_path / "study" / FOUND
-    told = json.loads(path.read_text())
-    next(way for way in told["ways"] if way["name"] == "pooled")["figures"]["auc"]["value"] = 0.6
+    found = read_comparison(tmp_path / "study")
+    assert said in comparison_html(found)
+    (remark,) = remarks(found)
+    assert said in remark
+    undefined = next(each for each in told["ways"] if each["name"] == "pooled")["figures"]["auc"]
+    undefined.update(value=None, low=None, high=None)
     path.write_text(json.dumps(told))
-    assert "is above pooled (0.600): pooled is the better of two" in comparison_html(
-        read_comparison(tmp_path / "study")
-    )
-    assert "above pooled (0.700)" in above_pooled("vertical", {"vertical": 0.8, "pooled": 0.7})
-    assert (
-        above_pooled("vertical", {"vertical": 0.8}) == above_pooled("vertical", {"vertical": None, "pooled": 0.7}) == ""
-    )
+    found = read_comparison(tmp_path / "study")
+    assert not any("above pooled" in each for each in remarks(found))
+    assert "–" in [str(cell) for column in study_table(found).columns for cell in column.cells]
 
 
 def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Path) -> None:
@@ -103,7 +106,7 @@ def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Pa
     gain = by_name["vertical"].figures["auc"].above(by_name["A: <i>"].figures["auc"])
     assert over.value == gain.value  # of the best at home, not of the network alone
     assert f"AUC {signed(over)} above the best at home, more than chance. The best at home is 'A: <i>'" in page.text
-    assert "more than chance" in verdict(made)
+    assert "more than chance" in verdict(read_comparison(tmp_path / "study"))
 
 
 def test_at_home_there_is_no_job_to_differ_from(tmp_path: Path) -> None:

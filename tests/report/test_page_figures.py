@@ -8,10 +8,9 @@ import pytest
 
 from tests.report.conftest import Copy, page_of, part_of
 from veilgraph.graph.party import load_party
-from veilgraph.report.page.confusion import confusion
-from veilgraph.report.page.found import find
-from veilgraph.report.page.scored import scored
-from veilgraph.report.page.traffic import traffic
+from veilgraph.report.disclosures import traffic
+from veilgraph.report.ranking import confusion
+from veilgraph.report.run_data import read_run, scored
 from veilgraph.report.tables import human_bytes
 from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory
@@ -28,7 +27,7 @@ def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Pat
         if graph.test_mask[node]:
             pair = str(int(graph.labels[node])), row["class"]
             counts[pair] = counts.get(pair, 0) + 1
-    found = confusion(scored(find(RunDirectory.open(run))))
+    found = confusion(scored(read_run(RunDirectory.open(run))))
     cells = {(true, guess): cell for true, row in found.rows for guess, cell in zip(found.classes, row, strict=True)}
     assert {pair: cell.count for pair, cell in cells.items() if cell.count} == counts
     right = sum(count for (true, guess), count in counts.items() if true == guess)
@@ -44,7 +43,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
     wide = held.probabilities.new_zeros(len(held.classes), 14)
     wide[:, 13] = 1  # everybody is taken for the last class
     save_predictions(store, wide, class_names=[f"class {index}" for index in range(14)])
-    found = confusion(scored(find(RunDirectory.open(run))))
+    found = confusion(scored(read_run(RunDirectory.open(run))))
     assert found.rows == ()
     assert {one.taken_for for one in found.top} == {"class 13"}
     assert [one.count for one in found.top] == sorted((one.of for one in found.top), reverse=True)
@@ -54,7 +53,7 @@ def test_of_many_classes_the_most_frequent_confusions_are_listed(copy: Copy) -> 
 def test_traffic_is_all_that_was_sent(runs: dict[str, Path]) -> None:
     entries = json.loads((runs["plain"] / "traffic.json").read_text())
     sent = [entry for entry in entries if entry["direction"] == "sent"]
-    found = traffic(find(RunDirectory.open(runs["plain"])))
+    found = traffic(read_run(RunDirectory.open(runs["plain"])))
     assert found.total == human_bytes(sum(entry["bytes"] for entry in sent))
     assert {flow.name: flow.messages for flow in found.parties} == {
         party: sum(entry["messages"] for entry in sent if entry["party"] == party) for party in ("A", "B", "server")
@@ -65,7 +64,7 @@ def test_traffic_is_all_that_was_sent(runs: dict[str, Path]) -> None:
 def test_an_organisations_part_counts_what_it_received_as_well(copy: Copy) -> None:
     run = part_of(copy("plain"), "B")
     entries = json.loads((run / "parties" / "B" / "traffic.json").read_text())
-    found = traffic(find(RunDirectory.open(run)))
+    found = traffic(read_run(RunDirectory.open(run)))
     assert found.total == human_bytes(sum(entry["bytes"] for entry in entries))
     assert {flow.name for flow in found.parties} == {"A", "B", "server"}
     assert "As B counted it: messages between A and server are not among it." in found.notes

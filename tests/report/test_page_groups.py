@@ -15,11 +15,9 @@ from tests.report.conftest import Copy, part_of
 from tests.report.made import with_ids
 from tests.report.markup import Page
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.report.page.assemble import page_html
-from veilgraph.report.page.found import find
-from veilgraph.report.page.groups import ByColumn, Groups, groups, read_column_of
-from veilgraph.report.page.scored import Scored, Split, scored
-from veilgraph.report.ranking import alarms
+from veilgraph.report.page import page_html
+from veilgraph.report.ranking import ByColumn, Groups, alarms, groups, read_column_of
+from veilgraph.report.run_data import Scored, Split, read_run, scored
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_values
 from veilgraph.tables.settings import TableSettings
@@ -120,7 +118,7 @@ def test_the_party_file_of_the_job_is_taken_where_it_names_one(copy: Copy) -> No
     run = copy("plain")
     party = with_ids(run)
     directory = RunDirectory.open(run)
-    told = scored(find(directory))
+    told = scored(read_run(directory))
     data = directory.settings.data.model_copy(update={"parties": {"A": party}})
     found = read_column_of(directory.settings.model_copy(update={"data": data}), told, "age", None)
     assert found.values["n0"] == str(len(found.values) - 1)  # by id, and not by row

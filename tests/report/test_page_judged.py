@@ -17,14 +17,12 @@ from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.page.assemble import environment
-from veilgraph.report.page.confusion import confusion
-from veilgraph.report.page.found import Found, find
-from veilgraph.report.page.judged import Judged, judged, samples_of
-from veilgraph.report.page.scored import Scored, Split, scored
-from veilgraph.report.page.training import training
-from veilgraph.report.ranking import alarms, best_threshold
+from veilgraph.report.evaluation import Judged, judged, samples_of
+from veilgraph.report.html import environment
+from veilgraph.report.ranking import alarms, best_threshold, confusion
+from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
 from veilgraph.report.tables import percent
+from veilgraph.report.training import training
 from veilgraph.run.comparing import COMPARED
 from veilgraph.run.predictions import load_predictions, save_predictions
 from veilgraph.run.run_directory import RunDirectory
@@ -42,11 +40,11 @@ TOLD = Scored("A", ("no", "fraud"), drawn(1), drawn(2), False, None)
 
 
 @pytest.fixture
-def found(runs: dict[str, Path]) -> Found:
-    return replace(find(RunDirectory.open(runs["plain"])), summary=None)
+def found(runs: dict[str, Path]) -> RunData:
+    return replace(read_run(RunDirectory.open(runs["plain"])), summary=None)
 
 
-def selecting(found: Found, by: str) -> Found:
+def selecting(found: RunData, by: str) -> RunData:
     train = found.settings.train.model_copy(update={"select_by": by})
     return replace(found, settings=found.settings.model_copy(update={"train": train}))
 
@@ -56,7 +54,7 @@ def row(told: Judged, title: str) -> tuple[str, str, str]:
     return one.value, one.interval, one.baseline
 
 
-def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> None:
+def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: RunData) -> None:
     told = judged(found, TOLD)
     labels, score = TOLD.test.labels, TOLD.test.likely[:, 1]
     value, interval, guess = row(told, "AUC")
@@ -83,38 +81,46 @@ def test_figures_are_of_the_test_nodes_beside_knowing_nothing(found: Found) -> N
 
 
 @pytest.mark.parametrize(("by", "title"), [("auc", "AUC"), ("f1", "macro F1"), ("accuracy", "accuracy")])
-def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: Found) -> None:
+def test_the_headline_is_what_the_job_selects_by(by: str, title: str, found: RunData) -> None:
     told = judged(selecting(found, by), TOLD)
     assert told.headline is not None
     assert told.headline.title == told.rows[0].title == title
     assert [line.split()[0] for line in told.beside] == [name for name in ("AUC", "PR-AUC") if name != title]
 
 
-def test_validation_nodes_alone_choose_the_threshold(found: Found) -> None:
-    ranking = judged(found, TOLD).ranking
+def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
+    told = judged(found, TOLD)
+    ranking = told.ranking
     assert ranking is not None
     assert ranking.threshold is not None
     chosen = best_threshold(TOLD.val.labels == 1, TOLD.val.likely[:, 1])
     assert chosen is not None
-    assert ranking.threshold.value == f"{chosen:.6f}"
+    assert ranking.threshold.value == chosen
     at = alarms(TOLD.test.labels == 1, TOLD.test.likely[:, 1], chosen)
-    assert ranking.threshold.cells == (("fraud", at.true_alarms, at.missed), ("no", at.false_alarms, at.passed))
-    val, test = ranking.threshold.falls
-    assert (val.split, test.split) == ("validation", "test")
-    assert test.recall.startswith(percent(at.recall.value))
-    assert test.raised.startswith(f"{1000 * at.raised.value:.1f} (")
+    assert ranking.threshold.test == at
+    assert ranking.threshold.val == alarms(TOLD.val.labels == 1, TOLD.val.likely[:, 1], chosen)
+    assert (ranking.negative, ranking.positive) == ("no", "fraud")
+    page = (
+        environment()
+        .get_template("judged.html.j2")
+        .render(judged=told, training=training(found), confusion=confusion(TOLD))
+    )
+    assert f'<th scope="row">test</th><td class="number">{at.precision}</td><td class="number">{at.recall}' in page
+    for name, cells in (("fraud", (at.true_alarms, at.missed)), ("no", (at.false_alarms, at.passed))):
+        shown = "".join(f'<td class="number">{each}</td>' for each in cells)
+        assert f'<th scope="row">{name}</th>{shown}' in page
     other = judged(found, replace(TOLD, test=drawn(3))).ranking
     assert other is not None
     assert other.threshold is not None
     assert other.threshold.value == ranking.threshold.value
-    assert other.threshold.falls[0] == val
-    assert other.threshold.falls[1] != test
+    assert other.threshold.val == ranking.threshold.val
+    assert other.threshold.test != ranking.threshold.test
     without = judged(found, replace(TOLD, val=drawn(1, of=0.0))).ranking
     assert without is not None
     assert without.threshold is None
 
 
-def test_intervals_of_many_nodes_are_by_fewer_samples(found: Found) -> None:
+def test_intervals_of_many_nodes_are_by_fewer_samples(found: RunData) -> None:
     assert [samples_of(size) for size in (0, 500_000, 1_000_000, 10**9)] == [200, 200, 100, 40]
     told = judged(found, TOLD)
     assert told.samples == 200
@@ -123,7 +129,7 @@ def test_intervals_of_many_nodes_are_by_fewer_samples(found: Found) -> None:
     )
 
 
-def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
+def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     sure = np.eye(2)[TOLD.test.taken]
     told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
     assert [each.title for each in told.rows] == ["accuracy", "macro F1"]
@@ -142,13 +148,13 @@ def test_of_classes_alone_nothing_is_ranked(found: Found) -> None:
     assert judged(sealed, TOLD).unranked == ""
 
 
-def test_of_one_class_alone_nothing_is_told_apart(found: Found) -> None:
+def test_of_one_class_alone_nothing_is_told_apart(found: RunData) -> None:
     told = judged(found, replace(TOLD, test=drawn(1, of=0.0)))
     assert told.ranking is None
     assert told.unranked.startswith("All test nodes here are no, so")
 
 
-def test_predictions_that_are_not_the_trainings_are_told_apart(found: Found) -> None:
+def test_predictions_that_are_not_the_trainings_are_told_apart(found: RunData) -> None:
     accuracy = float((TOLD.test.taken == TOLD.test.labels).mean())
     assert judged(replace(found, summary={"test_accuracy": accuracy}), TOLD).notes == ()
     (note,) = judged(replace(found, summary={"test_accuracy": accuracy - 0.1}), TOLD).notes
@@ -162,7 +168,7 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
     nodes = np.arange(graph.common)
 
     def check() -> None:
-        told = scored(find(RunDirectory.open(run)))
+        told = scored(read_run(RunDirectory.open(run)))
         assert isinstance(told, Scored)
         for split, mask in ((told.val, graph.val_mask), (told.test, graph.test_mask)):
             assert mask is not None
@@ -181,7 +187,7 @@ def test_predictions_are_paired_with_labels_node_by_node(copy: Copy) -> None:
 
 def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
     run = two_classes(copy("plain"))
-    told = judged(find(RunDirectory.open(run)), scored(find(RunDirectory.open(run))))
+    told = judged(read_run(RunDirectory.open(run)), scored(read_run(RunDirectory.open(run))))
     page = page_of(run)
     assert told.headline is not None
     dd = page.within["dd"][0]
@@ -201,7 +207,7 @@ def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
 
 
 def test_more_classes_have_figures_and_no_threshold(runs: dict[str, Path]) -> None:
-    found = find(RunDirectory.open(runs["plain"]))
+    found = read_run(RunDirectory.open(runs["plain"]))
     told = judged(found, scored(found))
     assert [each.title for each in told.rows] == ["accuracy", "AUC", "macro F1"]
     assert told.ranking is None
@@ -221,7 +227,7 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     labels = torch.ones_like(graph.labels)  # the training nodes are all of class 1
     labels[tested[len(tested) // 5 :]] = 0  # and most of the test nodes of class 0
     save_party(replace(graph, labels=labels), path)
-    found = find(RunDirectory.open(run))
+    found = read_run(RunDirectory.open(run))
     told = scored(found)
     assert isinstance(told, Scored)
     share = percent(1 - (len(tested) // 5) / len(tested))
@@ -232,11 +238,11 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
 
 def test_a_sealed_jobs_verdict_reads_as_a_sentence() -> None:
     job, words = parse_job({"paradigm": "sealed"}), "which of 2 classes a node is of"
-    said = paradigm_of(job).verdict(job, words, "8,817 nodes")
+    said = paradigm_of(job).words.verdict(job, words, "8,817 nodes")
     assert f"predicts {words}, for 8,817 nodes; only" in said
 
 
-def test_a_test_auc_near_one_is_called_a_likely_leak(found: Found) -> None:
+def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
     one = np.where(TOLD.test.labels == 1, 0.9, 0.1) + np.arange(len(TOLD.test.labels)) / 1e4
     ranked = np.stack([1 - one, one], 1)
     told = replace(TOLD, test=replace(TOLD.test, likely=ranked, own=ranked))
@@ -262,7 +268,7 @@ def test_a_confusion_matrix_whatever_a_job_selects_by(copy: Copy) -> None:
     assert "No confusion matrix" not in page.text
 
 
-def test_curves_of_every_figure_keep_their_colours(found: Found) -> None:
+def test_curves_of_every_figure_keep_their_colours(found: RunData) -> None:
     records = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_auc": 0.6, "test_auc": 0.5, "train_accuracy": 0.1}]
     told = training(replace(selecting(found, "auc"), metrics=records))
     loss, auc, accuracy = told.charts
@@ -297,7 +303,7 @@ def test_the_page_begins_with_alone_together_and_pooled(copy: Copy) -> None:
         page_of(run)
 
 
-def test_what_calibration_did_is_told_on_test_nodes(found: Found) -> None:
+def test_what_calibration_did_is_told_on_test_nodes(found: RunData) -> None:
     own = TOLD.test.likely
     one = own[:, 1] / 4
     told = judged(found, replace(TOLD, calibrated=True, test=replace(TOLD.test, likely=np.stack([1 - one, one], 1))))

@@ -14,7 +14,7 @@ import yaml
 import veilgraph as vg
 from tests.cli.commands import veilgraph
 from tests.report.markup import Page
-from veilgraph.core.words import called
+from veilgraph.core.text import called
 
 ROWS = 200
 GOOD, BAD = "sound <i>", "[/bad]"

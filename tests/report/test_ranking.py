@@ -91,6 +91,8 @@ def test_the_threshold_has_the_highest_f1() -> None:
 def test_an_alarm_is_raised_from_the_threshold_on() -> None:
     at = alarms(RANKED, SCORE, 0.8)
     assert at == Alarms(true_alarms=2, false_alarms=1, missed=1, passed=6)
+    two_false = alarms(np.array([True, False, False, True]), np.array([0.9, 0.8, 0.7, 0.1]), 0.5)
+    assert two_false == Alarms(true_alarms=1, false_alarms=2, missed=1, passed=0)
     assert (at.precision.value, at.recall.value, at.raised.value) == pytest.approx((2 / 3, 2 / 3, 0.3))
 
 

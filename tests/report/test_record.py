@@ -12,7 +12,7 @@ from tests.report.conftest import Copy, page_of
 from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.risks import risks
+from veilgraph.report.page import risks
 
 SYNTHETIC: dict[str, Any] = {"data": {"dataset": "synthetic"}}
 RECORD = {"purpose": "to find <i>fraud</i>\nand nothing else", "retention": "one year; the bank deletes"}

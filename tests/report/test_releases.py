@@ -9,7 +9,7 @@ from rich.table import Table
 
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.releases import release_notes, release_table
+from veilgraph.report.local import PerturbedFeatures
 
 
 def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: Any) -> JobSettings:
@@ -19,12 +19,12 @@ def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: A
 
 def table(settings: JobSettings) -> Table:
     assert settings.feature_release is not None
-    return release_table(settings, settings.feature_release)
+    return PerturbedFeatures(settings).table()
 
 
 def notes(settings: JobSettings) -> list[str]:
     assert settings.feature_release is not None
-    return release_notes(settings, settings.feature_release)
+    return PerturbedFeatures(settings).notes()
 
 
 def rows(of: Table) -> list[tuple[str, ...]]:

@@ -15,19 +15,15 @@ from torch_geometric.data import Data
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import MASKS, SERVER, Link, PartyId
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.nn.local.custom import CustomModel
-from veilgraph.paradigms.vertical.data_holder import DataHolder
-from veilgraph.paradigms.vertical.label_holder import LabelHolder
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.link.view import Message, RecordedLink
+from veilgraph.nn.local.build import CustomModel
+from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
 from veilgraph.paradigms.vertical.server import Server
-from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.paradigms.vertical.settings import plan, vertical
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session

@@ -12,16 +12,15 @@ from tests.roles.federation import NODES, Settings, fixed_secrets, merge, small_
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_for_learner
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
-from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local_features import feature_mechanism
+from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.publisher import OPEN
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from tests.roles.federation import Settings, publisher_of, small_job
-from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.paradigms.vertical.once import OnceRole, ReleaseServer, ReleasingHolder
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.privacy.publisher import Publisher

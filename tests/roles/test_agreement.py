@@ -19,8 +19,8 @@ from tests.errors import About, refused
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.protocol import agreement
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, PROTOCOL_VERSION, Hello, agree, agree_with_people
 from veilgraph.protocol.limits import REASON_CHARACTERS

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests.errors import refused
 from veilgraph.core.errors import ProtocolError
 from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
-from veilgraph.protocol.columns import beside, receive_columns, send_columns
+from veilgraph.protocol.aligning import beside, receive_columns, send_columns
 
 F = 7
 DENSE = torch.randn(5, F, generator=torch.Generator().manual_seed(0))

@@ -24,15 +24,13 @@ from tests.roles.said import SAID
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.codec import encoded_size
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import TrafficEntry
+from veilgraph.link.view import Message, TrafficEntry
 from veilgraph.privacy.publisher import Spent
-from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures
+from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures, rows_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.revealed import rows_of
 from veilgraph.protocol.rows import Row
 from veilgraph.run.jobs import train
 

@@ -20,15 +20,12 @@ from tests.roles.local_parties import local_job, local_parties
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
-from veilgraph.paradigms.node_dp.edge_learner import EdgePrivateLearner
-from veilgraph.paradigms.node_dp.learner import LocalLearner, own_features
-from veilgraph.paradigms.node_dp.private import release_plan
-from veilgraph.paradigms.node_dp.settings import node_dp
+from veilgraph.link.factory import MemoryHub
+from veilgraph.paradigms.node_dp.learner import EdgePrivateLearner, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.settings import node_dp, release_plan
 from veilgraph.privacy.aggregation import NoisySums, Then
-from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN, Publisher
+from veilgraph.privacy.local_features import AffineFeatures
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Session
 from veilgraph.run.fitting import infer, train_step
@@ -240,6 +237,7 @@ def test_what_misleads_is_left_out_of_what_is_predicted() -> None:
         learner._hops.networks[-1].output.bias.copy_(torch.tensor([-9.0, -9.0, 9.0]))  # type: ignore[union-attr, operator]
         learner.forward(1, None)
     said = learner.without_releases()
+    assert said is not None
     score = learner._objective.score
     assert score(learner.logits).val_accuracy >= score(alone).val_accuracy
     assert said["val_accuracy"] == score(alone).val_accuracy

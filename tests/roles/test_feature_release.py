@@ -28,10 +28,8 @@ from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local.additive import LocalLaplace
-from veilgraph.privacy.local.features import FeatureMechanism, packed
-from veilgraph.privacy.local.multi_bit import MultiBit, one_bit
-from veilgraph.privacy.local.publish import LocalPublisher
+from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, MultiBit, one_bit, packed
+from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import ReleasedLabels

@@ -19,12 +19,10 @@ from tests.paradigms.private import LABEL_HOLDER
 from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import merge, with_own_nodes
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.discriminant import class_evidence
-from veilgraph.nn.joint import shrunk
-from veilgraph.paradigms.vertical.joint import AT_ONCE, MANY, JointLearner
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
+from veilgraph.nn.noisy_rows import class_evidence, shrunk
+from veilgraph.paradigms.vertical.once_learner import AT_ONCE, MANY, JointLearner, LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
 from veilgraph.run.jobs import predict, resume, train

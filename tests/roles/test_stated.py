@@ -13,7 +13,7 @@ from tests.roles.local_parties import local_job, session_of
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
 from veilgraph.link.collectives import text_tensor
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.node_dp.learner import Bystander
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello

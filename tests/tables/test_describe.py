@@ -2,7 +2,7 @@ import pytest
 from rich.console import Console
 
 from tests.tables.writing import build, party, write
-from veilgraph.report.party_table import party_tables
+from veilgraph.report.tables import party_tables
 from veilgraph.tables.describe import CategoricalDescription, NumericDescription, RelationDescription, describe_party
 
 

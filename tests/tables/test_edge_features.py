@@ -18,12 +18,12 @@ from tests.paradigms.horizontal import job
 from tests.tables.reading import read
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.run.jobs import train
-from veilgraph.samples.exported_tables import Export, export_party
+from veilgraph.samples.organisations import Export, export_party
 
 ENDS = {"a": ["u", "v", "u"], "b": ["v", "007", "007"]}
 FULL: dict[str, Any] = {"model": {"message": "full"}, "train": {"epochs": 2}}
@@ -90,7 +90,7 @@ def test_a_job_computes_with_them_or_is_refused(tmp_path: Path) -> None:
     assert not torch.equal(found.predictions.probabilities, other.predictions.probabilities)
     content["edges"][0]["features"] = ["fee"]
     path.write_text(yaml.safe_dump(content))
-    with pytest.raises(DataError, match=r"feature column \d+ is not .*'fee of edges'"):
+    with pytest.raises(DataError, match=r"no feature column of .*'fee of edges'"):
         train(over(parties, job(2, FULL)), tmp_path / "other columns")
 
 

@@ -17,7 +17,7 @@ from tests.graph.payments import SMALL, small_world
 from veilgraph.core.errors import RunError
 from veilgraph.graph.build import BuiltGraph, build_graph, read_table
 from veilgraph.graph.payments.transfers import LAWFUL
-from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.paradigm import paradigm_of
@@ -119,7 +119,7 @@ def test_jobs_differ_in_paradigm_and_data_alone_and_all_accept_them(out: Path) -
         brought = content.pop("data")["parties"]
         assert list(brought) == (["A", "B", "C"] if name in OF_BANKS else ["A", "shop", "telecom"])
         job = read_job(out / f"{name}.yaml")
-        paradigm_of(job).check_tables(job)
+        paradigm_of(job).data.check_tables(job)
         for party, path in brought.items():
             assert refusal(read_party_settings(Path(path)).limits, job, party, 100) is None
     assert all(content == contents["sealed"] for content in contents.values())

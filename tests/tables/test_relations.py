@@ -13,9 +13,9 @@ from tests.errors import refused
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.report.party_table import party_tables
+from veilgraph.report.tables import party_tables
 from veilgraph.tables.describe import describe_party
 
 CALLS = {"file": "calls.csv.gz"}

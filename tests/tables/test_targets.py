@@ -12,7 +12,7 @@ import pytest
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.settings import unsettled
-from veilgraph.report.party_table import party_tables
+from veilgraph.report.tables import party_tables
 from veilgraph.tables.columns import column_hashes, predicted
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.nodes import NodeTable, read_nodes

@@ -6,8 +6,8 @@ import torch
 from torch_geometric.data import Data
 from typing_extensions import override
 
+from veilgraph.graph.builtin import random_masks
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.embedded import random_masks
 from veilgraph.graph.settings import DataSettings
 
 NODES = 120

@@ -12,9 +12,8 @@ from torch import Tensor
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
-from veilgraph.privacy.event import Event, sensitivity_in_clips
+from veilgraph.privacy.event import Event, Neighbours, Unit, sensitivity_in_clips
 from veilgraph.privacy.mechanism import Mechanism, add_clipped, check_noise
-from veilgraph.privacy.units import Neighbours, Unit
 
 
 @dataclass(frozen=True)

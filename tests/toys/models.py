@@ -10,14 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import override
 
-from veilgraph.nn.combine.parts import Scale
-from veilgraph.nn.combine.strategy import Combine, CombineSettings
+from veilgraph.nn.combine import Combine, CombineSettings, Scale
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.tasks.classes import Classes
-from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import TaskSettings
+from veilgraph.paradigms.averaging.network import Averaged, Own
+from veilgraph.paradigms.averaging.node_tasks import Classes
+from veilgraph.paradigms.averaging.tasks import TaskSettings
 
 
 class SmoothSettings(LocalSettings):

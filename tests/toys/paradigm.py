@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from typing_extensions import override
 
-from veilgraph.audit.sources.vertical import VerticalSource
 from veilgraph.core.types import Kind
-from veilgraph.paradigms.vertical.paradigm import Vertical
+from veilgraph.paradigms.vertical.audit import VerticalSource
+from veilgraph.paradigms.vertical.paradigm import VERTICAL, VerticalWords
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.revelations import Told
-from veilgraph.protocol.rows import TO_SERVER, Exposed, Row
+from veilgraph.protocol.rows import TO_SERVER, Exposed, Row, Told
 
 HUMMED: Told[VerticalJob] = Told(
     "toy-hum",
@@ -27,14 +27,16 @@ class ToyJob(VerticalJob):
     paradigm: Literal["toy"] = "toy"  # type: ignore[assignment]
 
 
-class Toy(Vertical):
-    title = "toy: a paradigm of another package"
-    rows = (*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM))
-
+class ToyWords(VerticalWords):
     @override
     def describe(self, job: VerticalJob) -> list[str]:
         return ["Somebody else says how this works.", *super().describe(job)]
 
 
-TOY = Toy()
+TOY = replace(
+    VERTICAL,
+    title="toy: a paradigm of another package",
+    rows=(*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM)),
+    words=ToyWords(),
+)
 SOURCE = VerticalSource()

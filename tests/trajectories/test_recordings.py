@@ -25,7 +25,7 @@ from veilgraph_trajectories.world import PAUSE, Camera
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.settings import DataSettings
 
 Real = NDArray[np.float64]

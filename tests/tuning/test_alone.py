@@ -20,9 +20,9 @@ from tests.errors import refused
 from veilgraph.comparison import study
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.settings import DataSettings
-from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 
@@ -53,8 +53,8 @@ def test_each_trial_reaches_what_the_label_holder_reaches_alone(tmp_path: Path) 
         if trial.ending == "complete":
             for place, reached in enumerate(trial.values):
                 settings = with_overrides(job, {**trial.settings, "seed": job.seed + place})
-                inputs = paradigm_of(settings).load(settings)
-                mine = paradigm_of(settings).alone(inputs, "A", lambda records: None)
+                inputs = paradigm_of(settings).data.load(settings)
+                mine = paradigm_of(settings).baselines.alone(inputs, "A", lambda records: None)
                 assert mine is not None
                 assert mine.summary["val_accuracy"] == reached
     again = module.tune_alone(job, tmp_path / "out", trials=4, seeds=2, space=SPACE)

@@ -18,8 +18,8 @@ import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import Relation
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.graph.rules import Relation
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.run import jobs
 from veilgraph.run.inputs import gather_inputs
 

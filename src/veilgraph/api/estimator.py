@@ -13,14 +13,13 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from veilgraph import datasets, simulate
-from veilgraph.api.fit import fit
-from veilgraph.api.jobs import Job, settings_of
+from veilgraph.api.fit import Job, fit, settings_of
+from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.core.given import check_several, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.graph.pyg import check_one_graph
 from veilgraph.run.given import GivenIds, GivenParties
-from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.lifetimes import GivenLedgers
 from veilgraph.run.predictions import Predictions
 
 if TYPE_CHECKING:  # seconds to import

@@ -1,22 +1,23 @@
-"""A run: what is asked of a training that has been, or has begun."""
+"""A run: what is asked of a training that has been, or has begun, and what a notebook shows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from veilgraph.api.showing import data_frame, facts, html_table
-from veilgraph.core.errors import RunError
-from veilgraph.core.given import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
+from veilgraph.core.arguments import check_functions, check_mapping, check_several, check_whole, path_of, wrong_type
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import Record
+from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.audit_settings import AttackLimit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run import jobs
+from veilgraph.run.arguments import Progress
 from veilgraph.run.comparing import Comparison, compare
-from veilgraph.run.jobs import Progress
 from veilgraph.run.predictions import Predictions
 from veilgraph.run.run_directory import RunDirectory
 
@@ -27,6 +28,54 @@ if TYPE_CHECKING:
     from veilgraph.audit.finding import AuditResult
 
 ONE_MACHINE: Final[Mapping[PartyId, int]] = {}
+
+
+def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, instead: str) -> pd.DataFrame:
+    """A table with a row for each entry.
+
+    Args:
+        of: the property that is asked for.
+        rows: the row's place in the index → column → value.
+        index: its name.
+        instead: what has the same without pandas.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    try:
+        import pandas as pd  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{of}: pandas is not installed; install it (pip install pandas), or take {instead}", key=of
+        ) from error
+    return pd.DataFrame(list(rows.values()), index=pd.Index(list(rows), name=index))
+
+
+def run_facts(run: RunDirectory) -> dict[str, str]:
+    """What there is to say of a run in a few lines: heading → what."""
+    from veilgraph.report.local import against  # noqa: PLC0415 - a training needs none of it
+    from veilgraph.report.tables import human_bytes  # noqa: PLC0415
+
+    job, summary = run.settings, run.summary
+    found = {"run": str(run.path), "job": f"{job.name} ({job.paradigm})", "holders": listed(job.data.names)}
+    if summary is None:
+        return {**found, "state": f"not complete: {len(run.metrics())} epochs of at most {job.train.epochs}"}
+    figures = {
+        f"test {figure.title}": f"{figure.shown(value)}{against(job)}"
+        for figure in job.measures.figures
+        if (value := summary.get(f"test_{figure.name}")) is not None
+    }
+    sent = {f"sent by {party}": human_bytes(count) for party, count in summary["sent_bytes"].items()}
+    return {**found, "best epoch": str(summary["best_epoch"]), **figures, **sent}
+
+
+def html_table(rows: Mapping[str, str], caption: str) -> str:
+    """A small table of HTML, everything in it escaped."""
+    lines = "".join(
+        f'<tr><th style="text-align: left">{escape(name)}</th><td style="text-align: left">{escape(value)}</td></tr>'
+        for name, value in rows.items()
+    )
+    return f"<table><caption>{escape(caption)}</caption><tbody>{lines}</tbody></table>"
 
 
 class Run:
@@ -61,7 +110,7 @@ class Run:
         return f"Run({str(self.path)!r}): {self.job.name}, {state}"
 
     def _repr_html_(self) -> str:
-        return html_table(facts(self._directory), "veilgraph run")
+        return html_table(run_facts(self._directory), "veilgraph run")
 
     @property
     def path(self) -> Path:
@@ -129,7 +178,7 @@ class Run:
         """
         if not isinstance(compared, Comparison | None):
             raise wrong_type("compared", compared, "a comparison", "give run.compare(), or leave it out")
-        from veilgraph.report.curves import curves  # noqa: PLC0415 - seconds to import, and a training needs none of it
+        from veilgraph.report.training import curves  # noqa: PLC0415 - seconds to import, and a training needs none of it
 
         job, summary = self.job, self._directory.summary
         return curves(
@@ -262,7 +311,7 @@ class Run:
         Returns:
             Where it is.
         """
-        from veilgraph.report.page.assemble import PAGE, write_page  # noqa: PLC0415 - as above
+        from veilgraph.report.page import PAGE, write_page  # noqa: PLC0415 - as above
 
         page = self.path / PAGE if out is None else path_of("out", out, "the page")
         write_page(self._directory, page, by)

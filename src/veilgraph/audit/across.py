@@ -23,25 +23,32 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import rankdata
 
-from veilgraph.audit.attack import ATTACKS
-from veilgraph.audit.attacks.pairs import KnownPairs, Pairs, random_pairs
-from veilgraph.audit.case import ALIKE, Case, Nodes
-from veilgraph.audit.columns import Parts
-from veilgraph.audit.evidence import Evidence, check_rows
-from veilgraph.audit.finding import Finding, Outcome, Secret, Skipped, measured
-from veilgraph.audit.roc import Floats, Truth
-from veilgraph.audit.source import evidence_of
-from veilgraph.audit.verdicts import FALSE_ALARM_RATE, concluded, limits_of, save_audit
+from veilgraph.audit.attack import ALIKE, ATTACKS, Case, Nodes, Parts
+from veilgraph.audit.finding import (
+    FALSE_ALARM_RATE,
+    Finding,
+    Outcome,
+    Secret,
+    Skipped,
+    concluded,
+    limits_of,
+    measured,
+    save_audit,
+)
+from veilgraph.audit.pairs import KnownPairs, Pairs, random_pairs
+from veilgraph.audit.statistics import Truth
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError, ProtocolError, RunError
-from veilgraph.core.printable import printable
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import first_problem
+from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
 from veilgraph.protocol.agreement import one_line
+from veilgraph.protocol.evidence import Evidence, evidence_of
+from veilgraph.protocol.view import Floats
 from veilgraph.run.preparing import kept_identity
 from veilgraph.run.run_directory import RunDirectory
 
@@ -171,14 +178,16 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
                 continue
             log.info("the audit: %s on %s, from %s", name, target, each.words)
             try:
-                check_rows(each, question.nodes)
+                each.check_rows(question.nodes)
                 outcome = attack.mount(each, case, party, target)
             except DataError as error:
                 unanswered.append(_unanswered(name, error))
                 continue
             chosen = case.chosen if ASKED[attack.secret].what == "chosen" else None
             found.append((Answer(attack=name, evidence=each.words[:_WORDS]), chosen, outcome.scores))
-    said = Answers(answers=[answer for answer, _, _ in found][:_MOST_ANSWERS], unanswered=_distinct(unanswered))
+    distinct = {(each.attack, each.why): each for each in unanswered}.values()
+    answers = [answer for answer, _, _ in found]
+    said = Answers(answers=answers[:_MOST_ANSWERS], unanswered=[*distinct][:_MOST_ANSWERS])
     link.send(target, Tag(Kind.AUDIT_ANSWER), text_tensor(said.model_dump_json()))
     for step, (_, chosen, scores) in enumerate(found[:_MOST_ANSWERS]):
         if chosen is not None:
@@ -236,8 +245,8 @@ class _BlindCase(Case):
         self.chosen = nodes[places]
         return nodes, KnownPairs(places, np.zeros(len(places), dtype=np.bool_))
 
-    def agreement(self, target: PartyId, nodes: Nodes, groups: Nodes) -> tuple[float | None, str]:
-        return None, ""
+    def class_names(self, target: PartyId, nodes: Nodes) -> None:
+        return None
 
 
 class _Target:
@@ -314,24 +323,19 @@ def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
 
 
 def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    features = (
-        to_scipy(graph.features) if graph.features.layout == torch.sparse_csr else graph.features.double().numpy()
-    )
-    blocks = np.array_split(asked, 1 + len(asked) // _BLOCK)
-    products = np.concatenate([_products(features[some[:, 0]], features[some[:, 1]]) for some in blocks])
-    return np.asarray(products > np.quantile(products, 1 - ALIKE)), _all(asked)
-
-
-def _products(first: Any, second: Any) -> Floats:  # noqa: ANN401  (dense or sparse rows)
-    """Inner products of rows."""
-    if isinstance(first, np.ndarray):
-        return np.asarray((first * second).sum(axis=1))
-    return np.asarray(first.multiply(second).sum(axis=1))[:, 0]
+    is_sparse = graph.features.layout == torch.sparse_csr
+    rows: Any = to_scipy(graph.features) if is_sparse else graph.features.double().numpy()
+    found = list[Floats]()
+    for some in np.array_split(asked, 1 + len(asked) // _BLOCK):
+        first, second = rows[some[:, 0]], rows[some[:, 1]]
+        products = np.asarray((first.multiply(second) if is_sparse else first * second).sum(axis=1))
+        found.append(products.reshape(len(some)))
+    every = np.concatenate(found)
+    return np.asarray(every > np.quantile(every, 1 - ALIKE)), _all(asked)
 
 
 def _trained_on(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    members = _mask(graph)
-    return members, _all(members)
+    return (members := _mask(graph)), _all(members)
 
 
 def _of_one_class(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
@@ -390,10 +394,6 @@ def _check_pairs(pairs: Pairs, nodes: int, sender: PartyId) -> None:
 
 def _unanswered(name: str, why: object) -> Unanswered:
     return Unanswered(attack=name, why=printable(why, _WORDS))
-
-
-def _distinct(unanswered: Sequence[Unanswered]) -> list[Unanswered]:
-    return list({(each.attack, each.why): each for each in unanswered}.values())[:_MOST_ANSWERS]
 
 
 def _received(link: Link, sender: PartyId, tag: Tag, kind: type[_Said]) -> _Said:

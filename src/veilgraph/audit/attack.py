@@ -1,21 +1,311 @@
-"""An attack: what an adversary makes of one kind of evidence.
+"""An attack, and what an auditor has to score it with and an adversary has not: the truth, everybody's data, models.
 
-``ATTACKS`` finds one by its name. A package adds its own, an ``Attack``, by an entry point of
-the group ``veilgraph.attacks``; ``veilgraph.testing.attack`` holds it to what all of them promise.
+``ATTACKS`` finds an attack by its name. A package adds its own, an ``Attack``, by an entry point of the group
+``veilgraph.attacks``; ``veilgraph.testing.attack`` holds it to what all of them promise. What an adversary is granted
+to know is drawn from the truth and named as such. Across organisations nobody has all that: see ``audit.across``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, cast
 
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence, Sort
-from veilgraph.audit.finding import Outcome, Secret
-from veilgraph.core.registry import Registry
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.decomposition import TruncatedSVD
+from torch import Tensor
+
+from veilgraph.audit.finding import Outcome, Secret, members_of
+from veilgraph.audit.pairs import KnownPairs, alike_pairs, sample_pairs
+from veilgraph.audit.view import load_view
+from veilgraph.core.errors import DataError
+from veilgraph.core.settings import Registry
+from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
+from veilgraph.graph.partition import pool
+from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.audit_settings import ATTACKS as _REGISTERED
+from veilgraph.protocol.evidence import Evidence, Sort, source_of
+from veilgraph.protocol.figures import LOSS
+from veilgraph.protocol.view import Floats, View
+from veilgraph.run.run_directory import RunDirectory
+
+Nodes: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
+Shadow: TypeAlias = tuple[Flags, Floats]
+Parts: TypeAlias = tuple[Floats, ...]
+"""What an adversary has of every node, of several kinds, [N, d] each."""
+
+_WIDTH: Final = 128
+_MOST_LINKS: Final = 1000
+_MOST_CLASSMATES: Final = 2000
+_MOST_CLASS_PAIRS: Final = 1000
+_ALIKE_PAIRS: Final = 4000
+_FEWEST: Final = 10
+ALIKE: Final = 0.05
+"""Share of pairs of nodes that count as alike."""
+
+
+class Case:
+    """A run under audit.
+
+    Args:
+        run: complete, with all parties' parts.
+        seed: of everything drawn.
+        shadows: models that adversaries train on nodes that are none of the targets.
+    """
+
+    def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
+        self.run, self.settings, self.seed, self.shadows = run, run.settings, seed, shadows
+        self.source = source_of(self.settings)
+        self._graphs: dict[PartyId, PartyGraph] = {}
+        self._kept: dict[tuple[str, ...], Any] = {}
+
+    def once(self, key: tuple[str, ...], make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
+        """What was made under a key, made the first time: baselines are the same for several kinds of evidence."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether row v is the same node at every holder."""
+        return self.settings.is_aligned
+
+    def view(self, party: PartyId) -> View:
+        """What a party saw.
+
+        Raises:
+            RunError: it was not recorded.
+        """
+        return cast(View, self.once(("view", party), lambda: load_view(self.run, party)))
+
+    def graph(self, party: PartyId) -> PartyGraph:
+        """A holder's data about the nodes that the job is about."""
+        if party not in self.settings.data.names:
+            raise DataError(f"{party} is no holder, and has no data of its own")
+        if party not in self._graphs:
+            self._graphs[party] = self.whole_graph(party).common_part()
+        return self._graphs[party]
+
+    def whole_graph(self, party: PartyId) -> PartyGraph:
+        """The same with nodes that other holders do not have."""
+        return load_party(self.run.party(party).graph_path)
+
+    def model(self, party: PartyId) -> Mapping[str, Tensor]:
+        """What a party kept of the trained model."""
+        return load_tensors(self.run.party(party).model_path)[0]
+
+    def canary_key(self, party: PartyId) -> bytes | None:
+        """Of a holder's canaries; None where it has none."""
+        kept = self.run.party(party).canaries()
+        return None if kept is None else kept.key
+
+    def links(self, target: PartyId, adversary: PartyId) -> KnownPairs:
+        """Pairs of nodes, half of them linked at the target, and none at the adversary.
+
+        Raises:
+            DataError: the target has too few links.
+        """
+        graph, others = self.graph(target), self.own_edges(adversary)
+        edges, count = graph.edge_index.numpy(), graph.num_nodes
+        if others.shape[1]:
+            known = np.concatenate([others[0] * count + others[1], others[1] * count + others[0]])
+            edges = edges[:, ~np.isin(edges[0] * count + edges[1], known)]
+        distinct = len(np.unique(np.sort(edges[:, edges[0] != edges[1]], axis=0), axis=1).T)
+        links = min(distinct, _MOST_LINKS) or None
+        return sample_pairs(edges, count, seed=self.seed, links=links, left_out=others)
+
+    def alike(self, target: PartyId) -> KnownPairs:
+        """Random pairs of nodes, and which of them have inner products of features among the largest."""
+        features = self.graph(target).features.to_dense().numpy()
+        return alike_pairs(features, _ALIKE_PAIRS, share=ALIKE, seed=self.seed)
+
+    def members(self, target: PartyId) -> Flags:
+        """The training nodes of a holder with labels, [N] bool."""
+        found = np.zeros(self.graph(target).num_nodes, dtype=np.bool_)
+        found[self.labels(target)[1]] = True
+        return found
+
+    def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
+        """Training nodes, and pairs of places among them, as many of one class as of two, all different.
+
+        Args:
+            target: a holder with labels.
+            steps: gradients that tell who is trained on.
+
+        Raises:
+            DataError: there are too few of one kind.
+        """
+        labels, train, _, _ = self.labels(target)
+        random = np.random.default_rng(self.seed)
+        nodes = train[labels[train] >= 0]
+        if len(nodes) > _MOST_CLASSMATES:
+            nodes = random.choice(nodes, size=_MOST_CLASSMATES, replace=False)
+        first, second = np.triu_indices(len(nodes), k=1)
+        same = labels[nodes[first]] == labels[nodes[second]]
+        kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
+        size = min(_MOST_CLASS_PAIRS, *map(len, kinds))
+        if not size:
+            raise DataError(f"{len(nodes)} training nodes have no two of one class, or none of two; give more")
+        chosen = np.concatenate([random.choice(kind, size=size, replace=False) for kind in kinds])
+        return nodes, KnownPairs(np.stack([first[chosen], second[chosen]], axis=1), same[chosen])
+
+    def class_names(self, target: PartyId, nodes: Nodes) -> tuple[Nodes, int] | None:
+        """The classes of some nodes, and how many there are; None where nobody knows."""
+        labels, _, _, classes = self.labels(target)
+        return labels[nodes], classes
+
+    def own_rows(self, adversary: PartyId, target: PartyId) -> Floats | None:
+        """What the adversary has of the target's nodes without any message; None where that is nothing."""
+        parts = self.own_parts(adversary, target)
+        return side_by_side(parts) if parts else None
+
+    def own_parts(self, adversary: PartyId, target: PartyId) -> Parts:
+        """The same apart: its features, and what a network of its own data alone predicts, where it has labels."""
+        holders = self.holders_of(adversary) if self.is_aligned or adversary == target else ()
+        if not holders:
+            return ()
+        features = self.once(
+            ("own", adversary),
+            lambda: np.concatenate([narrowed(self.graph(each).features, self.seed) for each in holders], axis=1),
+        )
+        labelled = self.settings.data.label_party
+        if labelled not in holders or not self.source.trains_alone:
+            return (features,)
+        mask = self.graph(labelled).train_mask
+        return features, self.once(("alone", adversary), lambda: self._posteriors(labelled, mask, names=holders))
+
+    def beside_own(self, evidence: Evidence, adversary: PartyId, target: PartyId) -> Evidence:
+        """Evidence of sort ``beside`` with what the adversary has without it; others as they are."""
+        own = self.own_parts(adversary, target)
+        if evidence.sort != "beside" or evidence.rows is None or not own:
+            return evidence
+        parts = (*own, evidence.rows)
+        return replace(evidence, rows=side_by_side(parts), parts=parts)
+
+    def own_edges(self, adversary: PartyId) -> Nodes:
+        """The links that the adversary has itself, between the target's nodes: [2, E]; none where rows differ."""
+        holders = self.holders_of(adversary) if self.is_aligned else ()
+        found = [self.graph(each).edge_index.numpy() for each in holders]
+        return np.concatenate([np.empty((2, 0), dtype=np.int64), *found], axis=1)
+
+    def holders_of(self, adversary: PartyId) -> tuple[PartyId, ...]:
+        """The holders among those whose views an adversary has."""
+        members = members_of(adversary)
+        return tuple(name for name in self.settings.data.names if name in members)
+
+    def pooled_rows(self, target: PartyId, without: Sequence[int] = ()) -> Floats | None:
+        """All holders' features of the target's nodes, less some columns of the target; None where nothing is left."""
+
+        def make() -> Floats | None:
+            narrow = []
+            for party in self.settings.data.names if self.is_aligned else (target,):
+                features = self.graph(party).features
+                kept = np.setdiff1d(np.arange(features.shape[1]), without if party == target else ())
+                if len(kept):
+                    block = to_scipy(features) if features.layout == torch.sparse_csr else features
+                    narrow.append(narrowed(block[:, kept], self.seed))
+            return np.concatenate(narrow, axis=1) if narrow else None
+
+        return cast(Floats | None, self.once(("pooled", target, *map(str, without)), make))
+
+    def labels(self, holder: PartyId) -> tuple[Nodes, Nodes, Nodes, int]:
+        """A holder's labels [N], −1 where unknown, its training and its test nodes, and the number of classes.
+
+        Raises:
+            DataError: it has none.
+        """
+        graph = self.graph(holder)
+        if graph.labels is None or graph.train_mask is None or graph.num_classes is None:
+            raise DataError(f"{holder} has no labels; attacks on labels are about a holder that has")
+        test = graph.test_mask if graph.test_mask is not None else ~graph.train_mask & (graph.labels >= 0)
+        training, asked = (mask.nonzero()[:, 0].numpy() for mask in (graph.train_mask, test))
+        return graph.labels.numpy(), training, asked, graph.num_classes
+
+    def free_nodes(self, holder: PartyId) -> Flags:
+        """Nodes with a label that are neither training nor test nodes, [N] bool."""
+        labels, training, test, _ = self.labels(holder)
+        free = labels >= 0
+        free[training] = free[test] = False
+        return free
+
+    def pooled_posteriors(self, holder: PartyId) -> Floats | None:
+        """Of a model trained on everybody's plaintext and a holder's labels, [N, C]; None where rows differ."""
+        if not self.is_aligned:
+            return None
+        mask = self.graph(holder).train_mask
+        return cast(Floats, self.once(("posteriors", holder), lambda: self._posteriors(holder, mask)))
+
+    def shadow_models(self, holder: PartyId) -> list[Shadow]:
+        """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes.
+
+        Raises:
+            DataError: there are too few such nodes with a label.
+        """
+
+        def make() -> list[Shadow]:
+            labels, training, _, _ = self.labels(holder)
+            free = np.flatnonzero(self.free_nodes(holder))
+            size = min(len(training), len(free) // 2)
+            if size < _FEWEST:
+                raise DataError(
+                    f"{len(free)} nodes with a label are neither training nor test nodes; shadow models need "
+                    f"{2 * _FEWEST}"
+                )
+            random, models = np.random.default_rng(self.seed), list[Shadow]()
+            for _ in range(self.shadows):
+                members = np.zeros(len(labels), dtype=np.bool_)
+                members[random.choice(free, size=size, replace=False)] = True
+                seed = int(random.integers(2**31))
+                models.append((members, self._posteriors(holder, torch.from_numpy(members), seed=seed)))
+            return models
+
+        return cast(list[Shadow], self.once(("shadows", holder), make))
+
+    def paired_models(self, holder: PartyId, targets: Nodes) -> tuple[Flags, Floats]:
+        """Which targets each model was trained on, [M, T], and its posteriors of them, [M, T, C]: half of all models.
+
+        Models come in pairs that learn from one half of the targets and from the other, and are filled up with nodes
+        that are neither training nor test nodes to as many as the run was trained on.
+        """
+        labels, training, _, _ = self.labels(holder)
+        free, count = np.flatnonzero(self.free_nodes(holder)), len(targets)
+        random = np.random.default_rng(self.seed)
+        members, posteriors = [], list[Floats]()
+        for _ in range(self.shadows):
+            half = random.permutation(count) < count // 2
+            more = random.choice(free, size=min(len(free), max(0, len(training) - count // 2)), replace=False)
+            for chosen in (half, ~half):
+                learned = np.zeros(len(labels), dtype=np.bool_)
+                learned[targets[chosen]] = learned[more] = True
+                seed = int(random.integers(2**31))
+                members.append(chosen)
+                posteriors.append(self._posteriors(holder, torch.from_numpy(learned), seed=seed)[targets])
+        return np.stack(members), np.stack(posteriors)
+
+    def _posteriors(
+        self,
+        holder: PartyId,
+        train_mask: Tensor | None,
+        seed: int | None = None,
+        names: Sequence[PartyId] | None = None,
+    ) -> Floats:
+        """Of a network like the run's, trained as long as that was, on some holders' plaintext; None: all that fit."""
+        settings, summary = self.settings, self.run.summary or {}
+        everybody = settings.data.names if self.is_aligned else (holder,)
+        everything = pool([self.graph(name) for name in names or everybody], holder)
+        nobody = torch.zeros(everything.num_nodes, dtype=torch.bool)
+        everything = replace(everything, train_mask=train_mask, val_mask=nobody, test_mask=nobody)
+        epochs = max(1, int(summary.get("best_epoch") or settings.train.epochs))
+        # Nobody validates, so no epoch is chosen: AUC, which needs validation nodes of every class, is not asked.
+        train = settings.train.model_copy(update={"select_by": LOSS})
+        like = settings.model_copy(update={"train": train} | ({} if seed is None else {"seed": seed}))
+        return np.asarray(self.source.posteriors(like, everything, epochs).numpy())
+
 
 Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
 """(evidence, case, adversary, target) → what the attack says; ``DataError`` where there is too little to say it."""
@@ -44,3 +334,53 @@ class Attack:
 
 ATTACKS: Final[Registry[Attack]] = _REGISTERED
 """The attacks by name. Settings check names against the same registry, which they hold untyped to import no audit."""
+
+
+def attack(secret: Secret, *sorts: Sort, blind: bool = False, of_all_pairs: bool = False) -> Callable[[Mount], Attack]:
+    """Makes an ``Attack`` of the function that mounts it; those on labels and members are of who has labels."""
+    return lambda mount: Attack(
+        secret, sorts, mount, of_labels=secret in ("labels", "membership"), blind=blind, of_all_pairs=of_all_pairs
+    )
+
+
+def scored(score: Callable[[Floats], Floats], rows: Floats | None) -> Floats | None:
+    """Scores of an adversary who has other rows, or, without any, none."""
+    return None if rows is None else score(rows)
+
+
+def narrowed(features: object, seed: int) -> Floats:
+    """A feature matrix [N, F] as at most 128 dense columns that keep most of it (truncated SVD)."""
+    matrix = features
+    if isinstance(matrix, Tensor):
+        matrix = to_scipy(matrix) if matrix.layout == torch.sparse_csr else matrix.double().numpy()
+    if matrix.shape[1] > _WIDTH:  # type: ignore[attr-defined]
+        return np.asarray(TruncatedSVD(_WIDTH, n_iter=3, random_state=seed).fit_transform(matrix))
+    dense = matrix.toarray() if hasattr(matrix, "toarray") else matrix
+    return np.asarray(dense, dtype=np.float64)
+
+
+def side_by_side(parts: Parts) -> Floats:
+    """Rows of several kinds, which count alike: each is centred, and of length 1 on average; one alone as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    centred = [rows - rows.mean(axis=0) for rows in parts]
+    return np.concatenate([rows / (np.sqrt((rows**2).sum(axis=1).mean()) or 1.0) for rows in centred], axis=1)
+
+
+def some_of_each(nodes: Nodes, labels: Nodes, most: int, seed: int) -> Nodes:
+    """At most so many of some nodes, rare classes whole: as many of each class as there are, or an even share.
+
+    Args:
+        nodes: [T], to choose among.
+        labels: [N], of all nodes.
+        most: to choose.
+        seed: of the draw.
+    """
+    if len(nodes) <= most:
+        return nodes
+    mixed = np.random.default_rng(seed).permutation(nodes)
+    classes = labels[mixed]
+    rank = np.empty(len(mixed), dtype=np.int64)  # the place of each among those of its class
+    for each in np.unique(classes):
+        rank[classes == each] = np.arange(int((classes == each).sum()))
+    return np.asarray(mixed[np.argsort(rank, kind="stable")[:most]])

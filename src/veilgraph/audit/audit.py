@@ -1,7 +1,7 @@
 """The audit of a run: every adversary's view, every attack on it, and a verdict.
 
-An attack sees a ``View`` and nothing else of the run. The truth that it is scored with, and what it is granted to know,
-come from the other parties' parts.
+An attack sees what its adversary has and nothing else of the run. The truth that it is scored with, and what it is
+granted to know, come from the other parties' parts.
 """
 
 from __future__ import annotations
@@ -10,22 +10,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from veilgraph.audit.attack import ATTACKS
-from veilgraph.audit.case import Case
-from veilgraph.audit.coalition import joined_evidence
-from veilgraph.audit.evidence import OPEN, SILENT, Evidence, check_rows, posteriors, unused
-from veilgraph.audit.finding import CLIENT, AuditResult, Finding, Skipped, coalition_of, measured, members_of
-from veilgraph.audit.mounts.checks import checked
-from veilgraph.audit.mounts.label_epsilon import labels_epsilon
-from veilgraph.audit.mounts.masks import against_chance, told_from_noise
-from veilgraph.audit.mounts.noise import empirical_epsilon
-from veilgraph.audit.source import evidence_of, source_of
+from veilgraph.audit.attack import ATTACKS, Attack, Case
+from veilgraph.audit.claims import checked
+from veilgraph.audit.epsilon import empirical_epsilon, labels_epsilon
+from veilgraph.audit.finding import (
+    CLIENT,
+    FALSE_ALARM_RATE,
+    NOTHING,
+    AuditResult,
+    Finding,
+    Skipped,
+    chosen,
+    coalition_of,
+    concluded,
+    limits_of,
+    measured,
+    members_of,
+    save_audit,
+)
+from veilgraph.audit.sealing import against_chance, told_from_noise
 from veilgraph.audit.statistics import Verdict, measure
-from veilgraph.audit.verdicts import FALSE_ALARM_RATE, NOTHING, chosen, concluded, limits_of, save_audit
-from veilgraph.audit.view import load_view, predictions_of
+from veilgraph.audit.view import joined_evidence, load_view, predictions_of
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
+from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.run_directory import RunDirectory
 
@@ -84,15 +93,14 @@ def audit(
             f"data.holders: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
             "an audit needs another name for it"
         )
-    _check_whole(run)
-    _check_readable(run)
+    case = Case(run, seed=asked.seed, shadows=asked.shadows)
+    _check_readable(case)
     adversaries = _adversaries(settings, asked.adversaries)
     every = (*ATTACKS, *UNLIMITED)
     attacks = chosen("attacks", asked.attacks, every)
     if asked.shadows < 2:
         raise ConfigError(f"shadows={asked.shadows!r} must be at least 2: an estimate of how models vary")
     limits = limits_of(settings.audit_limits, asked.limits or {})
-    case = Case(run, seed=asked.seed, shadows=asked.shadows)
     findings, skipped = list[Finding](), list[Skipped]()
     for place, adversary in enumerate(adversaries):
         mounted = []
@@ -112,25 +120,22 @@ def audit(
     return result
 
 
-def _check_whole(run: RunDirectory) -> None:
-    names = run.settings.data.names
+def _check_readable(case: Case) -> None:
+    """Data of all parties are here, and views can be read pass by pass, with a row a node, one message a matrix."""
+    run, settings = case.run, case.settings
+    names = settings.data.names
     missing = [name for name in names if not (run.party_path(name).is_dir() and run.party(name).graph_path.is_file())]
     if missing:
         raise RunError(
             f"{run.path} has no data of {', '.join(missing)}, and an audit needs the truth of what it attacks; audit a "
             "run of all parties on one machine or, across organisations: veilgraph net submit --work audit"
         )
-
-
-def _check_readable(run: RunDirectory) -> None:
-    """Views are read pass by pass, with a row for every node and one message for every matrix."""
-    settings = run.settings
-    if settings.train.batch_size is not None and source_of(settings).reads_passes:
+    if settings.train.batch_size is not None and case.source.reads_passes:
         raise RunError(
             f"{run.path} was trained with train.batch_size={settings.train.batch_size}, and the audit reads passes "
             "over all nodes; train it without batch_size, on fewer nodes if need be, and audit that"
         )
-    if reason := source_of(settings).unreadable(run):
+    if reason := case.source.unreadable(case):
         raise RunError(f"{run.path} {reason}")
 
 
@@ -144,9 +149,8 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
         views = [load_view(run, member) for member in members_of(adversary)]
         return evidence_of(views[0]) if len(views) == 1 else joined_evidence(views)
     settings = run.settings
-    aligned = settings.is_aligned
     return [
-        posteriors(holder, settings.data.names if aligned else (holder,), predictions_of(run.party(holder)))
+        posteriors(holder, settings.data.names if settings.is_aligned else (holder,), predictions_of(run.party(holder)))
         for holder in settings.scoring
     ]
 
@@ -162,35 +166,18 @@ def _mounted(
         return
     for place, evidence in enumerate(found):
         at(place / len(found))
-        if evidence.sort in SILENT or evidence.sort == OPEN:
-            yield from _unattacked(case, adversary, evidence, attacks, progress)
-            continue
-        for name, attack in ATTACKS.items():
-            if name not in attacks or evidence.sort not in attack.sorts:
-                continue
-            for target in evidence.about:
-                if attack.of_labels and case.graph(target).labels is None:
-                    continue
-                progress(f"{adversary}: {name} on {target}, from {evidence.words}")
-                try:
-                    asked = evidence.on(case.graph(target))
-                    check_rows(asked, case.graph(target).num_nodes)
-                    outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
-                    judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
-                    yield Finding(
-                        adversary,
-                        target,
-                        attack.secret,
-                        name,
-                        evidence.words,
-                        permitted=evidence.permitted,
-                        **measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged),
-                    )
-                except DataError as error:
-                    yield Skipped(adversary, f"{name} on {target}", str(error), name)
+        about = coalition_of(evidence.about)
+        if evidence.sort == OPEN:
+            why = f"the catalogue has none on this: {evidence.words}"
+            yield Skipped(adversary, f"any attack on {about}", why)
+        elif evidence.sort not in SILENT:
+            yield from _attacked(case, adversary, evidence, attacks, progress)
+        elif "uniformity" in attacks:
+            progress(f"{adversary}: {evidence.words}")
+            yield _uniformity(case, adversary, evidence, about)
     if adversary != CLIENT and len(members_of(adversary)) == 1:
-        view = load_view(case.run, adversary)
-        for names, what in dict((*source_of(case.settings).unattacked(view), *unused(view, found))).items():
+        view = case.view(adversary)
+        for names, what in dict((*case.source.unattacked(view), *unused(view, found))).items():
             yield Skipped(adversary, f"any attack on {names}", f"the catalogue has none on this: {what}")
         progress(f"{adversary}: what the run claims")
         yield from checked(case, adversary, attacks)
@@ -200,20 +187,33 @@ def _mounted(
         yield from labels_epsilon(case, adversary, found)
 
 
-def _unattacked(
+def _attacked(
     case: Case, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
 ) -> Iterator[Finding | Skipped]:
-    """What must say nothing is held against noise; what no attack is about is named."""
-    if evidence.sort == OPEN:
-        whose = coalition_of(evidence.about)
-        yield Skipped(adversary, f"any attack on {whose}", f"the catalogue has none on this: {evidence.words}")
-    elif "uniformity" in attacks:
-        progress(f"{adversary}: {evidence.words}")
-        yield _uniformity(case, adversary, evidence)
+    """Every attack that is about evidence of this sort, on every holder that it is about."""
+    for name, attack in ATTACKS.items():
+        if name not in attacks or evidence.sort not in attack.sorts:
+            continue
+        for target in evidence.about:
+            if attack.of_labels and case.graph(target).labels is None:
+                continue
+            progress(f"{adversary}: {name} on {target}, from {evidence.words}")
+            try:
+                yield _mount(case, adversary, evidence, name, attack, target)
+            except DataError as error:
+                yield Skipped(adversary, f"{name} on {target}", str(error), name)
 
 
-def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding | Skipped:
-    target = coalition_of(evidence.about)
+def _mount(case: Case, adversary: PartyId, evidence: Evidence, name: str, attack: Attack, target: PartyId) -> Finding:
+    asked = evidence.on(case.graph(target))
+    outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
+    judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
+    found = measured(outcome, seed=case.seed, level=FALSE_ALARM_RATE, judged=judged)
+    return Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
+
+
+def _uniformity(case: Case, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+    """What must say nothing is held against noise."""
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)
     except DataError as error:
@@ -221,7 +221,7 @@ def _uniformity(case: Case, adversary: PartyId, evidence: Evidence) -> Finding |
     auc, level = measure(outcome.scores, outcome.truth).auc, FALSE_ALARM_RATE
     judged = Verdict(p_value <= level, auc, against=0.5, p_value=p_value, level=level)
     found = measured(outcome, seed=case.seed, level=level, judged=judged)
-    return Finding(adversary, target, "nothing", "uniformity", evidence.words, permitted=False, **found)
+    return Finding(adversary, about, "nothing", "uniformity", evidence.words, permitted=False, **found)
 
 
 def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:

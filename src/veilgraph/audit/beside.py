@@ -10,6 +10,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, combinations_with_replacement
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.core.wording import argument
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.job import JobSettings
 from veilgraph.run.run_directory import RunDirectory
@@ -276,7 +277,8 @@ def kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterato
         return
     stated = [[getattr(noise, name, None) or 0.0 for name in ("clip", "noise_multiplier")] for noise in noises]
     deviation = min(clip * multiplier for clip, multiplier in stated)
-    for one, other, ours, theirs in _pairs(sessions, _releases):
+    kinds = RELEASES[1:] if None in noises else RELEASES  # without ``privacy`` embeddings are in the clear
+    for one, other, ours, theirs in _pairs(sessions, partial(_releases, kinds=kinds)):
         for place in sorted(ours.keys() & theirs.keys()):
             for some, again in ((some, again) for some in ours[place] for again in theirs[place]):
                 if torch.equal(some, again) or not some.is_floating_point():
@@ -291,10 +293,10 @@ def kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterato
                     yield _said(one, other, f"{_words(place)}: {what}")
 
 
-def _releases(session: Session) -> Mapping[Place, list[Tensor]]:
+def _releases(session: Session, kinds: Sequence[Kind]) -> Mapping[Place, list[Tensor]]:
     found: dict[Place, list[Tensor]] = defaultdict(list)
     for seen in session.received:
-        if seen.tag.kind in RELEASES and seen.sender != SERVER and len(seen.shape) == 2:
+        if seen.tag.kind in kinds and seen.sender != SERVER and len(seen.shape) == 2:
             found[_place(seen)].append(seen.tensor())
     return found
 

@@ -1,24 +1,38 @@
-"""What an attack found, beside what was to be found without the view, and in plaintext."""
+"""What an attack found, beside what was to be found without the view, and in plaintext; and what all findings of an
+audit come to: held against limits, judged together, and kept.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from veilgraph.audit.roc import Floats, Truth
-from veilgraph.audit.statistics import Figure, Interval, Verdict, differences, intervals, measure, verdict
+from veilgraph.audit.statistics import Figure, Interval, Truth, Verdict, differences, intervals, measure, verdict
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.files import write_whole
+from veilgraph.core.settings import unsettled
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.audit_settings import LIMITED_FIGURES, AttackLimit, LimitedFigure
+from veilgraph.protocol.audit_settings import ATTACKS, LIMITED_FIGURES, AttackLimit, LimitedFigure, Limits
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.view import Floats
 
 Secret = Literal["edges", "features", "labels", "membership", "noise", "nothing"]
 CLIENT: Final = "client"
 """The adversary who takes no part and may ask for predictions; no party can be called that in an audit."""
 
-_AND: Final = "+"
+AUDIT_FILE: Final = "audit.json"
+FALSE_ALARM_RATE: Final = 0.01
+"""Of all tests of evidence that must say nothing, together."""
+NOTHING: Final = "it has nothing for that"
 
+_NOBODY: Final = "nobody was asked to, or has anything to mount it on"
+_AND: Final = "+"
 _TURNED: Final = "Read the other way round: low scores are those that it finds."
 _SAMPLES: Final = 400
 _PERMUTATIONS: Final = 500
@@ -231,9 +245,12 @@ def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | Non
     if outcome.without is not None:
         gain = differences(scores, outcome.without, truth, seed=seed, samples=_SAMPLES, figures=["auc"])
         found["gain"] = gain["auc"]
-    found["verdict"] = judged or _both_ways(
-        verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS)
-    )
+    if judged is None:
+        one = verdict(scores, truth, level=level, seed=seed, baseline=outcome.without, permutations=_PERMUTATIONS)
+        # The direction was chosen by looking, which doubles the chance of a false alarm.
+        p_value = min(1.0, 2 * one.p_value)
+        judged = replace(one, p_value=p_value, found=p_value <= one.level)
+    found["verdict"] = judged
     if turned:
         found["note"] = " ".join(filter(None, [outcome.note, _TURNED]))
     return found
@@ -246,21 +263,16 @@ def _turned(outcome: Outcome) -> tuple[bool, Outcome]:
     least 0.5.
     """
 
+    def is_turned(scores: Floats) -> bool:
+        return measure(scores, outcome.truth).auc < 0.5
+
     def best(scores: Floats | None) -> Floats | None:
-        return scores if scores is None or measure(scores, outcome.truth).auc >= 0.5 else -scores
+        return -scores if scores is not None and is_turned(scores) else scores
 
-    scores = best(outcome.scores)
-    if scores is None or scores is outcome.scores:
-        return False, replace(outcome, without=best(outcome.without), pooled=best(outcome.pooled))
-    threshold = None  # it was fixed for the other direction
-    changed = replace(outcome, scores=scores, without=best(outcome.without), pooled=best(outcome.pooled))
-    return True, replace(changed, threshold=threshold)
-
-
-def _both_ways(one: Verdict) -> Verdict:
-    """The direction was chosen by looking, which doubles the chance of a false alarm."""
-    p_value = min(1.0, 2 * one.p_value)
-    return replace(one, p_value=p_value, found=p_value <= one.level)
+    found = replace(outcome, without=best(outcome.without), pooled=best(outcome.pooled))
+    if not is_turned(outcome.scores):
+        return False, found
+    return True, replace(found, scores=-outcome.scores, threshold=None)  # which was fixed for the other direction
 
 
 def _curve(scores: Floats, truth: Truth) -> Curve:
@@ -271,3 +283,58 @@ def _curve(scores: Floats, truth: Truth) -> Curve:
     places = np.unique(np.searchsorted(fpr, np.unique(grid), side="right") - 1)
     places = np.unique(np.concatenate([[0], places, [len(fpr) - 1]]))[:_POINTS]
     return Curve(tuple(fpr[places].round(6).tolist()), tuple(tpr[places].round(6).tolist()))
+
+
+def limits_of(of_job: Mapping[str, AttackLimit], asked: Mapping[str, float | AttackLimit]) -> dict[str, AttackLimit]:
+    """The job's, figure by figure replaced by those that are asked for."""
+    chosen("limits", tuple(asked), tuple(ATTACKS))
+    found = dict(of_job)
+    try:
+        for name, limit in TypeAdapter(Limits).validate_python(dict(asked)).items():
+            before = found[name].figures() if name in found else {}
+            found[name] = AttackLimit(**before | limit.figures())
+    except ValidationError as error:
+        raise unsettled(error, "limits") from error
+    return found
+
+
+def concluded(
+    settings: JobSettings,
+    seed: int,
+    findings: Sequence[Finding],
+    skipped: Sequence[Skipped],
+    limits: Mapping[str, AttackLimit],
+) -> AuditResult:
+    """All findings judged, and every limit that nothing was held to among what was skipped."""
+    tried = {finding.attack for finding in findings}
+
+    def held(each: Skipped) -> Skipped:
+        """Whether a limit would have been held to it; not where there was nothing to attack, and others attacked."""
+        idle = each.why == NOTHING and each.name in tried
+        return replace(each, limited=(each.name in limits and not idle) or (each.limited and bool(limits)))
+
+    left = [held(each) for each in skipped]
+    named = {each.name for each in left if each.limited}
+    left += [Skipped("no adversary", name, _NOBODY, name, limited=True) for name in limits if name not in tried | named]
+    level = FALSE_ALARM_RATE / max(1, sum(not finding.permitted for finding in findings))
+    judged = tuple(
+        each.judged(limits.get(each.attack), FALSE_ALARM_RATE if each.permitted else level) for each in findings
+    )
+    return AuditResult(settings.name, settings.paradigm, seed, FALSE_ALARM_RATE, judged, tuple(left))
+
+
+def save_audit(folder: Path, result: AuditResult) -> None:
+    """Writes ``audit.json`` into the directory of a run."""
+    write_whole(folder / AUDIT_FILE, json.dumps(result.record(), indent=1, allow_nan=False, default=str).encode())
+
+
+def chosen(name: str, asked: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """What is asked for, each once; None: all.
+
+    Raises:
+        ConfigError: something is not known.
+    """
+    unknown = [each for each in asked or () if each not in known]
+    if unknown:
+        raise ConfigError(f"{name}={unknown[0]!r} is not one of {', '.join(known)}; choose of these")
+    return tuple(known) if asked is None else tuple(dict.fromkeys(asked))

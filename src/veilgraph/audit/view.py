@@ -1,85 +1,26 @@
-"""A party's view of a run: its own data, the job, and all messages that it sent or received. Nothing else.
+"""Views of the parties of a run, and what several parties have when they put theirs together.
 
-An attack is given a view and not the run, so that it cannot use what its adversary does not have.
+Whoever knows its own summand has the sum of the others' only; the dealer and a holder together have what the dealt
+masks hide. ``docs/threat-model.md`` says against which coalitions a claim is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
+from veilgraph.core.arguments import argument
 from veilgraph.core.errors import DataError, RunError
-from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.core.wording import argument
-from veilgraph.graph.party import PartyGraph, load_party
-from veilgraph.link.view import Seen, read_view
-from veilgraph.protocol.job import JobSettings
+from veilgraph.core.types import SERVER, PartyId
+from veilgraph.graph.party import load_party
+from veilgraph.link.view import read_view
+from veilgraph.protocol.evidence import Evidence, evidence_of, source_of
+from veilgraph.protocol.view import View
 from veilgraph.run.predictions import load_predictions
 from veilgraph.run.run_directory import PartyStore, RunDirectory
-
-_READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
-"""Kinds and rounds of the messages with which parties agree on the rows of their tables."""
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """What an honest-but-curious party could keep.
-
-    Attributes:
-        party: whose.
-        settings: of the job, which all parties know.
-        messages: in the order in which it sent or received them, over all sessions of the run.
-        graph: its own data; None at the server.
-        own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
-        works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
-        predicted: reads what it was told of every common node, where it scores; see ``predictions_of``.
-    """
-
-    party: PartyId
-    settings: JobSettings
-    messages: tuple[Seen, ...]
-    own: tuple[Seen, ...]
-    graph: PartyGraph | None
-    works: tuple[str, ...]
-    predicted: Callable[[], Tensor] | None = None
-
-    @cached_property
-    def of_training(self) -> View:
-        """The part in which row v is that of the party's data.
-
-        Predictions from tables, and sessions before the tables were last read anew, may have other nodes, in another
-        order. Predictions of graphs are of the same rows, and what is released for them counts.
-        """
-        anew = self.settings.data.from_tables
-        trained = {number for number, work in enumerate(self.works) if not (anew and work == "predict")}
-        read = {seen.session for seen in self.messages if (seen.tag.kind, seen.tag.round) in _READ_ANEW} & trained
-        kept = {number for number in trained if number >= max(read, default=0)}
-        messages, own = (tuple(each for each in some if each.session in kept) for some in (self.messages, self.own))
-        return replace(self, messages=messages, own=own)
-
-    @cached_property
-    def others(self) -> tuple[PartyId, ...]:
-        """The other holders."""
-        return tuple(name for name in self.settings.data.names if name != self.party)
-
-    def received(self, kind: Kind, sender: PartyId, round_: int | None = None) -> list[Seen]:
-        """What came from one party under a kind of tag, of one round or of all, oldest first."""
-        return list(self._matching(kind, sender, self.party, round_))
-
-    def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
-        """What it sent to one party."""
-        return list(self._matching(kind, self.party, receiver, round_))
-
-    def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> Iterator[Seen]:
-        for seen in self.messages:
-            if (seen.sender, seen.receiver, seen.tag.kind) == (sender, receiver, kind) and (
-                round_ is None or seen.tag.round == round_
-            ):
-                yield seen
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:
@@ -121,3 +62,31 @@ def predictions_of(store: PartyStore) -> Tensor:
     if missing:
         raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
     return found.uncalibrated[[places[name] for name in common]]
+
+
+def joined_evidence(views: Sequence[View]) -> list[Evidence]:
+    """Everything in several parties' views that attacks on the others can be mounted on.
+
+    What must say nothing to each by itself is not tested: for them together it may say something, and is used below.
+
+    Raises:
+        RunError: a message cannot be read.
+    """
+    members = {view.party for view in views}
+    outside = [name for name in views[0].settings.data.names if name not in members]
+    found: dict[tuple[object, ...], Evidence] = {}
+    for view in views:
+        for each in evidence_of(view):
+            about = tuple(party for party in each.about if party in outside)
+            key = (each.sort, each.words, about)
+            if not each.permitted or not about:
+                continue
+            if key not in found:
+                found[key] = replace(each, about=about)
+            elif each.updates:  # of the same h0, and each knows its own
+                updates = zip(found[key].updates, each.updates, strict=False)
+                found[key] = replace(found[key], updates=tuple(one + other for one, other in updates))
+    holders = [view.of_training for view in views if view.party != SERVER]
+    server = next((view.of_training for view in views if view.party == SERVER), None)
+    more = source_of(views[0].settings).joined(server, holders, outside) if outside and holders else ()
+    return [*found.values(), *more]

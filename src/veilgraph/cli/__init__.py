@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import os
 
-from veilgraph.cli import init as init  # isort: skip - the order in which help lists the commands
+from veilgraph.cli import data as data  # isort: skip - the order in which help lists the commands
 from veilgraph.cli import train as train  # isort: skip
-from veilgraph.cli import predict as predict  # isort: skip
 from veilgraph.cli import compare as compare  # isort: skip
-from veilgraph.cli import audit as audit  # isort: skip
 from veilgraph.cli import report as report  # isort: skip
-from veilgraph.cli import data as data  # isort: skip
-from veilgraph.cli import plan as plan  # isort: skip
-from veilgraph.cli import privacy as privacy  # isort: skip
-from veilgraph.cli import demo as demo  # isort: skip
+from veilgraph.cli import check as check  # isort: skip
 from veilgraph.cli import network as network  # isort: skip
-from veilgraph.cli import consent as consent  # isort: skip
 from veilgraph.cli import certificates as certificates  # isort: skip
 from veilgraph.cli.app import add_installed, app
-from veilgraph.core.leaving import run_and_leave
+from veilgraph.core.threads import run_and_leave
 
 add_installed()
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
 import typer
 import yaml
 
-from veilgraph.cli.logging import LOG
-from veilgraph.cli.output import echo, say
-from veilgraph.cli.telling import with_json
+from veilgraph.cli.output import LOG, echo, say, with_json
+from veilgraph.core.arguments import OPTIONS
 from veilgraph.core.errors import ConfigError, VeilgraphError
-from veilgraph.core.events import Event
-from veilgraph.core.registry import installed
+from veilgraph.core.settings import installed
+from veilgraph.core.text import Event
 from veilgraph.core.version import __version__
-from veilgraph.core.wording import OPTIONS
 from veilgraph.core.yaml_file import parse_yaml
 
 if TYPE_CHECKING:
@@ -159,8 +157,9 @@ def reported() -> Iterator[None]:
         before, options = LOG.set(None), OPTIONS.set(True)
         try:
             yield
-        except VeilgraphError as error:
-            say(Event("error", f"error: {error}", level="error", code=error.code))
+        except (VeilgraphError, ModuleNotFoundError) as error:
+            known = error if isinstance(error, VeilgraphError) else _missing_extra(error)
+            say(Event("error", f"error: {known}", level="error", code=known.code))
             raise typer.Exit(1) from error
         except BrokenPipeError:  # whoever read the results has had enough: typer's to end
             raise
@@ -175,6 +174,15 @@ def reported() -> Iterator[None]:
         finally:
             LOG.reset(before)
             OPTIONS.reset(options)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> ConfigError:
+    """What to install where the extra ``deploy`` is missing; raises the error where another module is."""
+    if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn", "prometheus_client"}:
+        raise error
+    return ConfigError(
+        f"{error.name} is not installed, and this command needs it; in a checkout: pip install '.[deploy]'"
+    )
 
 
 @app.callback(invoke_without_command=True)
@@ -203,9 +211,9 @@ def read_settings(job: Path, overrides: Sequence[str] | None) -> JobSettings:
 
 def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, list[Choice]]:
     """As ``read_settings``, and what the job's preset chose of what neither the file nor ``--set`` says."""
-    from veilgraph.core.yaml_file import read_yaml  # noqa: PLC0415
-    from veilgraph.protocol.job_file import parse_chosen, said_in  # noqa: PLC0415
-    from veilgraph.samples.shipped import replaced  # noqa: PLC0415
+    from veilgraph.core.yaml_file import read_yaml
+    from veilgraph.protocol.job_file import parse_chosen, said_in
+    from veilgraph.samples.shipped import replaced
 
     content = read_yaml(job, "job file")
     if not overrides:
@@ -223,7 +231,7 @@ def read_chosen(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings
 
 def overridden(settings: JobSettings, overrides: Sequence[str] | None) -> JobSettings:
     """A job with the settings that ``--set`` replaces."""
-    from veilgraph.samples.shipped import with_overrides  # noqa: PLC0415
+    from veilgraph.samples.shipped import with_overrides
 
     return with_overrides(settings, dict(map(override, overrides))) if overrides else settings
 

@@ -1,4 +1,4 @@
-"""Commands for certificates and keys: cert request, sign, install, revoke, install-list, protect, unprotect."""
+"""Commands for certificates and keys: cert request, sign, install, revoke, passphrase."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from veilgraph.cli.app import cert, command
-from veilgraph.cli.network import deployment, open_kit
+from veilgraph.cli.kits import PassphraseFile, open_kit, passphrase_source
 from veilgraph.cli.output import echo
-from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
 
 if TYPE_CHECKING:
     from veilgraph.deploy.authority import Authority
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="This participant's start-up kit.")]
 AuthorityOption = Annotated[Path, typer.Option("--authority", metavar="DIR", help="The folder that provision made.")]
-KeyFolder = Annotated[Path, typer.Argument(metavar="KIT", help="A start-up kit, or the authority's folder.")]
 
 
 @command("request", "veilgraph cert request consortium/kits/bank --out bank.csr", group=cert)
@@ -31,13 +29,12 @@ def request_command(
     passphrase: Annotated[bool, typer.Option("--passphrase", metavar="", help="Ask for one, to seal the key.")] = False,
 ) -> None:
     """Make a key of one's own in the kit, and a request for a certificate: at first, and before the old one expires."""
-    with deployment():
-        from veilgraph.deploy.certificates import request_certificate  # noqa: PLC0415
-        from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE  # noqa: PLC0415
+    from veilgraph.deploy.certificates import request_certificate
+    from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 
-        wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
-        source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
-        found = request_certificate(open_kit(kit, passphrase_file), out, source)
+    wanted = passphrase or passphrase_file is not None or PASSPHRASE_VARIABLE in os.environ
+    source = passphrase_source(passphrase_file, of=kit, fresh=True) if wanted else None
+    found = request_certificate(open_kit(kit, passphrase_file), out, source)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"send {out} to the authority, and read the fingerprint to it over another channel")
 
@@ -51,11 +48,10 @@ def sign_command(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign a participant's request, at the authority, off line; compare the fingerprint before the file goes back."""
-    with deployment():
-        from veilgraph.deploy.certificates import sign_certificate  # noqa: PLC0415
+    from veilgraph.deploy.certificates import sign_certificate
 
-        source = passphrase_source(passphrase_file, of=authority)
-        found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
+    source = passphrase_source(passphrase_file, of=authority)
+    found = sign_certificate(request, authority, out, datetime.now(UTC), days, source)
     echo(f"{found.name}: SHA-256 of the public key {found.sha256}")
     echo(f"only if {found.name} has read you the same: send {out} back to it")
 
@@ -63,15 +59,34 @@ def sign_command(
 @command("install", "veilgraph cert install consortium/kits/bank bank.crt", group=cert)
 def install_command(
     kit: KitArgument,
-    certificate: Annotated[Path, typer.Argument(metavar="FILE.crt", help="What the authority signed.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The certificate that cert sign wrote, or the list of cert revoke.")
+    ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Use the signed certificate and its key from now on; the site must be stopped."""
-    with deployment():
-        from veilgraph.deploy.certificates import install_certificate  # noqa: PLC0415
+    """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
 
-        until = install_certificate(open_kit(kit, passphrase_file), certificate, datetime.now(UTC))
+    For a certificate the site must be stopped; for a list it may run. A list that is older is not installed.
+    """
+    from veilgraph.deploy.certificates import install_certificate
+    from veilgraph.deploy.revocation import install_list
+
+    opened = open_kit(kit, passphrase_file)
+    if _is_list(file):
+        found = install_list(opened.path, file)
+        count = f"{len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
+        echo(f"list {found.number} is installed: {count}")
+        return
+    until = install_certificate(opened, file, datetime.now(UTC))
     echo(f"installed; valid until {until:%Y-%m-%d}")
+
+
+def _is_list(file: Path) -> bool:
+    """Whether it is a list of revoked certificates; what is neither, or cannot be read, is refused as a certificate."""
+    try:
+        return b"BEGIN X509 CRL" in file.read_bytes()
+    except OSError:
+        return False
 
 
 @command("revoke", "veilgraph cert revoke bank --authority consortium/authority", group=cert)
@@ -95,55 +110,40 @@ def revoke_command(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Sign the next list of revoked certificates, at the authority: a participant's, all that it had up to now."""
-    with deployment():
-        from veilgraph.deploy.authority import Authority, revoke  # noqa: PLC0415
+    from veilgraph.deploy.authority import Authority, revoke
 
-        signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
-        serials = [_serial(text) for text in serial or ()]
-        made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
+    signer = Authority(authority, passphrase_source(passphrase_file, of=authority))
+    serials = [_serial(text) for text in serial or ()]
+    made, chosen = revoke(signer, name, datetime.now(UTC), serials=serials, leaves=leaves, days=days)
     for certificate in chosen:
         echo(f"revoked {certificate.serial_number:040x}, valid until {certificate.not_valid_after_utc:%Y-%m-%d}")
     echo(
         f"list {made.number}, {len(made.revoked)} revoked, next one by {made.next_update:%Y-%m-%d}: {signer.list_path}"
     )
-    echo("no secret; at the server and every holder: veilgraph cert install-list KIT revoked.pem")
+    echo("no secret; at the server and every holder: veilgraph cert install KIT revoked.pem")
 
 
-@command("install-list", "veilgraph cert install-list consortium/kits/bank revoked.pem", group=cert)
-def install_list_command(
-    kit: KitArgument,
-    revoked: Annotated[Path, typer.Argument(metavar="FILE.pem", help="The list that cert revoke wrote.")],
+@command("passphrase", "veilgraph cert passphrase consortium/kits/bank --passphrase-file passphrase", group=cert)
+def passphrase_command(
+    folder: Annotated[Path, typer.Argument(metavar="KIT", help="A start-up kit, or the authority's folder.")],
+    remove: Annotated[
+        bool, typer.Option("--remove", metavar="", help="Write a sealed key in the clear again.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Refuse the certificates of a list from now on; the site may run. A list that is older is not installed."""
-    with deployment():
-        from veilgraph.deploy.revocation import install_list  # noqa: PLC0415
-
-        found = install_list(open_kit(kit).path, revoked)
-    echo(f"list {found.number} is installed: {len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}")
-
-
-@command("protect", "veilgraph cert protect consortium/kits/bank --passphrase-file passphrase", group=cert)
-def protect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None) -> None:
     """Seal a private key with a passphrase; whoever uses it is asked for that. The site must be stopped."""
-    with deployment():
-        from veilgraph.deploy.key_file import protect  # noqa: PLC0415
+    from veilgraph.deploy.key_file import protect, unprotect
 
-        protect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder, fresh=True))
-    echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
-
-
-@command("unprotect", "veilgraph cert unprotect consortium/kits/bank", group=cert)
-def unprotect_command(folder: KeyFolder, passphrase_file: PassphraseFile = None) -> None:
-    """Write a sealed private key in the clear again. The site must be stopped."""
-    with deployment():
-        from veilgraph.deploy.key_file import unprotect  # noqa: PLC0415
-
-        unprotect(_key_owner(folder).key_file, folder, passphrase_source(passphrase_file, of=folder))
-    echo("the key lies in the clear again, with mode 600")
+    source = passphrase_source(passphrase_file, of=folder, fresh=not remove)
+    (unprotect if remove else protect)(_key_owner(folder).key_file, folder, source)
+    if remove:
+        echo("the key lies in the clear again, with mode 600")
+    else:
+        echo("sealed; without the passphrase the key is lost. Backups of this folder still hold it in the clear")
 
 
 def _key_owner(folder: Path) -> Kit | Authority:
-    from veilgraph.deploy.authority import Authority  # noqa: PLC0415
+    from veilgraph.deploy.authority import Authority
 
     return Authority(folder) if (folder / "rootCA.pem").is_file() else open_kit(folder)
 

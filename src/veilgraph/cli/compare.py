@@ -1,18 +1,22 @@
-"""The command that compares a run, or a job, with what its parts reach."""
+"""The command that compares a run, or a job, with what its parts reach.
+
+Commands that need nothing of one's own: demo, reproduce.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 
-from veilgraph.cli.app import INTERRUPTED, Overrides, command, read_settings, refuse_given
-from veilgraph.cli.output import echo, messages, results, say
-from veilgraph.cli.showing import say_matches, show_comparison
-from veilgraph.cli.telling import tell
+from veilgraph.cli.app import INTERRUPTED, Out, Overrides, command, read_settings, refuse_given
+from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.train import say_matches, say_where, show_comparison
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
+
+_NETWORK_EPOCHS: Final = 60
 
 
 @command("compare", "veilgraph compare jobs/digits.yaml --seeds 3", json=True, further=True)
@@ -75,10 +79,16 @@ def compare_command(
         _compare_run(what)
         return
     settings = read_settings(what, overrides)
-    from veilgraph.comparison.study import FOUND, compare_job  # noqa: PLC0415
-    from veilgraph.report.comparison import above_pooled, leak, row_words, study_table, verdict  # noqa: PLC0415
-    from veilgraph.report.page.compared import write_comparison  # noqa: PLC0415
-    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.comparison.study import FOUND, compare_job
+    from veilgraph.report.comparison import (
+        read_comparison,
+        remarks,
+        row_words,
+        study_table,
+        verdict,
+        write_comparison,
+    )
+    from veilgraph.report.progress import TrainingBars
 
     if settings.data.is_apart and party is None:
         raise ConfigError(
@@ -103,20 +113,20 @@ def compare_command(
     except KeyboardInterrupt as interrupt:
         say(f"stopped; go on with the same command and --out {path}")
         raise typer.Exit(INTERRUPTED) from interrupt
-    results().print(study_table(study))
-    job, aucs = settings.paradigm, {line.name: line.figures["auc"].value for line in study.lines}
-    for said in filter(None, (verdict(study), above_pooled(job, aucs), leak(study))):
+    found = read_comparison(path)
+    results().print(study_table(found))
+    for said in (verdict(found), *remarks(found)):
         echo(said)
     echo(f"figures {path / FOUND}")
     echo(f"page    {write_comparison(path)}")
-    tell({"directory": path, **study.record(), "verdict": verdict(study)})
+    tell({"directory": path, **study.record(), "verdict": verdict(found)})
 
 
 def _compare_run(run: Path) -> None:
-    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
-    from veilgraph.run.comparing import compare  # noqa: PLC0415
-    from veilgraph.run.jobs import load_result  # noqa: PLC0415
-    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.report.progress import TrainingBars
+    from veilgraph.run.comparing import compare
+    from veilgraph.run.jobs import load_result
+    from veilgraph.run.run_directory import RunDirectory
 
     directory = RunDirectory.open(run)
     with TrainingBars(messages(), directory.settings.measures) as bars:
@@ -124,3 +134,61 @@ def _compare_run(run: Path) -> None:
     show_comparison(load_result(run), compared)
     echo(f"curves  {run / 'curves.png'}")
     tell({"run": run, "trainings": compared.summaries()})
+
+
+@command("demo", "veilgraph demo payments", json=True)
+def demo_command(
+    what: Annotated[
+        Literal["digits", "payments", "network"],
+        typer.Argument(
+            help="Handwritten digits; a bank, a shop and a telecom that look for the bank's launderers; or three "
+            "organisations as separate processes."
+        ),
+    ] = "digits",
+    out: Out = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs at most. Default: the job's; network: 60.")] = None,
+) -> None:
+    """Train holders together on data that is at hand, and compare with each alone and with all data in one place.
+
+    digits: two holders of handwritten digits, each with half of the columns. payments: a bank that looks for launderers
+    among its customers, and a shop and a telecom that know most of them too, in a made-up world. network: three
+    organisations with tables of their own, as separate processes over mutual TLS on this machine; nothing is compared.
+    """
+    if what == "network":
+        _network_demo(out or fresh_path("net-demo"), _NETWORK_EPOCHS if epochs is None else epochs)
+        return
+    from veilgraph.report.progress import TrainingBars
+    from veilgraph.report.tables import traffic_table
+    from veilgraph.run.comparing import compare
+    from veilgraph.run.jobs import train
+    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.samples.shipped import demo_settings
+
+    settings = demo_settings(what, epochs)
+    path = out or fresh_path(settings.name)
+    with TrainingBars(messages(), settings.measures) as bars:
+        with bars.stage("federated", settings.train.epochs) as progress:
+            result = train(settings, path, progress=progress)
+        compared = compare(RunDirectory.open(path), bars.stage)
+    show_comparison(result, compared)
+    results().print(traffic_table(result.summary["sent_bytes"]))
+    main = settings.measures.main
+    together, others = result.summary.get(f"test_{main.name}"), compared.references(main.name)
+    beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
+    echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
+    say_where(path)
+    tell({"run": path, "trainings": compared.summaries()})
+
+
+def _network_demo(out: Path, epochs: int) -> None:
+    from veilgraph.deploy.demo import run_network_demo
+    from veilgraph.report.tables import run_table
+    from veilgraph.run.jobs import load_result
+
+    run = run_network_demo(out, say, epochs)
+    result = load_result(run)
+    results().print(run_table(result.summary))
+    echo(f"the label holder's part of the run: {run}")
+    echo(f"what it sent to whom: veilgraph report {run}")
+    echo(f"its predictions: veilgraph predict {run}")
+    tell({"run": run, "summary": result.summary})

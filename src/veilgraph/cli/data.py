@@ -1,13 +1,13 @@
-"""Commands for tables and data sets: check, data check, data align, data export."""
+"""Commands for files that people write, and for tables: init, schema, data init, check, align, export."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
-import yaml
 
 from veilgraph.cli.app import (
     Out,
@@ -18,56 +18,123 @@ from veilgraph.cli.app import (
     command,
     data,
     overridden,
-    read_chosen,
     read_settings,
     refuse_given,
 )
-from veilgraph.cli.asking import NetOption, Within, ask_sites, check_options
-from veilgraph.cli.output import echo, messages, results
-from veilgraph.cli.passphrase import PassphraseFile
-from veilgraph.cli.telling import plain, tell
-from veilgraph.core.errors import ConfigError
+from veilgraph.cli.output import echo, messages, plain, results, tell
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import fresh_path, write_whole
 from veilgraph.core.types import Protected
-from veilgraph.core.words import listed
+from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+
+_EPSILON: Final = 4.0
+
+
+@command("init", "veilgraph init bank.yaml shop.yaml telco.yaml --out job.yaml")
+def init_job_command(
+    holders: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOLDERS...", help="Their party files; or, where they are elsewhere, their names alone."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The job file to write.")] = Path("job.yaml"),
+    label_holder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Who has what is to be predicted. Default: the only party file that has a label."
+        ),
+    ] = None,
+    paradigm: Annotated[
+        str, typer.Option(metavar="NAME", help="vertical, sealed, horizontal, averaging.")
+    ] = "vertical",
+    select_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIGURE",
+            help="What the best epoch has the best of: accuracy, auc, f1, loss. Default: of two classes auc, where the "
+            "paradigm can.",
+        ),
+    ] = None,
+    protect: Annotated[
+        Protected | None,
+        typer.Option(
+            help="By noise, at --epsilon: one relation, one node's features, both, or one label (docs/privacy.md)."
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(metavar="E", min=0.001, help=f"Total ε of what --protect names. Default: {_EPSILON:g}."),
+    ] = None,
+    degree_bound: Annotated[
+        int | None,
+        typer.Option(metavar="D", min=1, help="The most neighbours of any node; with --protect node and node-edges."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the job. Default: that of its file.")] = None,
+    replace: Replace = False,
+) -> None:
+    """Write a job file, with comments, for holders whose party files are there or whose names are known."""
+    from veilgraph.protocol.aligning import match_rates
+    from veilgraph.protocol.job_draft import Protected, draft_job
+    from veilgraph.protocol.job_file import read_job
+    from veilgraph.protocol.party_settings import read_party_settings
+
+    check_new(out, replace=replace)
+    files = [each for each in holders if each.endswith(PARTY_FILE_SUFFIXES)]
+    if files and len(files) != len(holders):
+        other = next(each for each in holders if each not in files)
+        raise ConfigError(
+            f"HOLDERS {other}: is no party file (.yaml), and {files[0]} is; give files alone or names alone"
+        )
+    twice = next((each for place, each in enumerate(holders) if each in holders[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"HOLDERS {twice}: is given twice; give every holder once")
+    parties = {Path(each): read_party_settings(Path(each)) for each in files}
+    if protect is None and (degree_bound, epsilon) != (None, None):
+        raise ConfigError("--epsilon and --degree-bound are for --protect: say what is to be protected, or leave both")
+    drafted = draft_job(
+        out.name.split(".")[0] if name is None else name,
+        paradigm,
+        parties or holders,
+        label_holder,
+        select_by,
+        None if protect is None else Protected(protect, _EPSILON if epsilon is None else epsilon, degree_bound),
+    )
+    write_whole(out, drafted.text.encode())
+    try:
+        for said in match_rates(read_job(out)):
+            echo(said)
+    except DataError as error:  # of a table; the job file is as good
+        echo(f"how many ids are common to all holders is not known: {error}")
+    for decision in drafted.decisions:
+        echo(f"to decide: {decision}")
+    echo(
+        f"{out} is written; "
+        + (
+            f"check it with: veilgraph check {out}"
+            if files
+            else f"hand it in with: veilgraph net submit {out} --kit KIT"
+        )
+    )
+
+
+@command("schema", "veilgraph schema job")
+def schema_command(
+    file: Annotated[Literal["job", "party"], typer.Argument(help="Of a job file, or of a party file.")],
+) -> None:
+    """Print the JSON Schema of a file, for editors that complete and check keys."""
+    from veilgraph.protocol.job_file import SCHEMAS
+
+    echo(json.dumps(SCHEMAS[file](), indent=1))
+
 
 if TYPE_CHECKING:  # seconds to import
-    from veilgraph.protocol.costs import Costs, PartySizes
-    from veilgraph.protocol.job import JobSettings
-    from veilgraph.protocol.preset import Choice
     from veilgraph.tables.describe import PartyDescription
 
 
 _OVERLAP: Final = 0.8
-_MOST_NEIGHBOURS: Final = 1000
-"""In a draft: of no tables, for the largest degree that they have would tell of one node."""
 _LOST: Final = 0.2
 """Share of a file's edges that may be dropped without a word."""
-
-
-@command("check", "veilgraph check jobs/digits.yaml", json=True)
-def check_command(
-    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
-    overrides: Overrides = None,
-    net: NetOption = None,
-    within: Within = None,
-    passphrase_file: PassphraseFile = None,
-) -> None:
-    """Validate a job and its data and show what was understood; nothing is sent, trained or written.
-
-    With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
-    trained there. Exit code 0 only if all would.
-    """
-    check_options(net, within, passphrase_file)
-    settings, found = _check_job(file, overrides)
-    if net is None:
-        tell(found)
-        return
-    sites = ask_sites(settings, net, within, passphrase_file)
-    accepted = all(site.state == "accepts" for site in sites)
-    tell({**found, "sites": sites, "accepted": accepted})
-    if not accepted:
-        raise typer.Exit(1)
 
 
 @command("check", "veilgraph data check bank/party.yaml", data, json=True)
@@ -75,137 +142,7 @@ def check_party_command(
     file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
-    tell({"file": file, **plain(_check_party(file))})
-
-
-@command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
-def init_command(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILES...", help="Tables, in any order; most ids say which nodes there are.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
-    party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
-    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
-    ids: Annotated[
-        str | None,
-        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
-    ] = None,
-    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
-    no_label: Annotated[
-        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
-    ] = False,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN:DATE:DATE",
-            help="Train before the first day, validate before the second, test on the rest; or random.",
-        ),
-    ] = None,
-    as_of: Annotated[
-        str | None,
-        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
-    ] = None,
-    missing: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
-    leave_out: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
-    ] = None,
-    feature: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="A feature that would be left out; may be given several times."),
-    ] = None,
-    ends: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SOURCE:TARGET", help="The ends of a file of edges; may be given several times."),
-    ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PARADIGM",
-            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
-        ),
-    ] = None,
-    ranges: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--range",
-            metavar="COLUMN:LOW:HIGH",
-            help="Numbers that a column can have, which become 0 to 1; may be given several times.",
-        ),
-    ] = None,
-    protect: Annotated[
-        Protected | None,
-        typer.Option(
-            help="What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's, "
-            "as such jobs ask for. With --epsilon.",
-        ),
-    ] = None,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(
-            metavar="E", min=0.001, help="Limit for life on the total ε of what --protect names, over all jobs."
-        ),
-    ] = None,
-    most_neighbours: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="The most neighbours that any node can have, by public knowledge; with --protect edge and node-edges. "
-            f"Default: {_MOST_NEIGHBOURS}, to decide.",
-        ),
-    ] = None,
-    replace: Replace = False,
-) -> None:
-    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
-    from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
-    from veilgraph.tables.choices import Choices  # noqa: PLC0415
-    from veilgraph.tables.draft import draft  # noqa: PLC0415
-    from veilgraph.tables.guess import guess  # noqa: PLC0415
-    from veilgraph.tables.sampling import sample  # noqa: PLC0415
-
-    if (protect is None) != (epsilon is None):
-        raise typer.BadParameter(
-            "--protect says what a limit is about and --epsilon how much it allows; give both or neither",
-            param_hint="--protect" if epsilon is None else "--epsilon",
-        )
-    of_edges = protect in ("edge", "node-edges")
-    if most_neighbours is not None and not of_edges:
-        raise typer.BadParameter(
-            "is a limit of what protects edges; give it with --protect edge or node-edges, or leave it out",
-            param_hint="--most-neighbours",
-        )
-    check_new(out, replace=replace)
-    choices = Choices.read(
-        id=id_column,
-        ids=ids,
-        label=label,
-        labelled=not no_label,
-        split=split,
-        as_of=as_of,
-        missing=tuple(missing or ()),
-        encoding=encoding,
-        left_out=tuple(leave_out or ()),
-        features=tuple(feature or ()),
-        ends=tuple(ends or ()),
-        ranges=tuple(ranges or ()),
-        protect=protect,
-    )
-    samples = [sample(path, choices.encoding, choices.missing) for path in files]
-    drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
-    text = drafted.text + _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS)
-    parse_party_text(text, str(out))
-    write_whole(out, text.encode())
-    undecided = (
-        "limits.most_neighbours: how many can a node have at most, from what the data mean and not from these tables? "
-        f"{_MOST_NEIGHBOURS} is a guess (--most-neighbours)"
-    )
-    for decision in (*drafted.decisions, *([undecided] if of_edges and most_neighbours is None else ())):
-        echo(f"to decide: {decision}")
-    echo(drafted.used)
-    echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+    tell({"file": file, **plain(show_party(file))})
 
 
 def _strangers(found: Mapping[str, Sequence[str]]) -> str:
@@ -214,33 +151,11 @@ def _strangers(found: Mapping[str, Sequence[str]]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
-    """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
-
-    A name that a job's ε bounds need not be accepted.
-    """
-    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
-    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
-
-    drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
-    jobs = [parse_job({"paradigm": each, "data": drafted}, "--accept") for each in paradigms]
-    limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
-    comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
-    if protect is not None:
-        comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
-        relation = "zero-out" if protect == "node-edges" else "replacement"
-        limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
-    if protect in ("edge", "node-edges"):
-        limits["most_neighbours"] = most_neighbours
-    return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""
-
-
-def _check_party(file: Path) -> PartyDescription:
+def show_party(file: Path) -> PartyDescription:
     """Shows what a party file means, and returns it."""
-    from veilgraph.protocol.party_settings import party_folder, read_party_settings  # noqa: PLC0415
-    from veilgraph.report.party_table import party_tables  # noqa: PLC0415
-    from veilgraph.tables.describe import NumericDescription, describe_party  # noqa: PLC0415
-    from veilgraph.tables.draft import columns_used  # noqa: PLC0415
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings
+    from veilgraph.report.tables import party_tables
+    from veilgraph.tables.describe import NumericDescription, columns_used, describe_party
 
     settings = read_party_settings(file)
     with messages().status("reading the tables"):
@@ -281,101 +196,6 @@ def _check_party(file: Path) -> PartyDescription:
     return description
 
 
-def _check_job(job: Path, overrides: Sequence[str] | None) -> tuple[JobSettings, dict[str, object]]:
-    """Shows what a job means; returns it, and what was found for programs."""
-    from veilgraph.privacy.degree import too_many_units  # noqa: PLC0415
-    from veilgraph.protocol.aligning import match_rates  # noqa: PLC0415
-    from veilgraph.protocol.costs import size_of  # noqa: PLC0415
-    from veilgraph.protocol.limits import delta_in_doubt, delta_too_large  # noqa: PLC0415
-    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
-    from veilgraph.report.plan import will_send  # noqa: PLC0415
-    from veilgraph.report.tables import data_facts, data_table  # noqa: PLC0415
-
-    settings, choices = read_chosen(job, overrides)
-    found: dict[str, object] = {"job": job, "preset": {"name": settings.preset, "chose": choices}}
-    notes = list[str]()
-
-    def note(text: str) -> None:
-        notes.append(text)
-        echo(text)
-
-    for name, text in () if settings.record is None else settings.record.told():
-        echo(f"{name}: {' '.join(text.split())}")
-    if settings.data.from_tables:
-        paradigm_of(settings).check_tables(settings)
-        described = [_check_party(path) for path in (settings.data.parties or {}).values()]
-        nodes = min((each.nodes for each in described), default=None)
-        costs = None if nodes is None else _costs(settings, nodes, map(_size, described))
-        found["holders"] = described
-        if doubt := delta_in_doubt(settings, nodes):
-            note(doubt)
-        if unknown := paradigm_of(settings).unknown_range(settings):
-            note(unknown)
-        _check_accepted(settings)
-        for said in match_rates(settings):
-            note(said)
-        if costs is not None:
-            common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
-            note(f"{common}{will_send(costs)}")
-    else:
-        with messages().status("reading the data"):
-            graphs = paradigm_of(settings).load(settings).graphs
-            paradigm_of(settings).check_graphs(settings, graphs)
-        if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
-            raise ConfigError(f"every holder refuses the job: {refused}")
-        for graph in graphs:
-            if graph.party in settings.noising and (refused := too_many_units(settings.privacy, graph)):
-                raise ConfigError(f"{graph.party} refuses the job: {refused}")
-        results().print(data_table(graphs, aligned=settings.is_aligned))
-        costs = _costs(settings, graphs[0].common, map(size_of, graphs))
-        found["holders"] = data_facts(graphs, aligned=settings.is_aligned)
-        if costs is not None:
-            note(will_send(costs))
-    if settings.label_privacy is not None:
-        learn = "learn" if len(settings.perturbing) > 1 else "learns"
-        note(
-            f"{listed(settings.perturbing)} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
-            "label, and none of features and edges (veilgraph budget says what that hides)"
-        )
-    _show_preset(settings, choices)
-    way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
-    echo(f"{job} is a valid job; {way} {job}")
-    return settings, {**found, "sends_at_most": None if costs is None else costs.sent(), "notes": notes}
-
-
-def _costs(settings: JobSettings, nodes: int, sizes: Iterable[PartySizes]) -> Costs | None:
-    from veilgraph.protocol.paradigm import paradigm_of  # noqa: PLC0415
-
-    return paradigm_of(settings).costs(settings, nodes, dict(zip(settings.data.names, sizes, strict=True)))
-
-
-def _size(of: PartyDescription) -> PartySizes:
-    from veilgraph.protocol.costs import PartySizes  # noqa: PLC0415
-
-    splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
-    return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
-
-
-def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
-    """Says what the job's preset chose of what the job leaves out, and why."""
-    if not choices:
-        echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
-    for choice in choices:
-        echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
-
-
-def _check_accepted(settings: JobSettings) -> None:
-    """Refuses a job that a holder would refuse, by its party file."""
-    from veilgraph.protocol.acceptance import refusal_of  # noqa: PLC0415
-    from veilgraph.protocol.aligning import split_by_labels  # noqa: PLC0415
-    from veilgraph.protocol.organisation import Organisation  # noqa: PLC0415
-
-    for party, path in (settings.data.parties or {}).items():
-        own = Organisation.read(path, party)
-        if said := refusal_of(own, settings, named=True) or split_by_labels(settings, own.settings):
-            raise ConfigError(f"party {party!r} refuses the job: {said}")
-
-
 @command("align", "veilgraph data align job.yaml --out runs/aligned", data, json=True)
 def align_command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="A job whose data.parties names party files.")],
@@ -389,7 +209,7 @@ def align_command(
     itself; across organisations it is veilgraph net submit --work align.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.run.jobs import align  # noqa: PLC0415
+    from veilgraph.run.jobs import align
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
@@ -436,9 +256,9 @@ def export_command(
 
     Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
     """
-    from veilgraph.protocol.job_file import JOBS, parse_job  # noqa: PLC0415
-    from veilgraph.samples.organisations import export_dataset, export_parts, job_of  # noqa: PLC0415
-    from veilgraph.samples.payments_tables import export_payments  # noqa: PLC0415
+    from veilgraph.protocol.job_file import JOBS, parse_job
+    from veilgraph.samples.organisations import export_dataset, export_parts, job_of
+    from veilgraph.samples.payments_tables import export_payments
 
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
     usual = JOBS[paradigm]()

@@ -1,25 +1,25 @@
-"""Commands for jobs across organisations: net init, provision, join, submit, status, logs, stop, serve, demo."""
+"""Commands for jobs across organisations: net init, provision, join, submit, consent, status, logs, stop, serve."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from veilgraph.cli.app import Overrides, Replace, check_new, command, net, read_settings
-from veilgraph.cli.logging import LogFormat, begun, of_party
-from veilgraph.cli.output import echo, messages, results, say
-from veilgraph.cli.passphrase import PassphraseFile, passphrase_source
-from veilgraph.cli.telling import tell
-from veilgraph.core.errors import ConfigError
-from veilgraph.core.files import fresh_path, write_whole
+from veilgraph.cli.kits import PassphraseFile, open_kit
+from veilgraph.cli.output import LogFormat, begun, echo, messages, of_party, plain, results, say, tell
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import write_whole
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from veilgraph.deploy.kit import Kit
     from veilgraph.deploy.metrics.address import Address
+    from veilgraph.protocol.consent import Waiting
 
 MetricsOption = Annotated[
     str | None,
@@ -41,19 +41,6 @@ KitOption = Annotated[Path, typer.Option("--kit", metavar="KIT", help="An admini
 JobId = Annotated[str | None, typer.Argument(metavar="[JOB-ID]", help="Id, or its beginning. Default: the newest.")]
 
 
-@contextmanager
-def deployment() -> Iterator[None]:
-    """Says what to install where the extra is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"nvflare", "fastapi", "uvicorn", "prometheus_client"}:
-            raise
-        raise ConfigError(
-            f"{error.name} is not installed, and this command needs it; in a checkout: pip install '.[deploy]'"
-        ) from error
-
-
 @command("init", "veilgraph net init bank shop --server fl.example.org --administrator ops@example.org", net)
 def init_command(
     holders: Annotated[list[str], typer.Argument(metavar="HOLDERS...", help="Their names, as jobs name them.")],
@@ -73,10 +60,9 @@ def init_command(
 ) -> None:
     """Write a project file: who takes part, and where the server is."""
     check_new(out, replace=replace)
-    with deployment():
-        from veilgraph.deploy.project import draft_project  # noqa: PLC0415
+    from veilgraph.deploy.project import draft_project
 
-        text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
+    text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
     write_whole(out, text.encode())
     echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
@@ -91,10 +77,9 @@ def provision_command(
     Run it on a machine that is neither the server nor a holder's, give every participant its kit over a safe channel,
     and keep authority/ off line: whoever has that key can name new participants.
     """
-    with deployment():
-        from veilgraph.deploy.project import provision, read_project  # noqa: PLC0415
+    from veilgraph.deploy.project import provision, read_project
 
-        kits = provision(read_project(project), out)
+    kits = provision(read_project(project), out)
     for name, kit in kits.items():
         echo(f"{name:24} {kit}")
     echo(f"{'(signing key)':24} {out / 'authority'}: keep it off line, and never at the server")
@@ -146,28 +131,27 @@ def join_command(
 ) -> None:
     """Take part in the project's jobs from this machine, until stopped with Ctrl-C."""
     report = begun(log_format, say)
-    with deployment():
-        from veilgraph.deploy.join import join  # noqa: PLC0415
+    from veilgraph.deploy.join import join
 
-        address = _metrics_at(metrics, metrics_open)
-        opened = open_kit(kit, passphrase_file)
-        of_party(report, opened.name)
-        join(
-            opened,
-            party,
-            runs,
-            report=report,
-            connect_s=connect,
-            current_list=current_list,
-            restarts=restart,
-            allows_audit=allow_audit,
-            metrics=address,
-        )
+    address = _metrics_at(metrics, metrics_open)
+    opened = open_kit(kit, passphrase_file)
+    of_party(report, opened.name)
+    join(
+        opened,
+        party,
+        runs,
+        report=report,
+        connect_s=connect,
+        current_list=current_list,
+        restarts=restart,
+        allows_audit=allow_audit,
+        metrics=address,
+    )
 
 
 def _metrics_at(text: str | None, beyond: bool) -> Address | None:
     """Where ``--metrics`` says."""
-    from veilgraph.deploy.metrics.address import read_address  # noqa: PLC0415
+    from veilgraph.deploy.metrics.address import read_address
 
     if text is None and beyond:
         raise typer.BadParameter("is for --metrics; give both, or leave it out", param_hint="--metrics-open")
@@ -200,10 +184,9 @@ def submit_command(
 ) -> None:
     """Run a job at all parties: each checks it against its own party file, and refuses it there or takes part."""
     settings = read_settings(job, overrides)
-    with deployment():
-        from veilgraph.deploy.submit import submit  # noqa: PLC0415
+    from veilgraph.deploy.submit import submit
 
-        submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
+    submit(open_kit(kit, passphrase_file), settings, work, resume=resume, wait=wait, retries=retries, report=say)
     if wait and work == "audit":
         where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
         echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
@@ -231,32 +214,57 @@ def status_command(
 
     With a site's own kit: the jobs that it has, and how far each is, as its own log says.
     """
-    with deployment():
-        from veilgraph.deploy.control import status  # noqa: PLC0415
+    from veilgraph.deploy.control import status
 
-        opened = open_kit(kit, passphrase_file)
-        if opened.kind != "administrator":
-            _show_site(opened)
-            return
-        found = status(opened)
+    opened = open_kit(kit, passphrase_file)
+    if opened.kind != "administrator":
+        _show_site(opened)
+        return
+    found = status(opened)
     tell(found.record())
-    from veilgraph.report.project import project_table, site_table  # noqa: PLC0415
+    from veilgraph.report.tables import table
 
     lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
     echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
-    results().print(site_table(found))
-    results().print(project_table(found))
+    heard = (
+        (site, "not within ten minutes" if site.heard_s is None else f"{site.heard_s:.0f} s ago")
+        for site in found.sites
+    )
+    rows = ((site.name, site.state, when) for site, when in heard)
+    results().print(table(None, ("site", "is", "last heard of"), rows))
+    results().print(
+        _with_ids(
+            ("job", "name", "status", "submitted", "newest"),
+            (
+                (job.job_id, job.name, job.status.lower().replace("_", " "), job.submitted, job.says)
+                for job in found.jobs
+            ),
+        )
+    )
 
 
 def _show_site(kit: Kit) -> None:
     """A site's own jobs, newest first."""
-    from veilgraph.deploy.progress import SiteJobs  # noqa: PLC0415
-    from veilgraph.report.project import own_jobs_table  # noqa: PLC0415
+    from veilgraph.deploy.progress import SiteJobs
 
     jobs = SiteJobs(kit).now()
     echo(f"{kit.name}: {sum(job.state == 'running' for job in jobs)} of {len(jobs)} jobs run")
-    results().print(own_jobs_table(jobs))
+    rows = []
+    for job in jobs:
+        epoch = "" if job.epoch is None else f"{job.epoch}{'' if job.epochs is None else f' of {job.epochs}'}"
+        quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
+        rows.append((job.job_id, job.name, job.state, epoch, quiet))
+    results().print(_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
     tell({"site": kit.name, "kind": kit.kind, "jobs": jobs})
+
+
+def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is copied by people, and so never wrapped."""
+    from veilgraph.report.tables import table
+
+    found = table(None, columns, rows, fold=True)
+    found.columns[0].no_wrap = True
+    return found
 
 
 @command("logs", "veilgraph net logs --kit consortium/kits/bank", net)
@@ -270,20 +278,18 @@ def logs_command(
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party."""
-    with deployment():
-        from veilgraph.deploy.control import logs  # noqa: PLC0415
+    from veilgraph.deploy.control import logs
 
-        echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
+    echo(logs(open_kit(kit, passphrase_file), job_id, everything=everything), nl=False)
 
 
 @command("stop", "veilgraph net stop --kit consortium/kits/ops@example.org", net)
 def stop_command(kit: KitOption, job_id: JobId = None, passphrase_file: PassphraseFile = None) -> None:
     """Stop a running job; the parties keep their checkpoints, and net submit --resume goes on."""
-    with deployment():
-        from veilgraph.deploy.control import stop  # noqa: PLC0415
+    from veilgraph.deploy.control import stop
 
-        with messages().status("stopping"):
-            stopped = stop(open_kit(kit, passphrase_file), job_id)
+    with messages().status("stopping"):
+        stopped = stop(open_kit(kit, passphrase_file), job_id)
     echo(f"stopped {stopped}")
 
 
@@ -306,47 +312,111 @@ def serve_command(
 ) -> None:
     """Answer POST /predict with ids over HTTPS from the newest joint inference, until stopped with Ctrl-C."""
     log = begun(log_format, say)
-    with deployment():
-        from veilgraph.deploy.serve import label_holder_of, serve  # noqa: PLC0415
+    from veilgraph.deploy.serve import label_holder_of, serve
 
-        address = _metrics_at(metrics, metrics_open)
-        of_party(log, label_holder_of(run))
-        serve(
-            run,
-            host=host,
-            port=port,
-            certificate=certificate,
-            key=key,
-            token_file=token_file,
-            report=log,
-            max_age_s=None if max_age_days is None else max_age_days * 86400,
-            metrics=address,
-        )
+    address = _metrics_at(metrics, metrics_open)
+    of_party(log, label_holder_of(run))
+    serve(
+        run,
+        host=host,
+        port=port,
+        certificate=certificate,
+        key=key,
+        token_file=token_file,
+        report=log,
+        max_age_s=None if max_age_days is None else max_age_days * 86400,
+        metrics=address,
+    )
 
 
-@command("demo", "veilgraph net demo --out runs/network", net, json=True)
-def demo_command(
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to make. Default: in runs/.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs at most.")] = 60,
+@command("consent", "veilgraph net consent approve 3f2a --kit consortium/kits/bank", net, json=True)
+def consent_command(
+    answer: Annotated[
+        Literal["show", "approve", "refuse"], typer.Argument(help="What to do with a waiting job; show: with none.")
+    ] = "show",
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Id of the job, or its beginning.")] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="With refuse: told to every party and the administrator.")
+    ] = "",
+    kit: Annotated[
+        Path, typer.Option("--kit", metavar="KIT", help="The holder's start-up kit. Default: here.")
+    ] = Path(),
 ) -> None:
-    """Three organisations with tables of their own, as separate processes over mutual TLS on this machine."""
-    with deployment():
-        from veilgraph.deploy.demo import run_network_demo  # noqa: PLC0415
+    """Show how many jobs this holder has taken part in and those that wait for approval, and answer these.
 
-        run = run_network_demo(out or fresh_path("net-demo"), say, epochs)
-    from veilgraph.report.tables import run_table  # noqa: PLC0415
-    from veilgraph.run.jobs import load_result  # noqa: PLC0415
+    approve lets a waiting job begin: with exactly the settings shown, once; going on after a failure is part of it.
+    refuse ends it at all parties, before anything of the data is sent. Jobs wait only where the party file says
+    consent: {approval: ask}. What it says under consent is about submitted jobs: train on one machine counts and asks
+    nothing.
+    """
+    from veilgraph.protocol.consent import answer as say_answer
 
-    result = load_result(run)
-    results().print(run_table(result.summary))
-    echo(f"the label holder's part of the run: {run}")
-    echo(f"what it sent to whom: veilgraph report {run}")
-    echo(f"its predictions: veilgraph predict {run}")
-    tell({"run": run, "summary": result.summary})
+    if (job is None) != (answer == "show"):
+        way = "give the job's id, as net consent shows it" if job is None else "is for approve or refuse; leave it out"
+        raise typer.BadParameter(way, param_hint="JOB")
+    if reason and answer != "refuse":
+        raise typer.BadParameter("is for refuse; leave it out", param_hint="--reason")
+    holder = _holder(kit)
+    if job is None:
+        _show_consent(holder)
+        return
+    found = _waiting(holder, job)
+    say_answer(holder.consent, found, approved=answer == "approve", reason=reason)
+    if answer == "approve":
+        _show(holder, found)
+    answered = "approved" if answer == "approve" else "refused"
+    echo(f"{answered} {found.request.job}")
+    tell({"job": found.request.job, "answer": answered})
 
 
-def open_kit(path: Path, passphrase_file: Path | None = None) -> Kit:
-    """The kit in a folder; its passphrase is asked for when its key is needed."""
-    from veilgraph.deploy.kit import Kit  # noqa: PLC0415
+def _holder(path: Path) -> Kit:
+    from veilgraph.deploy.kit import Kit
 
-    return Kit.open(path, passphrase_source(passphrase_file, of=path))
+    kit = Kit.open(path)
+    if kit.kind != "holder":
+        raise ConfigError(f"{kit.path} is the kit of {kit.name}, which has no data to consent for; give a holder's")
+    return kit
+
+
+def _waiting(kit: Kit, job: str) -> Waiting:
+    from veilgraph.protocol.consent import all_waiting
+
+    found = [each for each in all_waiting(kit.consent) if each.request.job.startswith(job)]
+    if len(found) != 1:
+        raise RunError(f"{job!r} names {len(found)} waiting jobs, not one; see veilgraph net consent --kit {kit.path}")
+    return found[0]
+
+
+def _show_consent(kit: Kit) -> None:
+    """How many jobs there were, in all and in the last 24 hours, and those that wait."""
+    from veilgraph.protocol.consent import DAY, Journal, all_waiting, count, utc_now
+    from veilgraph.protocol.limits import revealed_of
+
+    entries, yesterday, waiting = Journal(kit.consent).entries(), utc_now() - DAY, all_waiting(kit.consent)
+    counts = {
+        what: {"all": count(entries, what), "day": count(entries, what, yesterday)} for what in ("job", "alignment")
+    }
+    echo("; ".join(f"{what}s: {of['all']} in all, {of['day']} in the last 24 hours" for what, of in counts.items()))
+    for each in waiting:
+        _show(kit, each)
+        echo(f"approve it with: veilgraph net consent approve {each.request.job} --kit {kit.path}")
+    if not waiting:
+        echo("no job waits for approval")
+    asked = [{**plain(each.request), "reveals": revealed_of(each.request.settings, kit.name)} for each in waiting]
+    tell({"taken_part": counts, "waiting": asked})
+
+
+def _show(kit: Kit, waiting: Waiting) -> None:
+    """A job in words; ``all of its settings`` are in the file that is named."""
+    from veilgraph.protocol.consent import REQUESTS
+    from veilgraph.protocol.limits import revealed_of
+
+    request, settings = waiting.request, waiting.request.settings
+    going_on = ", going on with a run" if request.resume else ""
+    echo(f"{request.job}: {settings.name}, {request.work}{going_on}, settings {settings.hash()[:12]}")
+    echo(f"  {kit.roles}")
+    for name, text in () if settings.record is None else settings.record.told():
+        echo(f"  {name}: {' '.join(text.split())}")
+    echo(f"  all settings: {kit.consent / REQUESTS / f'{request.job}.json'}")
+    for name, statement in revealed_of(settings, kit.name).items():
+        echo(f"  reveals {name}: {statement}")

@@ -1,8 +1,8 @@
-"""Commands that train with all parties on this machine: train, resume."""
+"""Commands that train with all parties on this machine, and predict: train, resume, predict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,13 +20,112 @@ from veilgraph.cli.app import (
     ledgers_of,
     read_settings,
 )
-from veilgraph.cli.output import messages, say
-from veilgraph.cli.showing import say_matches, show_result
-from veilgraph.core.files import fresh_path
+from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import fresh_path, write_whole
+from veilgraph.core.text import text_of_cell
+from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.run.jobs import Progress
+    from veilgraph.run.arguments import Progress
+    from veilgraph.run.comparing import Comparison
+    from veilgraph.run.jobs import TrainResult
+
+
+def say_matches(settings: JobSettings) -> None:
+    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here.
+
+    Raises:
+        ConfigError: a holder refuses the job.
+    """
+    from veilgraph.protocol.aligning import match_rates
+    from veilgraph.run.inputs import accepted_by_parties
+
+    if settings.data.from_tables and not settings.data.is_apart:
+        accepted_by_parties(settings)  # else its one error would come after other words
+    for said in match_rates(settings):
+        say(said)
+
+
+def show_result(result: TrainResult) -> None:
+    """What a training reached, what it cost, and where it is."""
+    from veilgraph.report.ledgers import life_note, spent_table, worth
+    from veilgraph.report.tables import run_table
+    from veilgraph.report.training import alone_words
+    from veilgraph.run.run_directory import RunDirectory
+
+    draw(result, {})
+    settings = RunDirectory.open(result.path).settings
+    results().print(run_table(result.summary, settings.measures))
+    if "privacy" in result.summary:
+        results().print(spent_table(result.summary["privacy"], settings))
+        for said in (worth(result.summary, settings), life_note(result.summary["privacy"])):
+            if said:
+                echo(said)
+    if said := _of_labels(result, settings):
+        echo(said)
+    for said in alone_words(result.summary, settings.measures):
+        echo(said)
+    of_nodes = settings.measures.of == CLASS_MEASURES.of
+    if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
+        echo(said)
+    say_where(result.path)
+    tell({"run": result.path, "summary": result.summary})
+
+
+def show_comparison(result: TrainResult, compared: Comparison) -> None:
+    """A run beside its network trained on each holder's data alone and on all of them in one place."""
+    from veilgraph.report.tables import comparison_table
+    from veilgraph.run.run_directory import RunDirectory
+
+    settings = RunDirectory.open(result.path).settings
+    draw(result, compared.references(settings.measures.main.name))
+    lent = (
+        f"Alone without labels: lent {settings.data.label_party}'s. "
+        if settings.is_aligned
+        else "A holder alone is judged on its own nodes; so is the line below it. "
+    )
+    said = f"{lent}Pooled: all data in one place."
+    results().print(comparison_table(compared.summaries(), said, settings.measures))
+    if noted := _of_labels(result, settings):
+        echo(f"federated: {noted}\nthe others: all figures compare with true labels.")
+
+
+def _of_labels(result: TrainResult, settings: JobSettings) -> str:
+    """Which labels a run's figures compare with, where not with true ones alone."""
+    from veilgraph.report.local import compared_with, expected_true
+
+    if settings.label_privacy is None:
+        return ""
+    classes = result.predictions.probabilities.shape[1]
+    expected = expected_true(settings, result.summary.get("test_accuracy"), classes)
+    return f"{compared_with(settings)} {expected}".rstrip()
+
+
+def draw(result: TrainResult, references: dict[str, float]) -> None:
+    """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
+    from veilgraph.report.training import draw_curves
+    from veilgraph.run.run_directory import RunDirectory
+
+    settings = RunDirectory.open(result.path).settings
+    draw_curves(
+        result.metrics,
+        result.path / "curves.png",
+        references,
+        title=settings.name,
+        best_epoch=result.summary["best_epoch"],
+        measures=settings.measures,
+    )
+
+
+def say_where(path: Path) -> None:
+    """Where a run and its files are."""
+    echo(f"run     {path}")
+    echo(f"curves  {path / 'curves.png'}")
+    if (trace := path / "trace.json").is_file():
+        echo(f"trace   {trace}: load it in chrome://tracing or ui.perfetto.dev")
+    echo(f"predict with: veilgraph predict {path}")
 
 
 MachinesOption = Annotated[
@@ -89,7 +188,7 @@ def train_command(
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
     counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
-    from veilgraph.run.jobs import train  # noqa: PLC0415
+    from veilgraph.run.jobs import train
 
     say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
@@ -130,8 +229,8 @@ def resume_command(
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
     counts = _machine_counts(machines)
-    from veilgraph.run.jobs import resume  # noqa: PLC0415
-    from veilgraph.run.run_directory import RunDirectory  # noqa: PLC0415
+    from veilgraph.run.jobs import resume
+    from veilgraph.run.run_directory import RunDirectory
 
     settings = RunDirectory.open(run).settings
     with _resumable(run), _progress(settings) as progress:
@@ -149,7 +248,7 @@ def resume_command(
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[Progress]:
     """Shows a training's epochs."""
-    from veilgraph.report.progress import TrainingBars  # noqa: PLC0415
+    from veilgraph.report.progress import TrainingBars
 
     shown = TrainingBars(messages(), settings.measures)
     with shown as bars, bars.stage(settings.name, settings.train.epochs) as progress:
@@ -176,3 +275,115 @@ def _machine_counts(texts: list[str] | None) -> dict[str, int]:
             raise typer.BadParameter(f"{text!r} is not PARTY=COUNT, as in A=2", param_hint="--machines")
         counts[name] = int(count)
     return counts
+
+
+@command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
+def predict_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a complete run.")],
+    nodes: Annotated[str | None, typer.Option(metavar="1,5,7", help="Nodes to predict. Default: all.")] = None,
+    nodes_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Nodes to predict, parted by commas, spaces or lines.")
+    ] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="C1,C5", help="Ids to predict, in place of nodes: for runs from tables, or horizontal."),
+    ] = None,
+    ids_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Ids to predict, one on each line, as in predictions.csv.")
+    ] = None,
+    ask: Annotated[
+        bool,
+        typer.Option(
+            "--ask",
+            metavar="",
+            help="Across organisations, with named_nodes: name these for the next joint inference, and show nothing.",
+        ),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="File to write. Default: print.")] = None,
+    processes: Processes = False,
+    link: LinkName = None,
+) -> None:
+    """Predict classes and their probabilities with a trained run, through the same joint protocol.
+
+    A run from tables reads them again: nodes added since training are predicted too. In the label holder's part of a
+    run across organisations, or any holder's of a horizontal one, the newest joint inference is shown; make a new one
+    with veilgraph net submit --work predict. A sealed job with named_nodes predicts no nodes but those named here, of
+    which the others learn the number; across organisations the label holder names them first, with --ask.
+    """
+    chosen, wanted = _chosen_nodes(nodes, nodes_file), _chosen_ids(ids, ids_file)
+    if chosen is not None and wanted is not None:
+        raise typer.BadParameter("give nodes or ids, not both")
+    if ask:
+        from veilgraph.run.predictions import name_ahead
+
+        count = name_ahead(run, chosen, ids=wanted)
+        tell({"named": count})
+        echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
+        return
+    from veilgraph.run.jobs import predict
+
+    with messages().status("predicting"):
+        predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)
+    tell(
+        {
+            "run": run,
+            "model_version": predictions.model_version,
+            "made_at": predictions.made_at,
+            "predictions": predictions.records(),
+            "file": out,
+        }
+    )
+    text = predictions.csv()
+    if out is None:
+        echo(text, nl=False)
+        return
+    try:
+        write_whole(out, text.encode())
+    except OSError as error:
+        raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
+    echo(f"wrote {len(predictions.nodes)} predictions to {out}")
+
+
+def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
+    if ids is not None and ids_file is not None:
+        raise typer.BadParameter("give --ids or --ids-file, not both")
+    if ids is not None:
+        return _some(ids.split(","), "--ids")
+    if ids_file is None:
+        return None
+    try:
+        lines = ids_file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
+    return _some([text_of_cell(line) for line in lines], "--ids-file")
+
+
+def _some(words: Sequence[str], option: str) -> list[str]:
+    found = [word for word in words if word]
+    if not found:
+        raise typer.BadParameter("there is no id in it; name one, or leave it out for all nodes", param_hint=option)
+    return found
+
+
+def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
+    if nodes is not None and nodes_file is not None:
+        raise typer.BadParameter("give --nodes or --nodes-file, not both")
+    if nodes is not None:
+        return _numbers(nodes, "--nodes")
+    if nodes_file is None:
+        return None
+    try:
+        text = nodes_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{nodes_file}: cannot be read ({error}); give a text file of node numbers") from error
+    return _numbers(text, "--nodes-file")
+
+
+def _numbers(text: str, option: str) -> list[int]:
+    words = text.replace(",", " ").split()
+    wrong = next((word for word in words if not (word.isascii() and word.isdigit())), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"{wrong!r} is not a node number; give numbers as in 1,5,7", param_hint=option)
+    if not words:
+        raise typer.BadParameter("there is no node in it; give numbers as in 1,5,7", param_hint=option)
+    return [int(word) for word in words]

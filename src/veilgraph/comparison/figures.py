@@ -21,12 +21,7 @@ _MOST: Final = 10**7
 
 @dataclass(frozen=True)
 class Scored:
-    """Predictions of one seed's test nodes.
-
-    Attributes:
-        labels: [T], of the test nodes.
-        likely: [T, C] probabilities.
-    """
+    """Labels [T] of one seed's test nodes, and predicted probabilities [T, C]."""
 
     labels: Classes
     likely: Floats
@@ -34,14 +29,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure over seeds.
-
-    Attributes:
-        value: mean over seeds.
-        low: of the 95 % interval, over nodes and seeds.
-        high: likewise.
-        draws: [DRAWS] means over seeds of samples of nodes; of one study all are of the same samples.
-    """
+    """A figure's mean over seeds, its 95 % interval, and its means over ``DRAWS`` samples, alike in one study."""
 
     value: float
     low: float
@@ -54,23 +42,14 @@ class Estimate:
 
 
 def figures(found: Scored, alarms: float) -> dict[str, float]:
-    """Of predictions; NaN where a class is missing.
-
-    Args:
-        found: the predictions.
-        alarms: share of the nodes that are looked at, for the recall of class 1 among those most likely of it.
-    """
+    """Of predictions; NaN where a class is missing. ``alarms``: share of nodes looked at, for the recall of class 1."""
     return {name: float(one[0]) for name, one in _figures(found.labels[None], found.likely[None], alarms).items()}
 
 
 def estimates(found: Sequence[Scored], alarms: float, seed: int = 0, draws: int = DRAWS) -> Mapping[str, Estimate]:
     """Means over seeds, with intervals by a bootstrap of seeds and, within each, of its test nodes.
 
-    Args:
-        found: of each seed. Two ways are compared on the same samples if they are of the same nodes, seed by seed.
-        alarms: as in ``figures``.
-        seed: of the samples.
-        draws: how many there are; two ways are compared on as many.
+    Two ways are compared on the same samples if they are of the same nodes, seed by seed, and of as many draws.
     """
     each = [figures(one, alarms) for one in found]
     generator = np.random.default_rng(seed)
@@ -121,11 +100,9 @@ def _auc(positive: NDArray[np.bool_], score: Floats) -> Floats:
 
 
 def _average_precision(score: Floats, found: Classes) -> Floats:
-    """Sum over positives of the precision once all with their score are taken: [B], of descending scores [B, T].
+    """Sum over positives of the precision once all with their score are taken: [B].
 
-    Args:
-        score: descending.
-        found: [B, T] positives up to each.
+    Scores [B, T] descend; ``found`` [B, T] counts positives up to each.
     """
     total = score.shape[1]
     ends = np.where(np.diff(score, axis=1, append=-np.inf) != 0, np.arange(total), total)

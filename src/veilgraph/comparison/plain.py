@@ -22,6 +22,8 @@ from veilgraph.graph.party import PartyGraph
 Floats = NDArray[np.float64]
 
 _HOPS: Final = 2
+TREES: Final = 150
+"""Of boosting, for each class."""
 _MOST_COLUMNS: Final = 600
 """Boosting takes means over neighbours of so many columns at most, those that differ most from node to node."""
 
@@ -66,7 +68,7 @@ def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
         return HistGradientBoostingClassifier(
             max_leaf_nodes=leaves,
             learning_rate=rate,
-            max_iter=150,
+            max_iter=TREES,
             early_stopping=False,
             class_weight="balanced" if balanced else None,
             random_state=seed,

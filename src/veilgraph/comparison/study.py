@@ -17,16 +17,16 @@ from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
 from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.text import called
 from veilgraph.core.types import PartyId
-from veilgraph.core.words import called
 from veilgraph.graph.build import build_graph, read_table
-from veilgraph.graph.party import PartyGraph, find_label_holder, load_party
+from veilgraph.graph.federation import find_label_holder
+from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.protocol.figures import CLASS_MEASURES
-from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.protocol.plain_fitting import Inputs, Progress
 from veilgraph.run.comparing import one_thread
 from veilgraph.run.jobs import align
 from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
@@ -42,14 +42,10 @@ _WAYS: Final = 3
 
 Stage = Callable[[str, int], AbstractContextManager[Progress]]
 """(what is trained, its epochs) → a block that shows its progress."""
-
-
 Row = Callable[[str, Mapping[str, float]], None]
-"""(seed and way, its figures on the test nodes) → nothing."""
-
-
+"""(seed and way, its figures on the test nodes)."""
 At = Callable[[int, int], None]
-"""(trainings done, in all) → nothing."""
+"""(trainings done, in all)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +53,6 @@ class Line:
     """One way.
 
     Attributes:
-        name: of it.
         shares: what others have to be shown for it.
         about: what is trained on what.
         figures: name → over seeds.
@@ -78,13 +73,10 @@ class Study:
     """What was found.
 
     Attributes:
-        path: its directory.
-        job: that was compared.
         alarms: share of the nodes that are looked at, of ``recall``.
-        seeds: that were trained with.
-        tested: test nodes of each.
-        recall_of: the class that is looked for, where there are two.
+        tested: test nodes of each seed.
         lines: the label holder's own first, the job's network at their head.
+        recall_of: the class that is looked for, where there are two.
     """
 
     path: Path
@@ -290,20 +282,14 @@ def _opened(out: Path, job: JobSettings, party: Path | None, alone: JobSettings 
 
 
 def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Iterator[tuple[int, Inputs]]:
-    """Every seed's job with its holders' graphs: tables are read and aligned once.
-
-    Args:
-        job: of holders of the same nodes.
-        seeds: to have one each of.
-        party: the label holder's party file, to have its graph alone; None: every holder's.
-    """
+    """Every seed's job with its holders' graphs, or the label holder's alone; tables are read and aligned once."""
     settings = [with_overrides(job, {"seed": seed}) for seed in seeds]
     if party is not None:
         graph = _at_home(job, party)
         ids = {graph.party: [str(row) for row in range(graph.num_nodes)]}
         yield from ((each.seed, Inputs(each, [graph], ids)) for each in settings)
     elif not job.data.from_tables:
-        yield from ((each.seed, paradigm_of(each).load(each)) for each in settings)
+        yield from ((each.seed, paradigm_of(each).data.load(each)) for each in settings)
     else:
         with TemporaryDirectory() as folder:
             run = Path(folder) / "aligned"

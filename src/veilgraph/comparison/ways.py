@@ -17,13 +17,14 @@ from veilgraph.comparison.figures import Floats, Scored, figures
 from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, boosting
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.federation import find_label_holder
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph, find_label_holder
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.run.jobs import train
 from veilgraph.run.predictions import load_predictions
 from veilgraph.run.run_directory import RunDirectory
@@ -37,12 +38,11 @@ Way = Callable[[Progress], Floats]
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a way.
+    """A way to predict, and what it takes.
 
     Attributes:
-        way: makes its predictions.
         epochs: at most; 0 where there are none to show.
-        shares: what it says of who has to show what to whom: nobody, as the job, or everybody everything.
+        shares: who has to show what to whom: nobody, as the job, or everybody everything.
         about: what is trained on what.
     """
 
@@ -60,7 +60,7 @@ EVERYTHING: Final = "everything, to one place"
 
 def beside_job(job: JobSettings) -> JobSettings | None:
     """A job of another paradigm over the same data, with what both are to have alike; None where there is none."""
-    if (said := paradigm_of(job).beside(job)) is None:
+    if (said := paradigm_of(job).baselines.beside(job)) is None:
         return None
     alike = job.model_dump(mode="json", include={"name", "preset", "seed", "data", "timeout_s"})
     return parse_job({**alike, "train": {"class_weights": job.train.class_weights}, **said})
@@ -82,69 +82,65 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     holder, epochs = job.data.label_party, job.train.epochs
     own = isolate(graphs, holder, holder)
 
-    def alone(name: PartyId, by: Inputs, whose: str = "the job's network") -> Kind:
-        way = partial(_plain, partial(paradigm_of(by.settings).alone, by, name))
-        return Kind(way, by.settings.train.epochs, NOBODY, f"{whose} on {name}'s columns and links alone")
+    def alone(name: PartyId, by: Inputs, whose: str = "the job's network", shares: str = NOBODY) -> Kind:
+        way = partial(_plain, partial(paradigm_of(by.settings).baselines.alone, by, name))
+        return Kind(way, by.settings.train.epochs, shares, f"{whose} on {name}'s columns and links alone")
 
     found = {f"{holder} alone": alone(holder, inputs)}
-    found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own") for name in PLAIN}
+    found |= {f"{holder}: {name}": _of_library(name, own, job, f"{holder}'s own", NOBODY) for name in PLAIN}
     if alone_by is not None:
         by = Inputs(with_overrides(alone_by, {"seed": job.seed}), graphs)
         found[f"{holder} alone, own settings"] = alone(holder, by, "a network with settings for that")
     if at_home:
         return found
-    found |= {
-        job.paradigm: Kind(
-            partial(_federated, job, graphs), epochs, AS_JOB, "the job as it is, with all parties and messages"
-        )
-    }
+    found[job.paradigm] = Kind(
+        partial(_federated, job, graphs), epochs, AS_JOB, "the job as it is, with all parties and messages"
+    )
     if (beside := beside_job(job)) is not None:
-        beside = paradigm_of(beside).suited(beside, graphs)
+        beside = paradigm_of(beside).data.suited(beside, graphs)
         about = f"the same data by paradigm {beside.paradigm} with its defaults"
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
+
     whole = _in_one_place(inputs)
-    about = (
-        "all holders' data in one place, as nobody may have them: the network or boosting of the next lines, whichever "
-        "ranks validation nodes better"
-    )
 
     def pooled(all_there: dict[str, Way], progress: Progress) -> Floats:
+        # All data choose the learner: what is left out is to be missed by that one, not by another.
         return all_there[_better(inputs, whole, progress)](progress)
 
-    found[POOLED] = Kind(partial(pooled, whole), epochs, EVERYTHING, about)
-    about = "the job's network on all holders' columns and the union of their links"
-    found[f"{POOLED}: network"] = Kind(whole["network"], epochs, EVERYTHING, about)
-    found[f"{POOLED}: boosting"] = Kind(
-        whole["boosting"], 0, EVERYTHING, f"{ABOUT_PLAIN['boosting']}, all holders' links as relations of their own"
-    )
-    found[f"{POOLED}: logistic"] = replace(
-        _of_library("logistic", pool(graphs, holder), job, "all holders'"), shares=EVERYTHING
-    )
-    for each in graphs:
-        if each.party == holder:
-            continue
+    of_pooled: list[tuple[str, Way, int, str]] = [
+        (POOLED, partial(pooled, whole), epochs, "all holders' data in one place, as nobody may have them: the network "
+         "or boosting of the next lines, whichever ranks validation nodes better"),
+        (f"{POOLED}: network", whole["network"], epochs, "the job's network on all holders' columns and the union of "
+         "their links"),
+        (f"{POOLED}: boosting", whole["boosting"], 0, f"{ABOUT_PLAIN['boosting']}, all holders' links as relations of "
+         "their own"),
+    ]  # fmt: skip
+    found |= {name: Kind(way, most, EVERYTHING, about) for name, way, most, about in of_pooled}
+    found[f"{POOLED}: logistic"] = _of_library("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
+    others = [each for each in graphs if each.party != holder]
+    for each in others:
         for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
-            way = partial(pooled, _in_one_place(rest))
             about = f"the same learner as pooled, without {each.party}'s {what}: what these bring"
+            way = partial(pooled, _in_one_place(rest))
             found[f"{POOLED} − {each.party}'s {what}"] = Kind(way, epochs, EVERYTHING, about)
-    lent = [name for name in job.data.names if name != holder]
-    return found | {f"{name} alone, lent labels": replace(alone(name, inputs), shares=LABELS) for name in lent}
+    return found | {f"{each.party} alone, lent labels": alone(each.party, inputs, shares=LABELS) for each in others}
 
 
 def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
     """As ``ways``, where holders have nodes of their own: every way predicts all holders' rows, in the job's order."""
     job, graphs, epochs = inputs.settings, inputs.graphs, inputs.settings.train.epochs
     paradigm, each = paradigm_of(job), "each holder" if len(graphs) > 1 else graphs[0].party
+    beside = beside_job(job)
     classes, balanced = max(graph.num_classes or 0 for graph in graphs), job.train.class_weights == "balanced"
 
     def stacked(of: Callable[[PartyGraph], Floats | None]) -> Floats:
         found = ((graph, of(graph)) for graph in graphs)
         return np.concatenate([np.zeros((graph.num_nodes, classes)) if one is None else one for graph, one in found])
 
-    def alone(progress: Progress) -> Floats:
+    def alone(by: Inputs, progress: Progress) -> Floats:
         def of(graph: PartyGraph) -> Floats | None:
-            result = paradigm.alone(inputs, graph.party, progress)
+            result = paradigm_of(by.settings).baselines.alone(by, graph.party, progress)
             return None if result is None else _likely(result.output)
 
         return stacked(of)
@@ -153,15 +149,25 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
         return stacked(lambda g: None if g.labels is None else PLAIN[name](g, job.seed, balanced=balanced))
 
     about = f"the job's network on {each}'s own nodes and links alone, judged on these nodes"
-    found = {f"{each} alone": Kind(alone, epochs, NOBODY, about)}
+    found = {f"{each} alone": Kind(partial(alone, inputs), epochs, NOBODY, about)}
+    if beside is not None:
+        way = partial(alone, replace(inputs, settings=beside))
+        about = f"the network of paradigm {beside.paradigm} on {each}'s own nodes and links alone"
+        found[f"{each} alone: {beside.paradigm}'s network"] = Kind(way, beside.train.epochs, NOBODY, about)
     for name in PLAIN:
         found[f"{each}: {name}"] = Kind(partial(plain, name), 0, NOBODY, f"{ABOUT_PLAIN[name]}, {each}'s own")
     if at_home:
         return found
     about = "the job as it is, with all parties and messages"
     found[job.paradigm] = Kind(partial(_federated, job, graphs, ids=inputs.ids), epochs, AS_JOB, about)
+    if beside is not None:
+        way = partial(_federated, beside, graphs, ids=inputs.ids)
+        about = f"the same data by paradigm {beside.paradigm} with its defaults"
+        found[beside.paradigm] = Kind(way, beside.train.epochs, AS_JOB, about)
     about = "the job's network on all holders' nodes and links in one place, as nobody may have them"
-    found[POOLED] = Kind(lambda progress: _likely(paradigm.pooled(inputs, progress).output), epochs, EVERYTHING, about)
+    found[POOLED] = Kind(
+        lambda progress: _likely(paradigm.baselines.pooled(inputs, progress).output), epochs, EVERYTHING, about
+    )
     return found
 
 
@@ -199,7 +205,7 @@ def _in_one_place(inputs: Inputs) -> dict[str, Way]:
 
     def network(progress: Progress) -> Floats:
         if "network" not in kept:
-            kept["network"] = _plain(partial(paradigm_of(job).pooled, inputs), progress)
+            kept["network"] = _plain(partial(paradigm_of(job).baselines.pooled, inputs), progress)
         return kept["network"]
 
     def boosted(_progress: Progress) -> Floats:
@@ -228,9 +234,9 @@ def _plain(training: Callable[[Progress], PlainResult | None], progress: Progres
     return _likely(result.output)
 
 
-def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str) -> Kind:
+def _of_library(name: str, graph: PartyGraph, job: JobSettings, whose: str, shares: str) -> Kind:
     balanced, about = job.train.class_weights == "balanced", f"{ABOUT_PLAIN[name]}, {whose}"
-    return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, NOBODY, about)
+    return Kind(lambda _progress: PLAIN[name](graph, job.seed, balanced=balanced), 0, shares, about)
 
 
 def _federated(
@@ -240,7 +246,9 @@ def _federated(
     ids: Mapping[PartyId, Sequence[str]] | None = None,
 ) -> Floats:
     """A whole job, with all parties and messages; with ids of all holders' rows, of own nodes."""
-    data = job.data.model_copy(update={"feature_scaling": "none", "parties": None})  # these are scaled, and there
+    # The graphs are there, scaled and divided.
+    there = {"feature_scaling": "none", "parties": None, "partition": PartitionSettings()}
+    data = job.data.model_copy(update=there)
     if not job.is_relational:  # and it takes no hops that only those jobs know
         graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:

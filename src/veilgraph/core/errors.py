@@ -22,7 +22,7 @@ import json
 import re
 from typing import Final, Self
 
-from veilgraph.core.printable import printable_lines
+from veilgraph.core.text import printable_lines
 
 _BEGINNING: Final = 500
 """Characters of a message that are read for its key."""

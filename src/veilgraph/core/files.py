@@ -24,8 +24,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.wording import argument
 
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
@@ -258,10 +258,6 @@ def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
 
 def descriptor_of(path: Path, flags: int) -> int:
     """A descriptor of a file that is made at need, of which others may see nothing from its first moment on.
-
-    Args:
-        path: of the file, which is no link.
-        flags: as for ``os.open``.
 
     Raises:
         OSError: it cannot be opened.

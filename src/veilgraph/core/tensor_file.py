@@ -1,11 +1,15 @@
-"""Tensors and JSON-able facts in one safetensors file."""
+"""Tensors with JSON-able facts, in one safetensors file or under a name.
+
+A keeper holds what outlives a session. The run decides where it lies: roles open no file.
+"""
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -54,3 +58,78 @@ def load_facts(path: Path) -> Record:
 
 def _damaged(path: Path, error: Exception) -> RunError:
     return RunError(f"{path}: missing or damaged ({error}); delete it and resume, or train again")
+
+
+class Kept(NamedTuple):
+    """Tensors by name, and JSON-able facts about them."""
+
+    tensors: Mapping[str, Tensor]
+    facts: Record
+
+
+class Keeper(ABC):
+    """Keeps tensors under names, for one party of one run."""
+
+    @abstractmethod
+    def get(self, name: str) -> Kept | None:
+        """What was put there last; None where nothing was.
+
+        Raises:
+            RunError: it is damaged.
+        """
+
+    @abstractmethod
+    def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Keeps them in place of what was there, all or nothing: they are safe when this returns."""
+
+    @abstractmethod
+    def place(self, name: str) -> str:
+        """Where they lie, in words for a person."""
+
+
+class FolderKeeper(Keeper):
+    """Keeps them as ``<name>.safetensors`` in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def path(self, name: str) -> Path:
+        """Of the file."""
+        return self._folder / f"{name}.safetensors"
+
+    def get(self, name: str) -> Kept | None:
+        """Reads the file."""
+        path = self.path(name)
+        return Kept(*load_tensors(path)) if path.is_file() else None
+
+    def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Writes the file whole; it is on the disk when this returns."""
+        save_tensors(self.path(name), tensors, facts)
+
+    def place(self, name: str) -> str:
+        """Its path."""
+        return str(self.path(name))
+
+
+class MemoryKeeper(Keeper):
+    """Keeps them for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Kept] = {}
+
+    def get(self, name: str) -> Kept | None:
+        """What is there, which the caller may change."""
+        kept = self._kept.get(name)
+        return None if kept is None else Kept(_copies(kept.tensors), dict(kept.facts))
+
+    def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:
+        """Copies them."""
+        self._kept[name] = Kept(_copies(tensors), dict(facts))
+
+    def place(self, name: str) -> str:
+        """The name itself."""
+        return name
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}

@@ -126,10 +126,6 @@ def write_trace(path: Path, events: Iterable[Event], dropped: Mapping[str, int])
 def merge_traces(paths: Iterable[Path], path: Path) -> dict[str, int]:
     """Writes the traces of several parties of one machine as one.
 
-    Args:
-        paths: of the parties' traces.
-        path: of the file to write.
-
     Returns:
         Party → events that did not fit, of parties that dropped any.
 

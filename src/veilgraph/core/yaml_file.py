@@ -55,10 +55,6 @@ def _check_once(node: yaml.MappingNode) -> None:
 def parse_yaml(text: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
     """What YAML says, in plain Python values.
 
-    Args:
-        text: the YAML.
-        loader: how scalars are understood.
-
     Raises:
         YAMLError: it is none, says a key twice, is nested a hundred deep, or repeats too much by aliases.
         ValueError: it has a date that does not exist.

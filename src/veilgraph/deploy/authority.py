@@ -19,8 +19,7 @@ from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunErro
 from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.deploy.key_file import KeyFile, Passphrase
 from veilgraph.deploy.revocation import LIST_FILE
-from veilgraph.link.identity import BACKDATED
-from veilgraph.link.revocation import MAX_LIST_BYTES, RevocationList
+from veilgraph.link.identity import BACKDATED, MAX_LIST_BYTES, RevocationList
 
 LIST_DAYS: Final = 360
 _LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)

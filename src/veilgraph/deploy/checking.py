@@ -98,7 +98,7 @@ def judged(name: PartyId, settings: JobSettings, checked: Checked | None, within
     if against := _against(settings, checked):
         return SiteCheck(name, "refuses", against)
     if checked.waits:
-        return SiteCheck(name, "waits for approval", "a person there approves each job: veilgraph net jobs")
+        return SiteCheck(name, "waits for approval", "a person there approves each job: veilgraph net consent")
     return SiteCheck(name, "accepts")
 
 

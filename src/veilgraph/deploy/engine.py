@@ -38,7 +38,7 @@ from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.submission import CHECK, TASK, decode_request
 from veilgraph.link.channel import Session
 from veilgraph.link.flare import FlareLink
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.run.checking import Checked

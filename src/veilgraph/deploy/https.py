@@ -28,8 +28,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.core.events import Event
 from veilgraph.core.files import new_file, private_folder
+from veilgraph.core.text import Event
 from veilgraph.deploy.connections import BoundedLoop, BoundedProtocol
 from veilgraph.link.identity import BACKDATED
 

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
-from veilgraph.core.events import Event, Level
 from veilgraph.core.files import check_private, locked
+from veilgraph.core.text import Event, Level
 from veilgraph.core.types import SERVER
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.address import Address
@@ -26,8 +26,8 @@ from veilgraph.deploy.metrics.door import serving
 from veilgraph.deploy.metrics.watch import SiteWatch
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
 from veilgraph.deploy.site_process import last_ended, program_of, site_log, site_process
+from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.protocol.requests import all_waiting
 
 _READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
 """By the role of the site's program in the engine."""
@@ -233,7 +233,8 @@ def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[st
         if each.asked not in told:
             job = each.request
             words = (
-                f"{job.settings.name} ({job.work}) waits for approval: veilgraph net approve {job.job} --kit {kit.path}"
+                f"{job.settings.name} ({job.work}) waits for approval: "
+                f"veilgraph net consent approve {job.job} --kit {kit.path}"
             )
             report(Event("waiting-for-approval", words, level="warning", job=job.job))
     return frozenset(each.asked for each in found)

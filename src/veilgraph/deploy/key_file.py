@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import locked
-from veilgraph.link.private_key import PrivateKey, read_key, sealed_key
+from veilgraph.link.identity import PrivateKey, read_key, sealed_key
 
 PASSPHRASE_VARIABLE: Final = "VEILGRAPH_PASSPHRASE"  # noqa: S105  (a name, no secret)
 SHORTEST_PASSPHRASE: Final = 12
@@ -134,7 +134,7 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
         descriptor = os.memfd_create(_IN_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except (AttributeError, OSError) as error:
         raise ConfigError(
-            f"a key with a passphrase needs Linux with memfd_create ({error}); see cert unprotect"
+            f"a key with a passphrase needs Linux with memfd_create ({error}); see cert passphrase --remove"
         ) from error
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -146,7 +146,7 @@ def in_memory(key: PrivateKey) -> Iterator[Path]:
             path.read_bytes()
         except OSError as error:
             raise ConfigError(
-                f"a key with a passphrase needs /proc ({error}); mount it, or see cert unprotect"
+                f"a key with a passphrase needs /proc ({error}); mount it, or see cert passphrase --remove"
             ) from error
         yield path
     finally:
@@ -202,7 +202,9 @@ def protect(key_file: KeyFile, folder: Path, passphrase: Passphrase) -> None:
         RunError: it is sealed already, in use, or cannot be written.
     """
     if key_file.is_sealed:
-        raise RunError(f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert unprotect")
+        raise RunError(
+            f"{key_file.sealed}: has a passphrase already; for another, begin with veilgraph cert passphrase --remove"
+        )
     key = read_key(key_file.plain)
     _replace(key_file, folder, key, passphrase())
 

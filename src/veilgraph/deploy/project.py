@@ -28,8 +28,7 @@ from veilgraph.deploy.certificates import keep_issued
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.quiet import no_prints
 from veilgraph.deploy.roles import Roles, write_roles
-from veilgraph.link.identity import BACKDATED
-from veilgraph.link.private_key import read_key
+from veilgraph.link.identity import BACKDATED, read_key
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"

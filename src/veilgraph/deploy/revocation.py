@@ -16,7 +16,7 @@ from cryptography import x509
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.files import locked, write_whole
-from veilgraph.link.revocation import RevocationList
+from veilgraph.link.identity import RevocationList
 
 LIST_FILE: Final = "revoked.pem"
 _ROOT_FILE: Final = "rootCA.pem"
@@ -62,7 +62,7 @@ def current_list(kit: Path, now: datetime, *, insist: bool) -> RevocationList | 
         state = "has no list" if found is None else f"should have had a newer list since {found.next_update:%Y-%m-%d}"
         raise ConfigError(
             f"{kit}: this site joined with --current-list, and {state} of revoked certificates; get one from the "
-            "authority: veilgraph cert install-list KIT FILE"
+            "authority: veilgraph cert install KIT FILE"
         )
     if found is not None and overdue:
         log.warning(

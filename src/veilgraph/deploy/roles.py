@@ -18,8 +18,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import PartyId
 from veilgraph.link.channel import joined
-from veilgraph.link.identity import PublicKey, check_signature, load_roots, sign
-from veilgraph.link.private_key import PrivateKey
+from veilgraph.link.identity import PrivateKey, PublicKey, check_signature, load_roots, sign
 
 ROLES: Final = "roles.json"
 """In a kit's ``startup``."""

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from starlette.requests import ClientDisconnect
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.events import Event
+from veilgraph.core.text import Event
 from veilgraph.core.types import PartyId
 from veilgraph.deploy.https import (
     Counted,

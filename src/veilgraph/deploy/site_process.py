@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.events import Event
 from veilgraph.core.files import appended_file, locked, private_folder
+from veilgraph.core.text import Event
 from veilgraph.deploy.guard.heard import forget
 from veilgraph.deploy.guard.orphans import begun_here
 from veilgraph.deploy.guard.policy import FOLDER_PREFIX, FOLDER_VARIABLE, PROGRAM

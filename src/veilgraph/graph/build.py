@@ -15,7 +15,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import DTYPE, Relation, are_told_apart
+from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
 from veilgraph.tables.drift import Profile, profiles
 from veilgraph.tables.edge_settings import check_reaches
 from veilgraph.tables.edges import EdgeTable, read_edges
@@ -125,7 +125,7 @@ def build_graph(
 
 
 def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling: Scaling) -> None:
-    if encoding.features != settings.nodes.features:
+    if set(encoding.features) != set(settings.nodes.features):  # their order may be the first holder's
         raise DataError(
             f"party {settings.party!r}: nodes.features: they are not those that the features' encoding was fitted "
             "with; restore them, or train anew"

@@ -1,4 +1,4 @@
-"""A data set: what a federation is simulated with.
+"""A data set, and how the ``data`` of a job becomes one graph per holder.
 
 ``graph.settings.DATASETS`` finds one by the name in a job. A package adds its own, an instance of a subclass of
 ``DataSet``, by an entry point of the group ``veilgraph.datasets``; ``veilgraph.testing.dataset`` holds it to the rules.
@@ -6,15 +6,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from veilgraph.core.errors import ConfigError
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.settings import Settings
-from veilgraph.graph.horizontal import split_by_label, split_by_nodes, split_horizontally
-from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.party import PartyGraph
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.features import scale_features, scale_together
+from veilgraph.graph.federation import check_federation
+from veilgraph.graph.horizontal import HorizontalPart, split_by_label, split_by_nodes, split_horizontally
+from veilgraph.graph.partition import split_for_learner, split_vertically
+from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
 from veilgraph.graph.settings import DATASETS, DataSettings
+from veilgraph.tables.nodes import draw_splits
+from veilgraph.tables.settings import SplitFractions
+
+
+def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
+    """``train_mask``, ``val_mask`` and ``test_mask``, Tensor[N] bool each, drawn by ``draw_splits``.
+
+    Args:
+        labels: Tensor[N] int64, negative where unlabelled.
+        fractions: of the labelled nodes, and the seed.
+        name: keeps draws for different data apart.
+    """
+    splits = torch.from_numpy(draw_splits(labels.to(torch.int32).numpy(), fractions, name))
+    return {mask: splits == index for index, mask in enumerate(MASKS)}
+
+
+def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
+    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's.
+
+    Raises:
+        DataError: there are no labels, or a fraction is too small for a node.
+    """
+    if graph.labels is None:
+        raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
+    found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
+    found.check_split()
+    return found
+
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -32,9 +66,7 @@ class DataSet:
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.
 
-        Args:
-            settings: ``data`` of the job.
-            seed: of all that is drawn; the same seed gives the same graph.
+        The same ``settings`` (``data`` of the job) and ``seed`` give the same graph.
 
         Raises:
             ConfigError: it is not one graph.
@@ -45,10 +77,6 @@ class DataSet:
 
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
         """The holders' graphs in the settings' order, over the same nodes, not yet scaled.
-
-        Args:
-            settings: ``data`` of the job.
-            seed: of the graph and of its division.
 
         Raises:
             DataError: a file is missing or damaged, or the settings ask for what it does not have.
@@ -84,3 +112,115 @@ class DataSet:
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""
         return None
+
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+
+def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
+    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged, or the data break a rule.
+    """
+    found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
+    graphs = scale_together([part.graph for part in found], settings.feature_scaling)
+    return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
+
+
+def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
+    """All holders' graphs of a job of paradigm node-dp on one machine, in the order of its names.
+
+    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``.
+
+    Args:
+        settings: ``data`` of the job.
+        labels_at: who has the labels: ``settings.label_party``, or one whose nodes release them.
+        seed: of the deal of the columns and of random splits.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged, or the data break a rule.
+    """
+    if settings.graphs is not None:
+        parties = _saved(settings)
+    else:
+        whole = load_whole(settings, labels_at, seed)
+        parties = split_for_learner(
+            whole, names=settings.names, learner=settings.label_party, labels_at=labels_at, seed=seed
+        )
+    check_federation(parties, labels_at)
+    return parties
+
+
+def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
+    """The data set as one graph of a party's, with the split that the job asks for; features as they are.
+
+    Raises:
+        ConfigError: the data set is not one graph.
+        DataError: a file is missing or damaged.
+    """
+    return PartyGraph.from_data(party, _whole(settings, seed))
+
+
+def _whole(settings: DataSettings, seed: int) -> Data:
+    data = DATASETS[_dataset(settings)].whole(settings, seed)
+    fractions = _fractions(settings, seed)
+    if fractions is None:
+        return data
+    masks = masks_by_fractions(data.y, fractions, _dataset(settings))
+    return data.clone().update(masks)
+
+
+def _dataset(settings: DataSettings) -> str:
+    if settings.dataset is None:
+        raise ConfigError("data.parties: tables are read by each holder for itself; veilgraph train aligns them")
+    return settings.dataset
+
+
+def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
+    if settings.split is None:
+        return None
+    train, val, test = settings.split
+    return SplitFractions(train=train, val=val, test=test, seed=seed, stratify=settings.stratify)
+
+
+def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
+    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names.
+
+    Raises:
+        DataError: a file is missing or damaged, breaks a rule, or was saved without ids.
+    """
+    found = []
+    for graph, path in zip(_saved(settings), (settings.graphs or {}).values(), strict=True):
+        ids = load_party_ids(path)
+        if ids is None:
+            raise DataError(
+                f"{path}: the graph was saved without ids, by which a horizontal job tells its nodes; save it with "
+                "save_party(graph, path, ids=...)"
+            )
+        found.append((graph, checked_ids(graph.party, ids, graph.num_nodes)))
+    return found
+
+
+def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
+    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together.
+
+    Raises:
+        DataError: a file is missing or damaged, or the data break a rule.
+    """
+    given = settings.graphs is not None
+    parties = _saved(settings) if given else DATASETS[_dataset(settings)].parties(settings, seed)
+    parties = [scale_features(graph, settings.feature_scaling) for graph in parties]
+    fractions = _fractions(settings, seed)
+    if fractions is not None:
+        parties = [graph if graph.labels is None else split_randomly(graph, fractions) for graph in parties]
+    check_federation(parties, settings.label_party)
+    return parties
+
+
+def _saved(settings: DataSettings) -> list[PartyGraph]:
+    """The job's name for a holder counts, whatever name its file was saved under."""
+    return [replace(load_party(path), party=name) for name, path in (settings.graphs or {}).items()]

@@ -1,4 +1,4 @@
-"""Feature matrices, dense or sparse: choosing columns, joining, scaling.
+"""Feature matrices, dense or sparse: choosing rows and columns, joining, scaling.
 
 Sparse matrices are ``torch.sparse_csr`` at the seams and scipy's CSR inside.
 """
@@ -142,3 +142,32 @@ def _standard(features: Tensor) -> Tensor:
     deviation = wide.std(dim=0, correction=0)
     varies = wide.amax(dim=0) > wide.amin(dim=0)
     return torch.where(varies, centred / torch.where(varies, deviation, 1.0), 0.0)
+
+
+def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
+    """A graph with node ``order[n]`` as its n-th, and its edges by target, source and weight.
+
+    Args:
+        graph: of one holder; which nodes are common, and relations, are left out.
+        order: Tensor[N] int64, every node once.
+    """
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    edges, weight = places[graph.edge_index], graph.edge_weight
+    keys = (() if weight is None else (weight.numpy(),)) + (edges[0].numpy(), edges[1].numpy())
+    sorting = torch.from_numpy(np.lexsort(keys))
+
+    def moved(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values[order]
+
+    return PartyGraph(
+        graph.party,
+        choose_rows(graph.features, order),
+        edges[:, sorting],
+        None if weight is None else weight[sorting],
+        moved(graph.labels),
+        moved(graph.train_mask),
+        moved(graph.val_mask),
+        moved(graph.test_mask),
+        graph.num_classes,
+    )

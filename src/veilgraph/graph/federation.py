@@ -1,12 +1,14 @@
-"""Who of a federation's holders has the labels, where one alone may."""
+"""What must hold between the holders' graphs of a federation, and which of them has the labels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph, check_federation, check_is_holder, check_names
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import refuse
 
 
 def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId | None) -> PartyId:
@@ -30,11 +32,6 @@ def only_labelled(
     holders: Sequence[PartyId], labelled: Sequence[PartyId], label_holder: PartyId | None = None
 ) -> PartyId:
     """The label holder of a job in which one holder alone has labels.
-
-    Args:
-        holders: all.
-        labelled: those that bring labels.
-        label_holder: as the job names it, if it does.
 
     Raises:
         DataError: it is no holder, or labels are at two, at none, or at another.
@@ -67,3 +64,69 @@ def only_labelled(
             party=label_holder,
         )
     return labelled[0]
+
+
+def check_classes(graph: PartyGraph) -> None:
+    """Refuse training nodes of a single class, where no other party has labels. Targets are not checked."""
+    if graph.labels is None or graph.train_mask is None:
+        return
+    trained = graph.labels[graph.train_mask]
+    if len(trained) and bool((trained == trained[0]).all()):
+        problem = f"all {len(trained)} common training nodes are of class {int(trained[0])}, so a model learns nothing"
+        way_out = (
+            "label training nodes of another class, or change the split (veilgraph data check shows them by split)"
+        )
+        refuse(graph.party, "labels", problem, way_out)
+
+
+def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
+    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it.
+
+    Raises:
+        DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
+    """
+    check_names([graph.party for graph in graphs])
+    check_aligned({graph.party: graph.common for graph in graphs})
+    find_label_holder(graphs, label_holder)
+
+
+def check_names(names: Sequence[PartyId]) -> None:
+    """Checks that there are two holders or more, of different names."""
+    if len(names) < 2:
+        raise DataError(f"holders: {len(names)} given, and a federation needs at least 2; add a holder")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
+
+
+def check_aligned(counts: Mapping[PartyId, int]) -> None:
+    """Checks that all holders have as many common nodes; ``counts``: holder → C."""
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
+        raise DataError(
+            f"holders: misaligned node counts ({listed}); row v of the common nodes must be the same node at every "
+            "holder, so align the tables first"
+        )
+
+
+def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
+    """The graph of the holder that has the labels.
+
+    Raises:
+        DataError: there is no such holder, or it has no labels.
+    """
+    check_is_holder(label_holder, [graph.party for graph in graphs])
+    found = next(graph for graph in graphs if graph.party == label_holder)
+    if found.labels is None:
+        instead = "" if found.targets is None else ", not numbers"
+        way_out = "encode the classes as whole numbers" if instead else "choose the holder that has them"
+        refuse(label_holder, "labels", f"there are none, and the label holder needs them{instead}", way_out)
+    return found
+
+
+def check_is_holder(label_holder: PartyId, holders: Sequence[PartyId]) -> None:
+    """Refuses a label holder that is no holder."""
+    if label_holder not in holders:
+        raise DataError(
+            f"label_holder={label_holder!r} is not one of the holders {', '.join(holders)}; name one of them"
+        )

@@ -16,9 +16,9 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import choose_columns, compact, join_columns
-from veilgraph.graph.party import PartyGraph, check_aligned, find_label_holder
-from veilgraph.graph.relations import DTYPE, EVERY, Relation
-from veilgraph.graph.rules import check_name
+from veilgraph.graph.federation import check_aligned, find_label_holder
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.rules import DTYPE, EVERY, Relation, check_name
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -63,23 +63,25 @@ def split_vertically(
     features = compact(whole.features)
     parts = []
     for index, name in enumerate(names):
-        mine = whole.with_edges(owner == index)
-        has_labels = name == label_holder
-        parts.append(
-            PartyGraph(
-                party=name,
-                features=compact(choose_columns(features, columns[index])),
-                edge_index=mine.edge_index,
-                edge_weight=mine.edge_weight,
-                edge_relation=mine.edge_relation,
-                edge_features=mine.edge_features,
-                relations=whole.relations,
-                **(whole.label_fields if has_labels else {}),
-            )
-        )
-    for name in names:
         check_name(name)
+        mine = compact(choose_columns(features, columns[index]))
+        parts.append(_dealt(whole, name, mine, owner == index, has_labels=name == label_holder))
     return parts
+
+
+def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *, has_labels: bool) -> PartyGraph:
+    """A holder's part of a graph: columns, some of the edges, Tensor[E] bool, and perhaps the labels."""
+    mine = whole.with_edges(edges)
+    return PartyGraph(
+        party=name,
+        features=features,
+        edge_index=mine.edge_index,
+        edge_weight=mine.edge_weight,
+        edge_relation=mine.edge_relation,
+        edge_features=mine.edge_features,
+        relations=whole.relations,
+        **(whole.label_fields if has_labels else {}),
+    )
 
 
 def split_for_learner(
@@ -98,27 +100,16 @@ def split_for_learner(
         DataError: fewer columns than holders that get some.
     """
     others = [name for name in names if name != learner]
-    columns = dict(
-        zip(
-            others,
-            deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed)),
-            strict=True,
-        )
-    )
-    parts = []
+    dealt = deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed))
+    columns = dict(zip(others, dealt, strict=True))
+    whole, parts = whole.merged(), []
     for name in names:
-        learns, has_labels = name == learner, name == labels_at
+        learns = name == learner
         features = torch.zeros(whole.num_nodes, 1) if learns else choose_columns(whole.features, columns[name])
-        parts.append(
-            PartyGraph(
-                party=name,
-                features=compact(features),
-                edge_index=whole.edge_index if learns else whole.edge_index[:, :0],
-                edge_weight=whole.edge_weight if learns else None,
-                edge_features=whole.edge_features if learns else None,
-                **(whole.label_fields if has_labels else {}),
-            )
-        )
+        edges = torch.full((whole.num_edges,), learns)
+        part = _dealt(whole, name, compact(features), edges, has_labels=name == labels_at)
+        # who has no edges has none to weigh either
+        parts.append(part if learns else replace(part, edge_weight=None, edge_features=None))
     return parts
 
 
@@ -179,11 +170,6 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
     It has all its nodes, those that the others do not know included; validation and test nodes are common ones. Without
     labels of its own it is lent the label holder's, as in the paper, so that figures tell what its features and edges
     are worth.
-
-    Args:
-        graphs: of all holders.
-        party: who is alone.
-        label_holder: who has the labels.
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = find_label_holder(graphs, label_holder)

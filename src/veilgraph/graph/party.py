@@ -5,23 +5,23 @@ A saved party graph is one safetensors file; nothing in it is executable.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from numbers import Integral, Number
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import write_whole
-from veilgraph.core.given import kind_of
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.hetero import of_one_kind
-from veilgraph.graph.ids import ID_TENSORS, checked_ids, pack_ids, unpack_ids
 from veilgraph.graph.pyg import (
     check_is_data,
     classes_of,
@@ -30,12 +30,12 @@ from veilgraph.graph.pyg import (
     labels_of,
     membership_of,
     of_nodes,
+    of_one_kind,
     targets_of,
 )
-from veilgraph.graph.relations import Relation, check_relations, packed, unpacked
-from veilgraph.graph.rows import rows_between, sparse_rows
 from veilgraph.graph.rules import (
     INTEGERS,
+    Relation,
     check_common,
     check_edge_features,
     check_edges,
@@ -43,18 +43,106 @@ from veilgraph.graph.rules import (
     check_labels,
     check_membership,
     check_name,
+    check_relations,
     check_targets,
+    packed,
     refuse,
+    unpacked,
 )
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data, HeteroData
 
+
+def rows_between(features: Tensor, start: int, stop: int) -> Tensor:
+    """Rows ``start`` to ``stop`` − 1 of a matrix [N, F] in its layout, sharing its memory; itself where that is all."""
+    if (start, stop) == (0, features.shape[0]):
+        return features
+    if features.layout != torch.sparse_csr:
+        return features[start:stop]
+    pointers = features.crow_indices()[start : stop + 1]
+    first, last = int(pointers[0]), int(pointers[-1])
+    return torch.sparse_csr_tensor(
+        pointers - first,
+        features.col_indices()[first:last],
+        features.values()[first:last],
+        (stop - start, features.shape[1]),
+        check_invariants=False,  # holds for a part of a matrix that was checked
+    )
+
+
+def sparse_rows(parts: Sequence[Tensor], num_features: int) -> Tensor:
+    """The ``torch.sparse_csr`` matrix of row pointers, columns and values, checked.
+
+    Raises:
+        RuntimeError: the parts do not fit together.
+    """
+    pointers, columns, values = parts
+    return torch.sparse_csr_tensor(pointers, columns, values, (len(pointers) - 1, num_features), check_invariants=True)
+
+
+_BYTES: Final = "ids.utf8"
+_ENDS: Final = "ids.ends"
+ID_TENSORS: Final = (_BYTES, _ENDS)
+"""Names of the tensors that ``pack_ids`` makes."""
+
+
+def pack_ids(ids: Sequence[str], prefix: str = "") -> dict[str, Tensor]:
+    """Text as UTF-8 in one uint8 vector, and where each ends as an int64 vector of ``len(ids)``."""
+    encoded = [text.encode("utf-8", "surrogatepass") for text in ids]
+    joined = bytearray(b"".join(encoded))
+    return {
+        prefix + _BYTES: torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0, dtype=torch.uint8),
+        prefix + _ENDS: torch.tensor(list(accumulate(map(len, encoded))), dtype=torch.int64),
+    }
+
+
+def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | None:
+    """What ``pack_ids`` packed; None where there are no ids."""
+    if prefix + _ENDS not in tensors:
+        return None
+    joined, ends = tensors[prefix + _BYTES].numpy().tobytes(), tensors[prefix + _ENDS].tolist()
+    return [joined[start:end].decode("utf-8", "surrogatepass") for start, end in pairwise([0, *ends])]
+
+
+def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:
+    """A holder's ids as text, one for each of its rows.
+
+    Args:
+        party: the holder.
+        ids: of anything that ``str`` tells apart, and no fractional numbers, which pandas makes of a column with a gap:
+            7.0 would be another node than 7. A vector's numbers count as Python's.
+        nodes: N, rows of its graph.
+
+    Raises:
+        DataError: there are not N, one is no id, or is given twice.
+    """
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        refuse(party, "ids", f"{kind_of(ids)} must be one id for each row", "give a list, a tensor or an array")
+    values: Iterable[Hashable] = ids.tolist() if isinstance(ids, Tensor | np.ndarray) else ids
+    given = list(values) if isinstance(values, Iterable) else [values]
+    fractional = [isinstance(value, Number) and not isinstance(value, Integral) for value in given]
+    if strange := [
+        value
+        for value, is_fraction in zip(given, fractional, strict=True)
+        if value is None or isinstance(value, bytes) or is_fraction
+    ]:
+        way_out = "write it as text or as a whole number, the same in every run"
+        refuse(party, "ids", f"{strange[0]!r} is no id, for as text it would be another node's", way_out)
+    texts = [str(value) for value in given]
+    if len(texts) != nodes:
+        refuse(party, "ids", f"{len(texts)} for {nodes} nodes", "give every row its node's id")
+    if len(set(texts)) < nodes:
+        seen: set[str] = set()
+        twice = next(text for text in texts if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+        refuse(party, "ids", f"{twice!r} is given twice, as text", "a node has one row and one id; mend one")
+    return texts
+
+
 _FORMAT = "veilgraph-party-1"
 _SPARSE_PARTS = ("features.row_pointers", "features.columns", "features.values")
 _OF_EDGES = ("edge_weight", "edge_relation", "edge_features")
 _TENSORS = ("edge_index", *_OF_EDGES, "labels", *MASKS, "targets", "membership")
-_RELATIONS = "relations"
 _NUMBERS = ("num_classes", "num_common")
 
 
@@ -194,11 +282,7 @@ class PartyGraph:
         self.check_split()
 
     def check_types(self) -> None:
-        """Checks that tensors are tensors, and numbers whole; part of ``validate``.
-
-        Raises:
-            DataError: names the first.
-        """
+        """Checks that tensors are tensors, and numbers whole; part of ``validate``."""
         party = self.party if isinstance(self.party, str) else repr(self.party)
         if not isinstance(self.party, str):
             refuse(party, "party", f"{kind_of(self.party)} must be the holder's name (str)", "give one")
@@ -212,11 +296,7 @@ class PartyGraph:
                 refuse(party, name, f"{kind_of(value)} must be a whole number (int)", "give one, or leave it out")
 
     def check_split(self) -> None:
-        """Checks the labels and masks alone, as where a split was drawn anew.
-
-        Raises:
-            DataError: as ``validate``.
-        """
+        """Checks the labels and masks alone, as where a split was drawn anew; part of ``validate``."""
         masks = {name: getattr(self, name) for name in MASKS}
         if self.targets is None:
             check_labels(self.party, self.labels, masks, self.num_classes, self.num_nodes, self.common)
@@ -226,12 +306,8 @@ class PartyGraph:
             check_targets(self.party, self.targets, masks, self.num_nodes)
         if self.membership is not None:
             if len(self.membership) != self.num_nodes:
-                refuse(
-                    self.party,
-                    "membership",
-                    f"{len(self.membership)} for {self.num_nodes} nodes",
-                    "say of every node which graph it is of",
-                )
+                problem = f"{len(self.membership)} for {self.num_nodes} nodes"
+                refuse(self.party, "membership", problem, "say of every node which graph it is of")
             check_membership(self.party, self.membership, {"labels": self.labels, **masks}, self.edge_index)
 
     @classmethod
@@ -284,91 +360,6 @@ class PartyGraph:
         return graph
 
 
-def check_classes(graph: PartyGraph) -> None:
-    """Refuse training nodes of a single class, where no other party has labels. Targets are not checked.
-
-    Raises:
-        DataError: there is one class.
-    """
-    if graph.labels is None or graph.train_mask is None:
-        return
-    trained = graph.labels[graph.train_mask]
-    if len(trained) and bool((trained == trained[0]).all()):
-        refuse(
-            graph.party,
-            "labels",
-            f"all {len(trained)} common training nodes are of class {int(trained[0])}, so a model learns nothing",
-            "label training nodes of another class, or change the split (veilgraph data check shows classes per split)",
-        )
-
-
-def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
-    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it.
-
-    Raises:
-        DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
-    """
-    check_names([graph.party for graph in graphs])
-    check_aligned({graph.party: graph.common for graph in graphs})
-    find_label_holder(graphs, label_holder)
-
-
-def check_names(names: Sequence[PartyId]) -> None:
-    """Checks that there are two holders or more, of different names.
-
-    Raises:
-        DataError: there are not.
-    """
-    if len(names) < 2:
-        raise DataError(f"holders: {len(names)} given, and a federation needs at least 2; add a holder")
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DataError(f"holders: the name {twice[0]!r} is given twice, and names are unique; rename one")
-
-
-def check_aligned(counts: Mapping[PartyId, int]) -> None:
-    """Checks that all holders have as many common nodes.
-
-    Args:
-        counts: holder → C.
-
-    Raises:
-        DataError: with each holder's count.
-    """
-    if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{party} has {count}" for party, count in counts.items())
-        raise DataError(
-            f"holders: misaligned node counts ({listed}); row v of the common nodes must be the same node at every "
-            "holder, so align the tables first"
-        )
-
-
-def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
-    """The graph of the holder that has the labels.
-
-    Raises:
-        DataError: there is no such holder, or it has no labels.
-    """
-    check_is_holder(label_holder, [graph.party for graph in graphs])
-    found = next(graph for graph in graphs if graph.party == label_holder)
-    if found.labels is None:
-        refuse(
-            label_holder,
-            "labels",
-            "there are none, and the label holder needs them" + (", not numbers" if found.targets is not None else ""),
-            "choose the holder that has them" if found.targets is None else "encode the classes as whole numbers",
-        )
-    return found
-
-
-def check_is_holder(label_holder: PartyId, holders: Sequence[PartyId]) -> None:
-    """Refuses a label holder that is no holder."""
-    if label_holder not in holders:
-        raise DataError(
-            f"label_holder={label_holder!r} is not one of the holders {', '.join(holders)}; name one of them"
-        )
-
-
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
     """Writes a party's graph to one safetensors file, whole or not at all; edges sorted by target.
 
@@ -396,7 +387,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         if getattr(graph, name) is not None:
             metadata[name] = str(getattr(graph, name))
     if graph.relations:
-        metadata[_RELATIONS] = packed(graph.relations)
+        metadata["relations"] = packed(graph.relations)
     content = save({name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}, metadata)
     try:
         write_whole(path, content)
@@ -442,7 +433,7 @@ def reload_party(path: Path) -> PartyGraph:
             features=tensors["features"],
             edge_index=tensors["edge_index"],
             **{name: tensors.get(name) for name in _TENSORS[1:]},
-            relations=unpacked(metadata.get(_RELATIONS, "[]")),
+            relations=unpacked(metadata.get("relations", "[]")),
             **numbers,
         )
     except (KeyError, ValueError, RuntimeError) as error:

@@ -1,18 +1,18 @@
-"""What a party's graph takes out of PyTorch Geometric's ``Data``."""
+"""What a party's graph takes out of PyTorch Geometric's ``Data``, or of ``HeteroData`` with its types of edges."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.given import kind_of, wrong_type
+from veilgraph.core.arguments import kind_of, wrong_type
 from veilgraph.core.types import MASKS, PartyId
-from veilgraph.graph.rules import FEATURE_DTYPES, refuse
+from veilgraph.graph.rules import DTYPE, FEATURE_DTYPES, INTEGERS, Relation, are_told_apart, refuse
 
 if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
     from torch_geometric.data.storage import EdgeStorage
 
 
@@ -39,10 +39,7 @@ def _way_to_data(given: object) -> str:
 
 
 def check_is_data(party: PartyId, data: object) -> Data:
-    """Refuses what is no ``Data`` of one kind of nodes, and a mask or weight in it that is no tensor.
-
-    Returns:
-        What is one.
+    """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused.
 
     Raises:
         DataError: says what it is, and how it becomes one.
@@ -149,12 +146,8 @@ def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
     count = int(membership.max()) + 1 if len(membership) else 0
     for name, values in each.items():
         if len(values) != count:
-            refuse(
-                party,
-                f"data.{name}",
-                f"{len(values)} for {len(membership)} nodes of {count} graphs, as data.batch numbers them",
-                "give one of each node, or of each graph",
-            )
+            problem = f"{len(values)} for {len(membership)} nodes of {count} graphs, as data.batch numbers them"
+            refuse(party, f"data.{name}", problem, "give one of each node, or of each graph")
     return data.clone().update({name: values[membership] for name, values in each.items()}) if each else data
 
 
@@ -184,3 +177,88 @@ def _numbers(values: Tensor | None) -> Tensor | None:
         return None
     values = values.detach()
     return values if values.is_floating_point() else values.to(torch.float32)
+
+
+def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, ...], Tensor | None]:
+    """A ``HeteroData`` as ``Data`` of its common nodes; what is none as it is.
+
+    The common nodes are those of the type that ``given.common`` names, or of the only type, the only one with ``x``, or
+    the only one with ``y``. Every type of edges between two of them is a relation, called by the middle of its three
+    names, with its own ``edge_weight`` or ``edge_attr`` and, if it has any, ``hops``. Nodes of other types are left
+    out.
+
+    Returns:
+        ``Data``; its relations; and of every edge, Tensor[E], the place of its relation. Where there is but one, which
+        reaches as far as any: none.
+
+    Raises:
+        DataError: no type of nodes can be told to be that of the common nodes, or edges lead to others.
+    """
+    from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
+
+    if not isinstance(given, HeteroData):
+        return given, (), None
+    kind = _common_kind(party, given)
+    for edge in given.edge_types:
+        if (edge[0], edge[2]) != (kind, kind):
+            way_out = (
+                f"project it: join two of {kind!r} that meet at the same node "
+                "(torch_geometric.transforms.AddMetaPaths), or leave it out (del)"
+            )
+            problem = f"{edge} leads to other nodes than {kind!r}, of which a holder's graph is"
+            refuse(party, "data.edge_types", problem, way_out)
+    stores = {edge: given[edge] for edge in given.edge_types}
+    index = [_edge_index(party, edge, store) for edge, store in stores.items()]
+    weights = [_weight(party, edge, store) for edge, store in stores.items()]
+    data = Data(**given[kind].to_dict())
+    data.edge_index = torch.cat([torch.empty(2, 0, dtype=torch.int64), *index], dim=1)
+    if any(weight is not None for weight in weights):
+        pairs = zip(weights, index, strict=True)
+        data.edge_weight = torch.cat([torch.ones(each.shape[1]) if own is None else own for own, each in pairs])
+    relations = tuple(Relation(edge[1], store.get("hops")) for edge, store in stores.items())
+    if not are_told_apart(relations):
+        return data, (), None
+    places = [torch.full((each.shape[1],), place, dtype=DTYPE) for place, each in enumerate(index)]
+    return data, relations, torch.cat(places)
+
+
+def _common_kind(party: PartyId, data: HeteroData) -> str:
+    """The type of the nodes that all holders know."""
+    kinds = list(data.node_types)
+    named = getattr(data, "common", None)
+    if named is not None:
+        if named not in kinds:
+            refuse(party, "data.common", f"{named!r} is none of its types of nodes ({', '.join(kinds)})", "name one")
+        return str(named)
+    for among in (kinds, [kind for kind in kinds if "x" in data[kind]], [kind for kind in kinds if "y" in data[kind]]):
+        if len(among) == 1:
+            return str(among[0])
+    problem = (
+        f"HeteroData of the types of nodes {', '.join(kinds) or '(none)'}, and which of them all holders know cannot "
+        "be told"
+    )
+    refuse(party, "data", problem, f"name it: data.common = {kinds[0] if kinds else 'customer'!r}")
+
+
+def _edge_index(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor:
+    index: Any = store.get("edge_index")
+    is_pairs = isinstance(index, Tensor) and index.dim() == 2 and index.shape[0] == 2
+    if not is_pairs or index.dtype not in (*INTEGERS, torch.int64):
+        found = f"{index.dtype} {list(index.shape)}" if isinstance(index, Tensor) else kind_of(index)
+        problem = f"{found} of {edge} must be whole numbers [2, edges]"
+        refuse(party, "data.edge_index", problem, "give source and target rows")
+    return index.long()  # type: ignore[no-any-return]
+
+
+def _weight(party: PartyId, edge: tuple[str, str, str], store: EdgeStorage) -> Tensor | None:
+    """One number per edge, Tensor[E]; None where there is none."""
+    count = store["edge_index"].shape[1]
+    for name in ("edge_weight", "edge_attr"):
+        value: Any = store.get(name)
+        if value is not None and (not isinstance(value, Tensor) or value.numel() != count or len(value) != count):
+            found = list(value.shape) if isinstance(value, Tensor) else kind_of(value)
+            refuse(party, f"data.{name}", f"{found} of {edge} must be one number per edge [{count}]", "mend or drop it")
+    weight, features = edge_columns_of(party, store)
+    if features is not None:
+        refuse(party, "data.edge_attr", f"{edge} has edge_weight as well, and one of them is the weight", "drop one")
+    return weight

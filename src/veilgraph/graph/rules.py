@@ -1,4 +1,4 @@
-"""What a party's data must satisfy before anything is computed on it, said of its tensors.
+"""What a party's data must satisfy before anything is computed on it, said of its tensors and relations.
 
 Every rule raises ``DataError`` naming the party, the argument, the offending value with its place, the rule and
 the way out.
@@ -6,21 +6,40 @@ the way out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final, NoReturn
 
 import torch
 from torch import Tensor
 
+from veilgraph.core.arguments import kind_of
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER
 
 FEATURE_DTYPES = (torch.float32, torch.float64)
+INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32)
+"""Types of whole numbers that are taken as int64."""
+MOST_HOPS: Final = 32
+"""As many as a local model has at most."""
+DTYPE: Final = torch.int16
+"""Of an edge's relation."""
+_MOST_RELATIONS: Final = 2**15
 
 
 def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:
     """Raises the ``DataError`` of a broken rule."""
     raise DataError(f"party {party!r}: {argument}: {problem}; {way_out}")
+
+
+def _first(wrong: Tensor) -> int:
+    """Place of the first True of a vector that has one."""
+    return int(wrong.nonzero()[0])
+
+
+def _form(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}"
 
 
 def check_name(party: str) -> None:
@@ -32,12 +51,8 @@ def check_name(party: str) -> None:
 def check_common(party: str, num_common: int, num_nodes: int) -> None:
     """At least one common node, and no more than nodes."""
     if not 1 <= num_common <= num_nodes:
-        refuse(
-            party,
-            "num_common",
-            f"{num_common} must lie in 1..{num_nodes}, the number of nodes",
-            "put the common nodes first and give their number",
-        )
+        problem = f"{num_common} must lie in 1..{num_nodes}, the number of nodes"
+        refuse(party, "num_common", problem, "put the common nodes first and give their number")
 
 
 def check_shape(party: str, features: Tensor) -> None:
@@ -51,31 +66,25 @@ def check_shape(party: str, features: Tensor) -> None:
     if features.shape[0] == 0:
         refuse(party, "features", "0 rows, and a graph has at least one node", "give one row per node")
     if features.shape[1] == 0:
-        refuse(
-            party,
-            "features",
-            "0 columns, and every holder needs at least one",
-            "give this holder a column (a constant one will do) or leave it out",
-        )
+        way_out = "give this holder a column (a constant one will do) or leave it out"
+        refuse(party, "features", "0 columns, and every holder needs at least one", way_out)
 
 
 def check_features(party: str, features: Tensor) -> None:
     """Of a shape as ``check_shape`` has it, and finite everywhere."""
     check_shape(party, features)
-    if features.layout == torch.sparse_csr:
+    is_sparse = features.layout == torch.sparse_csr
+    if is_sparse:
         _check_csr(party, features)
-        values = features.values()
-    else:
-        values = features
+    values = features.values() if is_sparse else features
     finite = torch.isfinite(values)
     if bool(finite.all()):
         return
     first = tuple(int(index) for index in (~finite).nonzero()[0])
-    value = float(values[first])
     row = first[0]
-    if features.layout == torch.sparse_csr:
+    if is_sparse:
         row = int(torch.searchsorted(features.crow_indices(), torch.tensor(row), right=True)) - 1
-    refuse(party, "features", f"value {value} in row {row} is not finite", "replace or impute it")
+    refuse(party, "features", f"value {float(values[first])} in row {row} is not finite", "replace or impute it")
 
 
 def _check_csr(party: str, features: Tensor) -> None:
@@ -83,71 +92,45 @@ def _check_csr(party: str, features: Tensor) -> None:
     if int(pointers[0]) != 0 or int(pointers[-1]) != len(columns) or bool((pointers.diff() < 0).any()):
         refuse(party, "features", "the sparse row pointers do not rise from 0 to the number of values", "rebuild them")
     if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < features.shape[1]:
-        refuse(
-            party,
-            "features",
-            f"a sparse column index lies outside 0..{features.shape[1] - 1}",
-            "rebuild the sparse matrix",
-        )
-
-
-INTEGERS: Final = (torch.uint8, torch.int8, torch.int16, torch.int32)
-"""Types of whole numbers that are taken as int64."""
+        problem = f"a sparse column index lies outside 0..{features.shape[1] - 1}"
+        refuse(party, "features", problem, "rebuild the sparse matrix")
 
 
 def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
     """Existing nodes only; finite weights ≥ 0, one per edge."""
     if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        refuse(
-            party,
-            "edge_index",
-            f"{edge_index.dtype} {list(edge_index.shape)} must be whole numbers [2, edges]",
-            "give source and target rows",
-        )
+        problem = f"{_form(edge_index)} must be whole numbers [2, edges]"
+        refuse(party, "edge_index", problem, "give source and target rows")
     outside = (edge_index < 0) | (edge_index >= num_nodes)
     if bool(outside.any()):
-        edge = int(outside.any(dim=0).nonzero()[0])
-        refuse(
-            party,
-            "edge_index",
-            f"edge {edge} is {edge_index[:, edge].tolist()}, and nodes are 0..{num_nodes - 1}",
-            "align the edges' node ids with the features' rows",
-        )
+        edge = _first(outside.any(dim=0))
+        problem = f"edge {edge} is {edge_index[:, edge].tolist()}, and nodes are 0..{num_nodes - 1}"
+        refuse(party, "edge_index", problem, "align the edges' node ids with the features' rows")
     if edge_weight is None:
         return
-    if not edge_weight.is_floating_point() or tuple(edge_weight.shape) != (edge_index.shape[1],):
-        refuse(
-            party,
-            "edge_weight",
-            f"{edge_weight.dtype} {list(edge_weight.shape)} must be floating point [{edge_index.shape[1]}]",
-            "give one weight per edge, or none at all",
-        )
+    count = edge_index.shape[1]
+    if not edge_weight.is_floating_point() or tuple(edge_weight.shape) != (count,):
+        problem = f"{_form(edge_weight)} must be floating point [{count}]"
+        refuse(party, "edge_weight", problem, "give one weight per edge, or none at all")
     wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
     if bool(wrong.any()):
-        edge = int(wrong.nonzero()[0])
-        refuse(
-            party,
-            "edge_weight",
-            f"value {float(edge_weight[edge])} of edge {edge} must be finite and at least 0",
-            "mend it or drop the edge",
-        )
+        edge = _first(wrong)
+        problem = f"value {float(edge_weight[edge])} of edge {edge} must be finite and at least 0"
+        refuse(party, "edge_weight", problem, "mend it or drop the edge")
 
 
 def check_edge_features(party: str, edge_features: Tensor | None, num_edges: int) -> None:
-    """Check the columns of edges: finite floating point numbers, one row per edge."""
+    """Finite floating point columns, one row per edge."""
     if edge_features is None:
         return
-    shape = list(edge_features.shape)
+    shape = edge_features.shape
     if not edge_features.is_floating_point() or len(shape) != 2 or shape[0] != num_edges or not shape[1]:
-        refuse(
-            party,
-            "edge_features",
-            f"{edge_features.dtype} {shape} must be floating point [{num_edges}, columns]",
-            "give one row per edge, or none at all",
-        )
-    if not bool(torch.isfinite(edge_features).all()):
-        edge = int((~torch.isfinite(edge_features)).any(dim=1).nonzero()[0])
-        refuse(party, "edge_features", f"edge {edge} has a value that is not finite", "mend it or drop the edge")
+        problem = f"{_form(edge_features)} must be floating point [{num_edges}, columns]"
+        refuse(party, "edge_features", problem, "give one row per edge, or none at all")
+    wrong = ~torch.isfinite(edge_features)
+    if bool(wrong.any()):
+        problem = f"edge {_first(wrong.any(dim=1))} has a value that is not finite"
+        refuse(party, "edge_features", problem, "mend it or drop the edge")
 
 
 def check_labels(
@@ -174,52 +157,62 @@ def check_labels(
                 refuse(party, name, "there is a mask but there are no labels", "give labels too, or no masks")
         return
     if labels.dtype != torch.int64 or tuple(labels.shape) != (num_nodes,):
-        refuse(
-            party,
-            "labels",
-            f"{labels.dtype} {list(labels.shape)} must be int64 [{num_nodes}]",
-            "give one per node, -1 where unknown",
-        )
+        problem = f"{_form(labels)} must be int64 [{num_nodes}]"
+        refuse(party, "labels", problem, "give one per node, -1 where unknown")
     if num_classes is None or num_classes < 2:
-        refuse(
-            party,
-            "num_classes",
-            f"{num_classes} must be at least 2 where there are labels",
-            "give the number of classes",
-        )
+        problem = f"{num_classes} must be at least 2 where there are labels"
+        refuse(party, "num_classes", problem, "give the number of classes")
     outside = (labels < -1) | (labels >= num_classes)
     if bool(outside.any()):
-        node = int(outside.nonzero()[0])
-        refuse(
-            party,
-            "labels",
-            f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}",
-            "mend it or raise num_classes",
-        )
+        node = _first(outside)
+        problem = f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}"
+        refuse(party, "labels", problem, "mend it or raise num_classes")
     _check_masks(party, labels >= 0, masks, num_common)
 
 
 def check_targets(party: str, targets: Tensor, masks: Mapping[str, Tensor | None], num_nodes: int) -> None:
-    """Finite numbers, or NaN where unknown; masks over known ones, as of labels.
-
-    Args:
-        party: whose.
-        targets: Tensor[N] float.
-        masks: as for ``check_labels``.
-        num_nodes: N.
-    """
+    """Finite numbers, or NaN where unknown; masks over known ones, as of labels. ``targets``: Tensor[N] float."""
     if not targets.is_floating_point() or tuple(targets.shape) != (num_nodes,):
-        refuse(
-            party,
-            "targets",
-            f"{targets.dtype} {list(targets.shape)} must be floating point [{num_nodes}]",
-            "give one number per node, NaN where unknown",
-        )
+        problem = f"{_form(targets)} must be floating point [{num_nodes}]"
+        refuse(party, "targets", problem, "give one number per node, NaN where unknown")
     infinite = targets.isinf()
     if bool(infinite.any()):
-        node = int(infinite.nonzero()[0])
+        node = _first(infinite)
         refuse(party, "targets", f"value {float(targets[node])} of node {node} is not finite", "mend it, or give NaN")
     _check_masks(party, ~targets.isnan(), masks, num_nodes)
+
+
+def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], num_common: int) -> None:
+    nodes = len(known)
+    seen = torch.zeros(nodes, dtype=torch.bool)
+    for name, mask in masks.items():
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
+            refuse(party, name, f"{_form(mask)} must be bool [{nodes}]", "give one value per node")
+        unlabelled, overlap = mask & ~known, mask & seen
+        if bool(unlabelled.any()):
+            problem = f"node {_first(unlabelled)} is in the mask and has no label"
+            refuse(party, name, problem, "label it or take it out of the mask")
+        if bool(overlap.any()):
+            problem = f"node {_first(overlap)} is in an earlier mask too, and masks may not overlap"
+            refuse(party, name, problem, "keep it in one of them")
+        seen |= mask
+    train, val, common = masks["train_mask"], masks["val_mask"], " common to all holders" if num_common < nodes else ""
+    if train is None or not bool(train[:num_common].any()):
+        problem = f"0 labelled training nodes among the {num_common} nodes{common}, and at least 1 is needed"
+        refuse(party, "train_mask", problem, "mark some as training nodes")
+    if val is None or not bool(val[:num_common].any()):
+        problem = f"0 validation nodes among the {num_common} nodes{common}, and the best epoch is chosen on them"
+        refuse(party, "val_mask", problem, "move some training nodes into val_mask")
+
+
+def first_of_graphs(membership: Tensor) -> Tensor:
+    """Of every node the first node of the same graph: Tensor[N] int64."""
+    nodes = len(membership)
+    _, place = torch.unique(membership, return_inverse=True)
+    first = torch.full((int(place.max()) + 1,), nodes).scatter_reduce(0, place, torch.arange(nodes), "amin")
+    return first[place]
 
 
 def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor | None], edge_index: Tensor) -> None:
@@ -231,78 +224,100 @@ def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor
         values: name → Tensor[N], of what must be the same at all nodes of a graph; None where there is none.
         edge_index: Tensor[2, E] int64.
     """
-    nodes = int(membership.numel())
     if membership.dtype != torch.int64 or membership.dim() != 1 or bool((membership < 0).any()):
-        refuse(
-            party,
-            "membership",
-            f"{membership.dtype} {list(membership.shape)} must be int64 [{nodes}] of at least 0",
-            "number the graphs",
-        )
-    between = membership[edge_index[0]] != membership[edge_index[1]]
+        problem = f"{_form(membership)} must be int64 [{membership.numel()}] of at least 0"
+        refuse(party, "membership", problem, "number the graphs")
+    graphs = membership[edge_index]
+    between = graphs[0] != graphs[1]
     if bool(between.any()):
-        edge = int(between.nonzero()[0])
-        source, target = (int(end) for end in edge_index[:, edge])
-        refuse(
-            party,
-            "membership",
-            f"edge {edge} joins node {source} of graph {int(membership[source])} with node {target} of graph "
-            f"{int(membership[target])}, and graphs have no edges between them",
-            "drop it or mend the nodes' graphs",
-        )
-    _, place = torch.unique(membership, return_inverse=True)
-    first = torch.full((int(place.max()) + 1,), nodes).scatter_reduce(0, place, torch.arange(nodes), "amin")[place]
+        edge = _first(between)
+        one, other = (f"node {int(edge_index[end, edge])} of graph {int(graphs[end, edge])}" for end in (0, 1))
+        problem = f"edge {edge} joins {one} with {other}, and graphs have no edges between them"
+        refuse(party, "membership", problem, "drop it or mend the nodes' graphs")
+    first = first_of_graphs(membership)
     for name, value in values.items():
         if value is None:
             continue
         differs = ~torch.isclose(value.double(), value.double()[first], rtol=0, atol=0, equal_nan=True)
         if bool(differs.any()):
-            node = int(differs.nonzero()[0])
-            refuse(
-                party,
-                name,
-                f"nodes {int(first[node])} and {node} of graph {int(membership[node])} differ, and it is of the graph",
-                "give all nodes of a graph the same",
-            )
+            node = _first(differs)
+            both = f"nodes {int(first[node])} and {node} of graph {int(membership[node])}"
+            refuse(party, name, f"{both} differ, and it is of the graph", "give all nodes of a graph the same")
 
 
-def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], num_common: int) -> None:
-    nodes = len(known)
-    seen = torch.zeros(nodes, dtype=torch.int64)
-    for name, mask in masks.items():
-        if mask is None:
-            continue
-        if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
-            refuse(party, name, f"{mask.dtype} {list(mask.shape)} must be bool [{nodes}]", "give one value per node")
-        unlabelled = mask & ~known
-        if bool(unlabelled.any()):
-            refuse(
-                party,
-                name,
-                f"node {int(unlabelled.nonzero()[0])} is in the mask and has no label",
-                "label it or take it out of the mask",
-            )
-        overlap = mask & (seen > 0)
-        if bool(overlap.any()):
-            refuse(
-                party,
-                name,
-                f"node {int(overlap.nonzero()[0])} is in an earlier mask too, and masks may not overlap",
-                "keep it in one of them",
-            )
-        seen += mask
-    train, val, common = masks["train_mask"], masks["val_mask"], " common to all holders" if num_common < nodes else ""
-    if train is None or not bool(train[:num_common].any()):
-        refuse(
-            party,
-            "train_mask",
-            f"0 labelled training nodes among the {num_common} nodes{common}, and at least 1 is needed",
-            "mark some as training nodes",
-        )
-    if val is None or not bool(val[:num_common].any()):
-        refuse(
-            party,
-            "val_mask",
-            f"0 validation nodes among the {num_common} nodes{common}, and the best epoch is chosen on them",
-            "move some training nodes into val_mask",
-        )
+@dataclass(frozen=True)
+class Relation:
+    """One of a party's relations; they stay at the party.
+
+    Attributes:
+        name: the party's own; never told to others.
+        hops: edges of it count within so many hops of a node, from 0; None: as far as the job's local model looks.
+            Of a relational local model, no other knows it.
+    """
+
+    name: str
+    hops: int | None = None
+
+
+EVERY: Final = Relation("edges")
+"""All edges of a graph whose relations are not told apart."""
+
+
+def are_told_apart(relations: Sequence[Relation]) -> bool:
+    """Whether a graph keeps which edge is of which: there are two or more, or one does not reach as far as any."""
+    return len(relations) > 1 or any(relation.hops is not None for relation in relations)
+
+
+def check_relations(party: str, relations: object, edge_relation: Tensor | None, num_edges: int) -> None:
+    """Names that differ, hops from 0 to ``MOST_HOPS``, and of every edge which relation it is of.
+
+    Args:
+        party: whose.
+        relations: as ``PartyGraph`` has them.
+        edge_relation: Tensor[E] of whole numbers, or None.
+        num_edges: E.
+    """
+    if not isinstance(relations, tuple) or not all(isinstance(each, Relation) for each in relations):
+        refuse(party, "relations", f"{kind_of(relations)} must be a tuple of Relation", "give one, or leave it out")
+    if len(relations) > _MOST_RELATIONS:
+        refuse(party, "relations", f"{len(relations)} are more than {_MOST_RELATIONS:,}", "make fewer of them")
+    names = [relation.name for relation in relations]
+    for name, hops in ((relation.name, relation.hops) for relation in relations):
+        if not isinstance(name, str) or not name:
+            refuse(party, "relations", f"name={name!r} must be a text that is not empty", "give one")
+        if (times := names.count(name)) > 1:
+            refuse(party, "relations", f"{name!r} is there {times} times, and names differ", "make one of them")
+        if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or not 0 <= hops <= MOST_HOPS):
+            problem = f"hops={hops!r} of {name!r} must be a whole number from 0 to {MOST_HOPS}"
+            refuse(party, "relations", problem, "give one, or leave it out")
+    if (edge_relation is None) != (not relations):
+        given = "missing" if edge_relation is None else "given"
+        refuse(party, "edge_relation", f"{given} beside {len(relations)} relations", "give both, or none")
+    if edge_relation is None:
+        return
+    whole = edge_relation.dtype in (torch.int16, torch.int32, torch.int64)
+    if not whole or tuple(edge_relation.shape) != (num_edges,):
+        problem = f"{_form(edge_relation)} must be whole numbers [{num_edges}]"
+        refuse(party, "edge_relation", problem, "say of every edge which relation it is of")
+    outside = (edge_relation < 0) | (edge_relation >= len(relations))
+    if bool(outside.any()):
+        edge = _first(outside)
+        problem = f"value {int(edge_relation[edge])} of edge {edge} lies outside 0..{len(relations) - 1}"
+        refuse(party, "edge_relation", problem, "mend it, or name the relation")
+
+
+def packed(relations: Sequence[Relation]) -> str:
+    """As JSON."""
+    return json.dumps([asdict(relation) for relation in relations])
+
+
+def unpacked(text: str) -> tuple[Relation, ...]:
+    """The inverse of ``packed``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return tuple(Relation(**each) for each in json.loads(text))
+    except TypeError as error:
+        raise ValueError(f"its relations are damaged: {error}") from error

@@ -4,33 +4,123 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sized
+from itertools import chain, islice, product
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from string import ascii_uppercase
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import NAME_PATTERN, PartyName, Settings, named_in
+from veilgraph.core.settings import NAME_PATTERN, PartyName, Registry, Settings, named_in
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.names import MAX_HOLDERS, holder_names
-from veilgraph.graph.payments_settings import PaymentsSettings
+
+MAX_HOLDERS: Final = 256
+"""Of one job on one machine."""
+
+
+def holder_names(count: int) -> tuple[PartyId, ...]:
+    """A to Z, then AA, AB, …: the first ``count`` of these, of which there are as many as ``MAX_HOLDERS`` at least."""
+    double = ("".join(letters) for letters in product(ascii_uppercase, repeat=2))
+    return tuple(islice(chain(ascii_uppercase, double), count))
+
+
+PatternKind = Literal["fan-in", "fan-out", "cycle", "scatter-gather", "bipartite", "stack"]
+PATTERN_KINDS: Final[tuple[PatternKind, ...]] = get_args(PatternKind)
+LARGEST_PATTERN: Final = 11
+"""Members: a fan of 10."""
+TRANSFERS_PER_MEMBER: Final = 2
+"""Most that a pattern has, for each of its members: four that pay four, or three that pay three that pay three."""
+CUSTOMERS_PER_BANK: Final = 50
+
+
+class PaymentsSettings(Settings):
+    """A world of payments; see ``veilgraph.graph.payments.world``."""
+
+    customers: int = Field(10_000, ge=200, le=10**8, description="N, over all banks")
+    transfers: int = Field(100_000, ge=1, le=10**9, description="T, exactly, those of patterns among them")
+    banks: int = Field(3, ge=2, le=MAX_HOLDERS, description="named A, B, …; the first is the largest")
+    overlap: float = Field(0.2, ge=0, le=1, description="share of the customers that have accounts at two banks")
+    laundering: float = Field(0.04, gt=0, le=0.2, description="share of the customers that belong to a pattern")
+    patterns: Annotated[tuple[PatternKind, ...], Field(min_length=1)] = Field(
+        PATTERN_KINDS, description="which there are, each as often as every other, to one"
+    )
+    lookalikes: int = Field(
+        5, ge=0, le=20, description="lawful customers for each member of a pattern who pay and are paid just as it is"
+    )
+    signal: float = Field(
+        1.0,
+        ge=0,
+        description="how far the members' columns of a bank lean, likewise of the shop and the telecom: length of the "
+        "shift of normal noise of variance 1",
+    )
+    fee: float = Field(0.02, ge=0, le=0.2, description="largest share of what it passes on that a member keeps")
+    days: int = Field(90, ge=14, le=3650, description="from the first transfer to the last, at most")
+    reach: float = Field(0.8, gt=0, le=1, description="share of the customers that the shop knows; the telecom as many")
+
+    @field_validator("patterns")
+    @classmethod
+    def _check_patterns(cls, kinds: tuple[PatternKind, ...]) -> tuple[PatternKind, ...]:
+        if len(set(kinds)) < len(kinds):
+            raise ValueError("a pattern is named twice; name each once")
+        return kinds
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.customers < CUSTOMERS_PER_BANK * self.banks:
+            raise ValueError(
+                f"banks={self.banks} need at least {CUSTOMERS_PER_BANK} customers each, and customers="
+                f"{self.customers}; take fewer banks or more customers"
+            )
+        members = self.laundering * self.customers
+        if members < LARGEST_PATTERN * len(self.patterns):
+            raise ValueError(
+                f"laundering={self.laundering:g} of customers={self.customers} are {members:.0f}, and one of each of "
+                f"{len(self.patterns)} patterns has up to {LARGEST_PATTERN * len(self.patterns)} members; take more "
+                "customers, more laundering or fewer patterns"
+            )
+        if self.overlap < self.laundering:
+            raise ValueError(
+                f"overlap={self.overlap:g} is below laundering={self.laundering:g}, and the middle of a fan has "
+                "accounts at two banks; raise overlap"
+            )
+        if self.transfers < self.fewest_transfers:
+            raise ValueError(
+                f"transfers={self.transfers} are too few for customers={self.customers}, laundering="
+                f"{self.laundering:g} and lookalikes={self.lookalikes}; take at least {self.fewest_transfers}"
+            )
+        return self
+
+    @property
+    def fewest_transfers(self) -> int:
+        """Two for each customer, and those of patterns and lookalikes."""
+        unlawful = TRANSFERS_PER_MEMBER * self.laundering * (1 + 2 * self.lookalikes)
+        return int(self.customers * (2 + unlawful)) + 1
+
 
 DATASETS: Final[Registry[Any]] = Registry(
     "veilgraph.datasets",
     {
-        "digits": "veilgraph.graph.embedded:DIGITS",
-        "synthetic": "veilgraph.graph.embedded:SYNTHETIC",
-        "block-model": "veilgraph.graph.block_model:BLOCK_MODEL",
-        "payments": "veilgraph.graph.payments.dataset:PAYMENTS",
-        "cora": "veilgraph.graph.public.planetoid:CORA",
-        "citeseer": "veilgraph.graph.public.planetoid:CITESEER",
-        "pubmed": "veilgraph.graph.public.planetoid:PUBMED",
-        "acm": "veilgraph.graph.public.acm:ACM",
-        "amazon": "veilgraph.graph.public.amazon:AMAZON",
-        "facebook": "veilgraph.graph.public.musae:FACEBOOK",
-        "github": "veilgraph.graph.public.musae:GITHUB",
-        "lastfm": "veilgraph.graph.public.musae:LASTFM",
-        "ogbn-arxiv": "veilgraph.graph.public.arxiv:ARXIV",
+        "digits": "veilgraph.graph.builtin:DIGITS",
+        "synthetic": "veilgraph.graph.builtin:SYNTHETIC",
+        "block-model": "veilgraph.graph.builtin:BLOCK_MODEL",
+        "payments": "veilgraph.graph.payments.world:PAYMENTS",
+        "cora": "veilgraph.graph.public:CORA",
+        "citeseer": "veilgraph.graph.public:CITESEER",
+        "pubmed": "veilgraph.graph.public:PUBMED",
+        "acm": "veilgraph.graph.public:ACM",
+        "amazon": "veilgraph.graph.public:AMAZON",
+        "facebook": "veilgraph.graph.public:FACEBOOK",
+        "github": "veilgraph.graph.public:GITHUB",
+        "lastfm": "veilgraph.graph.public:LASTFM",
+        "ogbn-arxiv": "veilgraph.graph.public:ARXIV",
     },
     kind="veilgraph.graph.dataset:DataSet",
 )
@@ -76,7 +166,7 @@ class PartitionSettings(Settings):
 
 
 class BlockModelSettings(Settings):
-    """The size and shape of a synthetic graph; see ``veilgraph.graph.block_model``."""
+    """The size and shape of a synthetic graph; see ``veilgraph.graph.builtin``."""
 
     nodes: int = Field(10_000, ge=8, le=10**9, description="N")
     classes: int = Field(8, ge=2, description="C blocks of N/C nodes each")

@@ -24,6 +24,8 @@ A frame is
 AES-256-GCM; nonce = number and index; associated data = job, from, to and the fields in the clear. Pieces of messages
 have one key, all other frames another, with numbers of their own. Whoever takes a frame gives a receipt for it: 16
 bytes of HMAC-SHA256 over the fields in the clear, under a third key.
+
+What our messages are called among FLARE's: apart from the link, which a site's own process does not need.
 """
 
 from __future__ import annotations
@@ -138,12 +140,8 @@ class Channel:
         secrets: SecretSource = system_secrets,
     ) -> None:
         if party == peer or not {party, peer} <= set(session.parties):
-            raise ConfigError(
-                f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}",
-                code="no-channel",
-                key="peer",
-                value=peer,
-            )
+            words = f"no channel from {party!r} to {peer!r}: name two parties of {', '.join(session.parties)}"
+            raise ConfigError(words, code="no-channel", key="peer", value=peer)
         if len(extra) > MAX_EXTRA_BYTES:
             raise ConfigError(f"extra: has {len(extra)} bytes, at most {MAX_EXTRA_BYTES} are sent; shorten it")
         self._identity, self._party, self._peer, self._session = identity, party, peer, session
@@ -179,11 +177,8 @@ class Channel:
             ProtocolError: it is not the peer's hello to this party in this job, or not the first.
         """
         if not _HELLO.size < len(hello) <= MAX_HELLO_BYTES:
-            raise ProtocolError(
-                f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}",
-                code="hello-size",
-                value=len(hello),
-            )
+            words = f"a hello of {len(hello)} bytes, expected {_HELLO.size + 1} to {MAX_HELLO_BYTES}"
+            raise ProtocolError(words, code="hello-size", value=len(hello))
         heard = bytes(hello)
         if self._accepted is not None:
             if heard == self._accepted:
@@ -271,20 +266,13 @@ class Channel:
         try:
             content = cipher.decrypt(_nonce(number, index), memoryview(frame)[HEAD_BYTES:], opening.context + head)
         except InvalidTag as error:
-            raise ProtocolError(
-                f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way",
-                code="not-sealed",
-                party=self._peer,
-            ) from error
+            words = f"it was not sealed by {self._peer} for {self._party} in this session, or was changed on the way"
+            raise ProtocolError(words, code="not-sealed", party=self._peer) from error
         try:
             return Frame(FrameKind(code), number, index, total, content)
         except ValueError as error:
-            raise ProtocolError(
-                f"{self._peer} sealed a frame of kind {code}: install one release everywhere",
-                code="frame-kind",
-                value=code,
-                party=self._peer,
-            ) from error
+            words = f"{self._peer} sealed a frame of kind {code}: install one release everywhere"
+            raise ProtocolError(words, code="frame-kind", value=code, party=self._peer) from error
 
     def renews(self, frame: Frame) -> bool:
         """Whether a frame that is no piece is newer than all that were asked about: a repeated one is not."""
@@ -390,3 +378,12 @@ def _nonce(number: int, index: int) -> bytes:
 
 def _receipt(key: bytes, head: bytes) -> bytes:
     return hmac.digest(key, head, "sha256")[:RECEIPT_BYTES]
+
+
+CHANNEL: Final = "veilgraph"
+HELLO, FRAME = "hello", "frame"
+TOPICS: Final = (HELLO, FRAME)
+"""All that parties say to each other during a job comes on these topics of ``CHANNEL``."""
+FROM_HEADER: Final = "veilgraph-from"
+"""Header with the certified name of the connection that a message came through, where a guard writes one: for the log
+alone."""

@@ -18,6 +18,7 @@ Every legal message has exactly one encoding, and ``decode`` accepts nothing els
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -26,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError
+from veilgraph.core.errors import LinkError, ProtocolError
 from veilgraph.core.types import Kind, Tag
 
 MAGIC: Final = b"VEIL"
@@ -34,7 +35,8 @@ VERSION: Final = 1
 MAX_DIMS: Final = 4
 MAX_MESSAGE_BYTES: Final = 4 << 30
 """Default limit of a whole message, header included, in bytes."""
-
+TRUSTED_BYTES: Final = 64 << 20
+"""Memory that is set aside on the word of a header alone."""
 DTYPES: Final[dict[int, torch.dtype]] = {
     1: torch.float32,
     2: torch.float64,
@@ -44,20 +46,15 @@ DTYPES: Final[dict[int, torch.dtype]] = {
     6: torch.int32,
 }
 """Code on the wire → dtype; no other dtype may be sent."""
-
 _WIRE_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    1: np.dtype("<f4"),
-    2: np.dtype("<f8"),
-    3: np.dtype("<i8"),
-    4: np.dtype("u1"),
-    5: np.dtype("?"),
-    6: np.dtype("<i4"),
+    code: np.dtype(wire) for code, wire in enumerate(("<f4", "<f8", "<i8", "u1", "?", "<i4"), start=1)
 }
 _CODES: Final = {dtype: code for code, dtype in DTYPES.items()}
 _HEADER: Final = struct.Struct("<4sBBBBQI4QQ")
 HEADER_BYTES: Final = _HEADER.size
-_MAX_STEP: Final = 2**64 - 1
-_MAX_ROUND: Final = 2**32 - 1
+
+Fill = Callable[[memoryview], None]
+"""Fills the whole view with the next bytes of the stream, or raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +72,11 @@ def encoded_size(tensor: Tensor) -> int:
     return HEADER_BYTES + tensor.numel() * tensor.element_size()
 
 
+def _require(holds: bool, code: str, words: str, value: object, key: Tag | None = None) -> None:
+    if not holds:
+        raise ProtocolError(words, code=code, key=key, value=value)
+
+
 def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTES) -> Tensor:
     """Checks that a message can be encoded, and cuts its tensor from the sender's autograd graph.
 
@@ -84,36 +86,19 @@ def sendable(tag: Tag, tensor: Tensor, max_message_bytes: int = MAX_MESSAGE_BYTE
     Raises:
         ProtocolError: the tag or the tensor has no encoding.
     """
-    if not (0 <= tag.step <= _MAX_STEP and 0 <= tag.round <= _MAX_ROUND):
-        raise ProtocolError(
-            f"cannot send {tag}: step must lie in [0, 2^64) and round in [0, 2^32)", code="tag-range", key=tag
-        )
-    if tensor.dtype not in _CODES:
-        legal = ", ".join(map(str, _CODES))
-        raise ProtocolError(
-            f"cannot send {tag}: a tensor of {tensor.dtype}; convert it to one of {legal}",
-            code="dtype",
-            value=str(tensor.dtype),
-        )
-    if tensor.layout != torch.strided or tensor.device.type != "cpu":
-        raise ProtocolError(
-            f"cannot send {tag}: a {tensor.layout} tensor on {tensor.device}; send a dense tensor on the CPU",
-            code="not-dense",
-            value=str(tensor.layout),
-        )
-    if tensor.ndim > MAX_DIMS:
-        raise ProtocolError(
-            f"cannot send {tag}: {tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first",
-            code="dimensions",
-            value=tensor.ndim,
-        )
-    if encoded_size(tensor) > max_message_bytes:
-        raise ProtocolError(
-            f"cannot send {tag}: {encoded_size(tensor)} bytes, the limit is {max_message_bytes}; "
-            "split it or raise max_message_bytes",
-            code="too-large",
-            value=encoded_size(tensor),
-        )
+    no, layout = f"cannot send {tag}: ", tensor.layout
+    in_range = 0 <= tag.step < 2**64 and 0 <= tag.round < 2**32
+    _require(in_range, "tag-range", f"{no}step must lie in [0, 2^64) and round in [0, 2^32)", None, tag)
+    legal = ", ".join(map(str, _CODES))
+    words = f"{no}a tensor of {tensor.dtype}; convert it to one of {legal}"
+    _require(tensor.dtype in _CODES, "dtype", words, str(tensor.dtype))
+    words = f"{no}a {layout} tensor on {tensor.device}; send a dense tensor on the CPU"
+    _require(layout == torch.strided and tensor.device.type == "cpu", "not-dense", words, str(layout))
+    words = f"{no}{tensor.ndim} dimensions, {MAX_DIMS} are allowed; reshape it first"
+    _require(tensor.ndim <= MAX_DIMS, "dimensions", words, tensor.ndim)
+    size = encoded_size(tensor)
+    words = f"{no}{size} bytes, the limit is {max_message_bytes}; split it or raise max_message_bytes"
+    _require(size <= max_message_bytes, "too-large", words, size)
     return tensor.detach().contiguous().resolve_neg()
 
 
@@ -141,34 +126,35 @@ def decode_header(header: bytes | bytearray | memoryview, max_message_bytes: int
     Raises:
         ProtocolError: says which field came and what was expected.
     """
-    if len(header) != HEADER_BYTES:
-        raise ProtocolError(
-            f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected", code="header-size", value=len(header)
-        )
+    words = f"a header of {len(header)} bytes came, {HEADER_BYTES} were expected"
+    _require(len(header) == HEADER_BYTES, "header-size", words, len(header))
     magic, version, kind, code, ndim, step, round_, *dims, payload_bytes = _HEADER.unpack(header)
-    if magic != MAGIC:
-        raise ProtocolError(
-            f"a message begins with {magic!r}, {MAGIC!r} was expected: is the peer this software?", code="not-a-message"
-        )
-    if version != VERSION:
-        raise ProtocolError(
-            f"wire version {version} came, {VERSION} was expected: install one release at all parties",
-            code="wire-version",
-            value=version,
-        )
-    if code not in DTYPES:
-        raise ProtocolError(
-            f"dtype code {code} came, one of {', '.join(map(str, DTYPES))} was expected", code="dtype", value=code
-        )
-    if ndim > MAX_DIMS:
-        raise ProtocolError(
-            f"a tensor of {ndim} dimensions came, at most {MAX_DIMS} are allowed", code="dimensions", value=ndim
-        )
-    if any(dims[ndim:]):
-        raise ProtocolError(f"dims {dims} came with ndim {ndim}: dims beyond ndim must be 0", code="dims", value=dims)
-    shape = tuple(dims[:ndim])
-    _check_size(shape, _WIRE_DTYPES[code].itemsize, payload_bytes, max_message_bytes)
-    return Header(Tag(_kind(kind), step, round_), code, shape, payload_bytes)
+    words = f"a message begins with {magic!r}, {MAGIC!r} was expected: is the peer this software?"
+    _require(magic == MAGIC, "not-a-message", words, None)
+    words = f"wire version {version} came, {VERSION} was expected: install one release at all parties"
+    _require(version == VERSION, "wire-version", words, version)
+    words = f"dtype code {code} came, one of {', '.join(map(str, DTYPES))} was expected"
+    _require(code in DTYPES, "dtype", words, code)
+    words = f"a tensor of {ndim} dimensions came, at most {MAX_DIMS} are allowed"
+    _require(ndim <= MAX_DIMS, "dimensions", words, ndim)
+    _require(not any(dims[ndim:]), "dims", f"dims {dims} came with ndim {ndim}: dims beyond ndim must be 0", dims)
+    _check_size(tuple(dims[:ndim]), _WIRE_DTYPES[code].itemsize, payload_bytes, max_message_bytes)
+    try:
+        tag = Tag(Kind(kind), step, round_)
+    except ValueError:
+        words = f"kind {kind} came, one of 1 to {max(Kind)} was expected"
+        raise ProtocolError(words, code="kind", value=kind) from None
+    return Header(tag, code, tuple(dims[:ndim]), payload_bytes)
+
+
+def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, limit: int) -> None:
+    size = HEADER_BYTES + payload_bytes
+    _require(size <= limit, "too-large", f"a message of {size} bytes came, the limit is {limit}", size)
+    words = f"shape {list(shape)} of {item_bytes}-byte elements came with {payload_bytes} bytes of data"
+    _require(prod(shape) * item_bytes == payload_bytes, "data-size", words, payload_bytes)
+    # Without data (a dim of 0) the other dims could still be too large for a tensor's strides.
+    fits = prod(max(dim, 1) for dim in shape) * item_bytes <= limit
+    _require(fits, "too-large", f"shape {list(shape)} came, too large for the limit of {limit} bytes", list(shape))
 
 
 def build_tensor(header: Header, data: Tensor) -> Tensor:
@@ -181,21 +167,12 @@ def build_tensor(header: Header, data: Tensor) -> Tensor:
     Raises:
         ProtocolError: the length is wrong, or a bool is neither 0 nor 1.
     """
-    if data.numel() != header.payload_bytes:
-        raise ProtocolError(
-            f"{header.tag}: {data.numel()} bytes of data came, {header.payload_bytes} were announced",
-            code="data-size",
-            key=header.tag,
-            value=data.numel(),
-        )
-    raw = data.numpy()
-    if DTYPES[header.code] == torch.bool and raw.size and raw.max() > 1:
-        raise ProtocolError(
-            f"{header.tag}: a bool of value {raw.max()} came, 0 or 1 was expected",
-            code="bool",
-            key=header.tag,
-            value=int(raw.max()),
-        )
+    tag, raw = header.tag, data.numpy()
+    words = f"{tag}: {raw.size} bytes of data came, {header.payload_bytes} were announced"
+    _require(raw.size == header.payload_bytes, "data-size", words, raw.size, tag)
+    if DTYPES[header.code] == torch.bool and raw.size:
+        largest = int(raw.max())
+        _require(largest <= 1, "bool", f"{tag}: a bool of value {largest} came, 0 or 1 was expected", largest, tag)
     wire = _WIRE_DTYPES[header.code]
     values = raw.view(wire).astype(wire.newbyteorder("="), copy=False)
     return torch.from_numpy(values.reshape(header.shape))
@@ -209,44 +186,37 @@ def decode(encoded: bytes | bytearray | memoryview, max_message_bytes: int = MAX
     """
     header = decode_header(encoded[:HEADER_BYTES], max_message_bytes)
     payload = memoryview(encoded)[HEADER_BYTES:]
-    if payload.nbytes != header.payload_bytes:
-        raise ProtocolError(
-            f"{header.tag}: {payload.nbytes} bytes of data came, {header.payload_bytes} were announced",
-            code="data-size",
-            key=header.tag,
-            value=payload.nbytes,
-        )
-    data = torch.empty(header.payload_bytes, dtype=torch.uint8)
+    data = torch.empty(payload.nbytes, dtype=torch.uint8)
     data.numpy().data[:] = payload
     return header.tag, build_tensor(header, data)
 
 
-def _kind(code: int) -> Kind:
+def read_message(fill: Fill, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[Tag, Tensor]:
+    """Reads the next message from a byte stream whose sender may lie about its length.
+
+    Raises:
+        ProtocolError: the bytes are not a legal message.
+        LinkError: this machine has no memory for it.
+        Exception: whatever ``fill`` raises.
+    """
+    head = bytearray(HEADER_BYTES)
+    fill(memoryview(head))
+    header = decode_header(head, max_message_bytes)
     try:
-        return Kind(code)
-    except ValueError:
-        raise ProtocolError(
-            f"kind {code} came, one of 1 to {max(Kind)} was expected", code="kind", value=code
-        ) from None
+        data = _read_payload(fill, header.payload_bytes)
+    except (MemoryError, RuntimeError) as error:  # torch reports a failed allocation as a RuntimeError
+        words = f"no memory for {header.tag} of {header.payload_bytes} bytes ({error})"
+        raise LinkError(words, code="memory", key=header.tag, value=header.payload_bytes) from error
+    return header.tag, build_tensor(header, data)
 
 
-def _check_size(shape: tuple[int, ...], item_bytes: int, payload_bytes: int, max_message_bytes: int) -> None:
-    if HEADER_BYTES + payload_bytes > max_message_bytes:
-        raise ProtocolError(
-            f"a message of {HEADER_BYTES + payload_bytes} bytes came, the limit is {max_message_bytes}",
-            code="too-large",
-            value=HEADER_BYTES + payload_bytes,
-        )
-    if prod(shape) * item_bytes != payload_bytes:
-        raise ProtocolError(
-            f"shape {list(shape)} of {item_bytes}-byte elements came with {payload_bytes} bytes of data",
-            code="data-size",
-            value=payload_bytes,
-        )
-    # Without data (a dim of 0) the other dims could still be too large for a tensor's strides.
-    if prod(max(dim, 1) for dim in shape) * item_bytes > max_message_bytes:
-        raise ProtocolError(
-            f"shape {list(shape)} came, too large for the limit of {max_message_bytes} bytes",
-            code="too-large",
-            value=list(shape),
-        )
+def _read_payload(fill: Fill, length: int) -> Tensor:
+    """Reads ``length`` bytes into a buffer that grows to at most twice what arrived, or ``TRUSTED_BYTES`` more."""
+    data = torch.empty(min(length, TRUSTED_BYTES), dtype=torch.uint8)
+    fill(data.numpy().data)
+    while (arrived := data.numel()) < length:
+        larger = torch.empty(min(length, arrived + max(arrived, TRUSTED_BYTES)), dtype=torch.uint8)
+        larger[:arrived] = data
+        data = larger
+        fill(data.numpy().data[arrived:])
+    return data

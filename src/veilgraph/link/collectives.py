@@ -27,22 +27,17 @@ def receive_as(link: Link, sender: PartyId, tag: Tag, shape: Shape, dtype: torch
     tensor = link.receive(sender, tag)
     fits = len(shape) == tensor.ndim and all(want in (None, got) for want, got in zip(shape, tensor.shape, strict=True))
     if not fits or tensor.dtype != dtype:
-        raise ProtocolError(
+        words = (
             f"{link.party} got {_describe(tensor.shape, tensor.dtype)} as {tag} from {sender}, "
-            f"expected {_describe(shape, dtype)}",
-            code="shape",
-            key=tag,
-            value=_describe(tensor.shape, tensor.dtype),
-            party=sender,
+            f"expected {_describe(shape, dtype)}"
         )
+        raise ProtocolError(words, code="shape", key=tag, value=_describe(tensor.shape, tensor.dtype), party=sender)
     if dtype.is_floating_point and not _is_finite(tensor):
-        raise ProtocolError(
+        words = (
             f"{link.party} got {tag} from {sender} with numbers that are not finite; where training has diverged, "
-            f"lower train.learning_rate, else ask what {sender} runs",
-            code="not-finite",
-            key=tag,
-            party=sender,
+            f"lower train.learning_rate, else ask what {sender} runs"
         )
+        raise ProtocolError(words, code="not-finite", key=tag, party=sender)
     return tensor
 
 
@@ -52,21 +47,13 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def broadcast(link: Link, to: Iterable[PartyId], tag: Tag, tensor: Tensor) -> None:
-    """Sends the same message to every party of ``to``.
-
-    Raises:
-        LinkError: as ``Link.send``.
-    """
+    """Sends the same message to every party of ``to``; errors as ``Link.send``."""
     for receiver in to:
         link.send(receiver, tag, tensor)
 
 
 def gather(link: Link, senders: Iterable[PartyId], tag: Tag, shape: Shape, dtype: torch.dtype) -> dict[PartyId, Tensor]:
-    """Receives one message of every sender, in the order of ``senders``.
-
-    Raises:
-        LinkError: as ``receive_as``.
-    """
+    """Receives one message of every sender, in the order of ``senders``; errors as ``receive_as``."""
     return {sender: receive_as(link, sender, tag, shape, dtype) for sender in senders}
 
 
@@ -76,9 +63,6 @@ def gather_present(
     """As ``gather``, of those senders whose message comes within ``patience_s`` seconds in all.
 
     Who is gone is left out like who is late; what comes late stays to be received.
-
-    Raises:
-        LinkError: as ``receive_as``, but for ``PeerFailed``.
     """
     deadline, present = time.monotonic() + patience_s, {}
     for sender in senders:
@@ -102,9 +86,6 @@ def exchange(
 
     Returns:
         Peer → its tensor, in the order of ``peers``.
-
-    Raises:
-        LinkError: as ``Link.send`` and ``receive_as``.
     """
     names = tuple(peers)
     broadcast(link, names, tag, tensor)
@@ -123,19 +104,13 @@ def tensor_text(tensor: Tensor) -> str:
         ProtocolError: the tensor is not a uint8 vector of valid UTF-8.
     """
     if tensor.dtype != torch.uint8 or tensor.ndim != 1:
-        raise ProtocolError(
-            f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8",
-            code="shape",
-            value=_describe(tensor.shape, tensor.dtype),
-        )
+        words = f"got {_describe(tensor.shape, tensor.dtype)} as a text, expected [any] torch.uint8"
+        raise ProtocolError(words, code="shape", value=_describe(tensor.shape, tensor.dtype))
     try:
         return bytes(tensor.tolist()).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ProtocolError(
-            f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})",
-            code="not-utf-8",
-            value=tensor.numel(),
-        ) from error
+        words = f"got a text of {tensor.numel()} bytes that is not UTF-8 ({error.reason})"
+        raise ProtocolError(words, code="not-utf-8", value=tensor.numel()) from error
 
 
 def _describe(shape: Shape, dtype: torch.dtype) -> str:

@@ -2,7 +2,9 @@
 
 FLARE connects every organisation to the server with mutual TLS. What holders send each other is relayed by the server,
 and any participant may write any origin on what it sends. So nothing that FLARE says of a message is believed: every
-pair of parties has a ``Channel``, whose frames nobody else can make, and what it does not open changes nothing.
+pair of parties has a ``Channel``, whose frames nobody else can make. What it does not open raises ``ProtocolError`` and
+changes nothing; what it opens is the peer's own, and what is wrong with it then is the peer's failure.
+
 FLARE's core cell is not part of its public interface: all that is used of it is in this file, and its version is
 pinned. On its channel ``veilgraph`` there are two topics:
 
@@ -29,16 +31,24 @@ from nvflare.fuel.f3.message import Message as CellMessage
 from torch import Tensor
 
 from veilgraph.core.errors import LinkError, PeerFailed, ProtocolError
-from veilgraph.core.printable import printable
+from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, PartyId, Tag
-from veilgraph.link.channel import Buffer, Channel, FrameKind, Session, claimed_kind
+from veilgraph.link.channel import (
+    CHANNEL,
+    FRAME,
+    FROM_HEADER,
+    HELLO,
+    Buffer,
+    Channel,
+    FrameKind,
+    Session,
+    claimed_kind,
+)
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
 from veilgraph.link.identity import Identity
-from veilgraph.link.mailbox import Mailbox
-from veilgraph.link.peer import LONGEST_REASON, OnExtra, Peer
-from veilgraph.link.pieces import Outgoing
+from veilgraph.link.mailbox import MailboxLink
 from veilgraph.link.refusals import RefusalLog
-from veilgraph.link.topics import CHANNEL, FRAME, FROM_HEADER, HELLO
+from veilgraph.link.sealed import LONGEST_REASON, OnExtra, Outgoing, Peer
 
 _SIDE_BY_SIDE: Final = 4
 _PING_EVERY_S: Final = 1.0
@@ -53,7 +63,7 @@ _LONGEST_NAME: Final = 64
 log = logging.getLogger("veilgraph")
 
 
-class FlareLink:
+class FlareLink(MailboxLink):
     """One party's end of a FLARE job's cell network.
 
     Sends are queued and go out in the background, one message at a time per receiver, once the two have authenticated
@@ -89,9 +99,9 @@ class FlareLink:
         extra: bytes = b"",
         on_extra: OnExtra | None = None,
     ) -> None:
-        self._party, self._cell, self._addresses = party, cell, dict(addresses)
-        self._timeout_s, self._silence_s, self._max_message_bytes = timeout_s, silence_s, max_message_bytes
-        self._mailbox = Mailbox(party, self._addresses)
+        super().__init__(party, addresses, timeout_s)
+        self._cell, self._addresses = cell, dict(addresses)
+        self._silence_s, self._max_message_bytes = silence_s, max_message_bytes
         self._peers = {
             name: Peer(
                 name,
@@ -115,11 +125,6 @@ class FlareLink:
         self._senders = [self._thread(self._send_all, peer) for peer in self._peers.values()]
         self._watchers = [self._thread(self._watch, peer) for peer in self._peers.values()]
 
-    @property
-    def party(self) -> PartyId:
-        """Name of the party on this end."""
-        return self._party
-
     def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
         """Queues the message.
 
@@ -128,30 +133,10 @@ class FlareLink:
             ProtocolError: the receiver is unknown, or the message has no encoding.
             LinkError: this end is closed.
         """
-        if to not in self._peers:
-            raise ProtocolError(
-                f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._peers)}",
-                code="no-link",
-                value=to,
-                party=to,
-            )
-        if self._closed.is_set():
-            raise LinkError(f"{self._party} cannot send {tag} to {to}: its own link is closed", code="closed", party=to)
+        self._check_sends(to, tag, closed=self._closed.is_set())
         if (failure := self._peers[to].failure) is not None:
             raise PeerFailed(f"{self._party} cannot send {tag} to {to}: {failure}", key=tag, party=to) from failure
         self._outgoing[to].put(encode(tag, tensor, self._max_message_bytes))
-
-    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
-        """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
-        return self._mailbox.take(sender, tag, self._timeout_s)
-
-    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
-        """Waits for a message, and takes nothing; see ``Link.comes``."""
-        return self._mailbox.comes(sender, tag, timeout_s)
-
-    def expect(self, unread_bytes: int) -> None:
-        """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
-        self._mailbox.expect(unread_bytes)
 
     def close(self) -> None:
         """Sends what is queued, tells the peers, then ends; messages not yet received are dropped."""
@@ -255,10 +240,8 @@ class FlareLink:
     # Receiving: called by the cell's threads
 
     def _on_hello(self, message: CellMessage) -> CellMessage:
-        peer = self._claimed(message)
         try:
-            if peer is None:
-                raise ProtocolError("its origin has no part in this job")
+            peer = self._taking_part(message)
             frame = peer.hear(message.payload)
         except ProtocolError as error:
             return self._refuse(message, HELLO, error)
@@ -266,17 +249,19 @@ class FlareLink:
         return self._answer(peer.greeting(receipt or b""))
 
     def _on_frame(self, message: CellMessage) -> CellMessage:
-        peer = self._claimed(message)
         try:
-            if peer is None:
-                raise ProtocolError("its origin has no part in this job")
-            return self._answer(peer.take(message.payload))
+            return self._answer(self._taking_part(message).take(message.payload))
         except ProtocolError as error:
             return self._refuse(message, claimed_kind(message.payload), error)
 
     def _claimed(self, message: CellMessage) -> Peer | None:
         """Whose a message says it is: that says which channel may open it, and no more."""
         return self._origins.get(str(message.get_header(MessageHeaderKey.ORIGIN, "")))
+
+    def _taking_part(self, message: CellMessage) -> Peer:
+        if (peer := self._claimed(message)) is None:
+            raise ProtocolError("its origin has no part in this job")
+        return peer
 
     def _refuse(self, message: CellMessage, kind: str, error: ProtocolError) -> CellMessage:
         peer = self._claimed(message)

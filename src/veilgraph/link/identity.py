@@ -1,30 +1,250 @@
-"""Who a party is: the certificate and key that its project gave it, and how it checks those of others.
+"""Who a party is: its certificate and private key, how it checks those of others, and what has been revoked.
 
 A project has one root; it issues the certificate of every party directly, with the party's name as common name: that
 of party ``server`` has the name of who deals, which every kit states, and an administrator's also has a role. These are
 the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate
 authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+
+A private key is plain PEM, or sealed with a passphrase: an encrypted PKCS #8 file (RFC 5958) with PBES2, AES-256-CBC
+under scrypt (RFC 7914), at one of the costs that OWASP's Password Storage Cheat Sheet gives. ``openssl pkey`` reads it.
+The library reads it, too, but would write 2048 rounds of PBKDF2.
+
+What is revoked is in an X.509 CRL (RFC 5280) that the root signed, with a rising number. Since the root signs it, a
+list may reach a party by any way and from anybody. What nobody can do is to change one, or to take the place of a list
+with an older one.
 """
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from cryptography.hazmat.primitives.padding import PKCS7
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.utils import CryptographyDeprecationWarning
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import NameOID, SignatureAlgorithmOID
 
 from veilgraph.core.errors import ConfigError, DataError, Fault, ProtocolError
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.link.private_key import PrivateKey, read_key
-from veilgraph.link.revocation import ROOT_SIGNATURES, RevocationList
+
+PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+COST, _BLOCK_SIZE, _PARALLEL = 1 << 14, 8, 5
+"""16 MiB and a fifth of a second."""
+
+_IV_BYTES: Final = 16
+_BEGIN: Final = b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+_END: Final = b"-----END ENCRYPTED PRIVATE KEY-----\n"
+_INTEGER, _OCTETS, _OBJECT, _SEQUENCE = 0x02, 0x04, 0x06, 0x30
+_PBES2: Final = bytes.fromhex("2a864886f70d01050d")  # 1.2.840.113549.1.5.13
+_SCRYPT: Final = bytes.fromhex("2b06010401da47040b")  # 1.3.6.1.4.1.11591.4.11
+_AES256_CBC: Final = bytes.fromhex("60864801650304012a")  # 2.16.840.1.101.3.4.1.42
+_MALFORMED: Final = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    CryptographyDeprecationWarning,
+)
+"""What ``cryptography`` raises, at loading or at first use, of a certificate or a list that is none; the last, only
+where Python is told to raise warnings: elsewhere such a certificate is read and its issuer checked."""
+
+
+def read_key(path: Path, passphrase: bytes | None = None) -> PrivateKey:
+    """Reads a private key.
+
+    Args:
+        path: a PEM file.
+        passphrase: needed if the key is sealed, and refused if it is not: then it protects nothing.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        DataError: it holds no key of a usable kind, or not under this passphrase.
+    """
+    content = _read(path, "the party's private key")
+    try:
+        key = load_pem_private_key(content, passphrase)
+    except TypeError as error:
+        seal = "no passphrase; seal it with veilgraph cert passphrase"
+        wrong = "a passphrase; give it" if passphrase is None else seal
+        raise DataError(f"{path}: the private key has {wrong}") from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if passphrase is not None:  # nobody knows what a library says of a passphrase: without the cause
+            raise DataError(f"{path} does not open: it has another passphrase, or is damaged") from None
+        raise DataError(f"{path} does not hold a private key as PEM: {error}") from error
+    if not isinstance(key, PrivateKey):
+        raise DataError(f"{path}: the private key must be RSA, ECDSA on a NIST curve, or Ed25519")
+    return key
+
+
+def sealed_key(key: PrivateKey, passphrase: bytes, secrets: SecretSource = system_secrets) -> bytes:
+    """The content, PEM, of a file that ``read_key`` opens with the same passphrase."""
+    salt, vector = secrets(SEED_BYTES), secrets(_IV_BYTES)
+    secret = Scrypt(salt, algorithms.AES256.key_size // 8, COST, _BLOCK_SIZE, _PARALLEL).derive(passphrase)
+    padder, encryptor = PKCS7(128).padder(), Cipher(algorithms.AES256(secret), modes.CBC(vector)).encryptor()
+    plain = padder.update(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())) + padder.finalize()
+    costs = (
+        _der(_INTEGER, number.to_bytes(number.bit_length() // 8 + 1, "big"))
+        for number in (COST, _BLOCK_SIZE, _PARALLEL)
+    )
+    derivation = _der(_SEQUENCE, _der(_OBJECT, _SCRYPT), _der(_SEQUENCE, _der(_OCTETS, salt), *costs))
+    encryption = _der(_SEQUENCE, _der(_OBJECT, _AES256_CBC), _der(_OCTETS, vector))
+    algorithm = _der(_SEQUENCE, _der(_OBJECT, _PBES2), _der(_SEQUENCE, derivation, encryption))
+    sealed = _der(_SEQUENCE, algorithm, _der(_OCTETS, encryptor.update(plain) + encryptor.finalize()))
+    return b"".join((_BEGIN, base64.encodebytes(sealed), _END))
+
+
+def _der(tag: int, *parts: bytes) -> bytes:
+    """One element in the encoding of X.690, 8.1."""
+    content = b"".join(parts)
+    if len(content) < 128:
+        return bytes([tag, len(content)]) + content
+    length = len(content).to_bytes((len(content).bit_length() + 7) // 8, "big")
+    return bytes([tag, 0x80 | len(length)]) + length + content
+
+
+MAX_LIST_BYTES: Final = 48 << 10
+"""Of a list as PEM, read before anything in it: some 700 certificates, and fits into a handshake."""
+
+ROOT_SIGNATURES: Final = frozenset(
+    {
+        SignatureAlgorithmOID.RSA_WITH_SHA256,
+        SignatureAlgorithmOID.RSA_WITH_SHA384,
+        SignatureAlgorithmOID.RSA_WITH_SHA512,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA256,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA384,
+        SignatureAlgorithmOID.ECDSA_WITH_SHA512,
+        SignatureAlgorithmOID.ED25519,
+    }
+)
+"""With which algorithm a root may have signed a certificate or a list."""
+
+_BEGIN_LIST: Final = b"-----BEGIN X509 CRL-----"
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationList:
+    """Which certificates the authority has revoked.
+
+    Attributes:
+        pem: the list as it was signed, and nothing else.
+        number: rises by one with every list.
+        next_update: when the authority will have made a newer one; the list goes on revoking afterwards.
+        revoked: serial number → since when.
+    """
+
+    pem: bytes
+    number: int
+    next_update: datetime
+    revoked: Mapping[int, datetime]
+
+    @classmethod
+    def read(cls, pem: bytes, roots: tuple[x509.Certificate, ...]) -> Self:
+        """Reads a list and checks that one of the roots signed it, and that nothing in it is unknown and critical.
+
+        Raises:
+            ProtocolError: it is no list, or not of this project's authority.
+        """
+        if len(pem) > MAX_LIST_BYTES or not pem.startswith(_BEGIN_LIST):
+            raise ProtocolError(
+                f"a list of revoked certificates is PEM of at most {MAX_LIST_BYTES} bytes; here are {len(pem)} bytes "
+                f"that begin with {pem[: len(_BEGIN_LIST)]!r}",
+                code="not-a-list",
+                value=len(pem),
+            )
+        try:
+            crl = x509.load_pem_x509_crl(pem)
+            if fault := fault_of_list(crl, roots):
+                raise ProtocolError(f"the list of revoked certificates {fault}", code=fault.code)
+            number = crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            next_update, alone = crl.next_update_utc, crl.public_bytes(Encoding.PEM)
+            revoked = {entry.serial_number: entry.revocation_date_utc for entry in reversed(list(crl))}
+        except (*_MALFORMED, x509.ExtensionNotFound) as error:
+            raise ProtocolError(
+                f"the list of revoked certificates cannot be read: {error}", code="unreadable"
+            ) from error
+        if next_update is None:
+            raise ProtocolError("the list of revoked certificates does not say when the next one comes")
+        return cls(alone, number, next_update, revoked)
+
+    def fault(self, certificate: x509.Certificate) -> Fault | None:
+        """What is wrong with a certificate that this list names; None if it does not."""
+        since = self.revoked.get(certificate.serial_number)
+        if since is None:
+            return None
+        return Fault(
+            "revoked",
+            f"(serial {certificate.serial_number:x}) was revoked on {since:%Y-%m-%d}; its owner makes a new key with "
+            "veilgraph cert request, and has it signed",
+        )
+
+    def follows(self, other: RevocationList | None) -> bool:
+        """Whether this list takes the place of ``other``; no list is followed by any.
+
+        Raises:
+            ProtocolError: the two cannot both be of one authority that does what it must.
+        """
+        if other is None or self.pem == other.pem:
+            return other is None
+        if self.number == other.number:
+            raise ProtocolError(
+                f"there are two lists of revoked certificates with number {self.number}: the authority must know the "
+                "one that is installed before it makes another; give it startup/revoked.pem of this kit as revoked.pem",
+                code="revocation-fork",
+                value=self.number,
+            )
+        older, newer = sorted((self, other), key=lambda one: one.number)
+        if missing := older.revoked.keys() - newer.revoked.keys():
+            raise ProtocolError(
+                f"list {newer.number} of revoked certificates no longer has serial {min(missing):x} of list "
+                f"{older.number}; what was revoked stays so: revoke it again by --serial",
+                code="revocation-undone",
+                value=newer.number,
+            )
+        return self is newer
+
+
+def fault_of_list(crl: x509.CertificateRevocationList, roots: tuple[x509.Certificate, ...]) -> Fault | None:
+    """What is wrong with a list; None if nothing is."""
+    if crl.signature_algorithm_oid not in ROOT_SIGNATURES:
+        name = crl.signature_algorithm_oid.dotted_string
+        return Fault("weak-signature", f"is signed with {name}; use SHA-256 or better, or Ed25519")
+    if not any(_signed(crl, root) for root in roots):
+        return Fault("other-project", "is of another project: the root certificate did not sign it")
+    for extension in crl.extensions:
+        if extension.critical:
+            return Fault("extension", f"demands the extension {extension.oid.dotted_string}, which is not known here")
+    for entry in crl:
+        for extension in entry.extensions:
+            if extension.critical:
+                name = extension.oid.dotted_string
+                return Fault("extension", f"demands the extension {name} for serial {entry.serial_number:x}")
+    return None
+
+
+def _signed(crl: x509.CertificateRevocationList, root: x509.Certificate) -> bool:
+    key = root.public_key()
+    if crl.issuer != root.subject or not isinstance(key, PublicKey):
+        return False
+    try:
+        return crl.is_signature_valid(key)
+    except _MALFORMED:
+        return False
+
 
 MIN_RSA_BITS: Final = 2048
 BACKDATED: Final = timedelta(days=1)
@@ -37,17 +257,6 @@ PublicKey = rsa.RSAPublicKey | ec.EllipticCurvePublicKey | ed25519.Ed25519Public
 
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 _PSS: Final = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
-_MALFORMED: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-    CryptographyDeprecationWarning,
-)
-"""What ``cryptography`` raises, at loading or at first use, of a certificate that is none; the last, only where Python
-is told to raise warnings: elsewhere such a certificate is read and its issuer checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +379,8 @@ def load_identity(
     private = read_key(key, passphrase)
     try:
         if own.public_key() != private.public_key():
-            raise DataError(
-                f"{key} is not the key of the certificate in {certificate}; take both from one startup kit",
-                code="key-pair",
-            )
+            words = f"{key} is not the key of the certificate in {certificate}; take both from one startup kit"
+            raise DataError(words, code="key-pair")
         fault = _fault(own, roots)
     except _MALFORMED as error:
         raise DataError(f"{certificate}: the certificate cannot be read: {error}", code="unreadable") from error
@@ -275,9 +482,8 @@ def _fault_of_use(certificate: x509.Certificate) -> Fault | None:
 
 def _fault_of_root(root: x509.Certificate) -> Fault | None:
     try:
-        if not any(
-            isinstance(extension.value, x509.BasicConstraints) and extension.value.ca for extension in root.extensions
-        ):
+        constraints = (each.value for each in root.extensions if isinstance(each.value, x509.BasicConstraints))
+        if not any(each.ca for each in constraints):
             return Fault("no-authority", "is not a certificate authority's")
         return _fault_of_key(root)
     except _MALFORMED as error:
@@ -293,12 +499,7 @@ def _issued(certificate: x509.Certificate, root: x509.Certificate) -> bool:
 
 
 def check_signature(key: object, signature: bytes, message: bytes) -> None:
-    """Checks what ``sign`` made.
-
-    Raises:
-        InvalidSignature: ``key`` did not make ``signature``.
-        ValueError: it is none.
-    """
+    """Checks what ``sign`` made; raises ``InvalidSignature``, or ``ValueError`` where it is none."""
     match key:
         case rsa.RSAPublicKey():
             key.verify(signature, message, _PSS, hashes.SHA256())

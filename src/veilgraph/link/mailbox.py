@@ -64,17 +64,13 @@ class Mailbox:
             if tag in unread or not self._mark_used(sender, tag):
                 if tag in unread:
                     self._remove(sender, tag)
-                self._failures[sender] = ProtocolError(
-                    f"{sender} used the tag {tag} twice", code="tag-again", key=tag, party=sender
-                )
+                words = f"{sender} used the tag {tag} twice"
+                self._failures[sender] = ProtocolError(words, code="tag-again", key=tag, party=sender)
             elif self._unread_bytes[sender] + _cost(tensor) > self._max_unread_bytes:
-                self._failures[sender] = ProtocolError(
-                    f"with {tag}, {sender} has sent more than {self._max_unread_bytes} bytes that {self._owner} "
-                    "has not asked for; do both run the same release?",
-                    code="unread",
-                    value=self._max_unread_bytes,
-                    party=sender,
-                )
+                limit = self._max_unread_bytes
+                words = f"with {tag}, {sender} has sent more than {limit} bytes that {self._owner} has not asked for"
+                words += "; do both run the same release?"
+                self._failures[sender] = ProtocolError(words, code="unread", value=limit, party=sender)
             else:
                 unread[tag] = tensor
                 self._unread_bytes[sender] += _cost(tensor)
@@ -96,12 +92,8 @@ class Mailbox:
                 self._check_open(sender, tag)
                 remaining_s = deadline - time.monotonic()
                 if remaining_s <= 0:
-                    raise LinkTimeout(
-                        f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it",
-                        key=tag,
-                        value=timeout_s,
-                        party=sender,
-                    )
+                    words = f"{self._owner} waited {timeout_s:g} s for {tag} from {sender}; {_summary(unread)} from it"
+                    raise LinkTimeout(words, key=tag, value=timeout_s, party=sender)
                 self._changed.wait(min(remaining_s, threading.TIMEOUT_MAX))
             return self._remove(sender, tag)
 
@@ -144,12 +136,8 @@ class Mailbox:
 
     def _unread_from(self, sender: PartyId) -> dict[Tag, Tensor]:
         if sender not in self._unread:
-            raise ProtocolError(
-                f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}",
-                code="no-link",
-                value=sender,
-                party=sender,
-            )
+            words = f"{self._owner} has no link with {sender!r}; it has with {', '.join(self._unread)}"
+            raise ProtocolError(words, code="no-link", value=sender, party=sender)
         return self._unread[sender]
 
     def _remove(self, sender: PartyId, tag: Tag) -> Tensor:
@@ -168,17 +156,52 @@ class Mailbox:
         return True
 
     def _check_open(self, sender: PartyId, tag: Tag) -> None:
-        failure = self._failures.get(sender)
-        if failure is not None:
+        words = f"{self._owner} cannot receive {tag} from {sender}"
+        if (failure := self._failures.get(sender)) is not None:
             # A new error for every waiter: threads must not share one traceback.
-            raise failure.told(f"{self._owner} cannot receive {tag} from {sender}: {failure}", sender) from failure
+            raise failure.told(f"{words}: {failure}", sender) from failure
         if self._closed:
-            raise LinkError(
-                f"{self._owner} cannot receive {tag} from {sender}: its own link is closed",
-                code="closed",
-                key=tag,
-                party=sender,
-            )
+            raise LinkError(f"{words}: its own link is closed", code="closed", key=tag, party=sender)
+
+
+class MailboxLink:
+    """One party's end of a wire that puts what comes into a mailbox; a ``Link`` but for ``send`` and ``close``.
+
+    Args:
+        party: name of the party on this end.
+        peers: whom it has a link with.
+        timeout_s: longest wait of a receive, in seconds.
+    """
+
+    def __init__(self, party: PartyId, peers: Iterable[PartyId], timeout_s: float) -> None:
+        self._party, self._timeout_s, self._link_peers = party, timeout_s, tuple(peers)
+        self._mailbox = Mailbox(party, self._link_peers)
+
+    @property
+    def party(self) -> PartyId:
+        """Name of the party on this end."""
+        return self._party
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """Waits for a message; errors as ``Link.receive``, and ``LinkError`` when this end is closed."""
+        return self._mailbox.take(sender, tag, self._timeout_s)
+
+    def comes(self, sender: PartyId, tag: Tag, timeout_s: float) -> bool:
+        """Waits for a message, and takes nothing; see ``Link.comes``."""
+        return self._mailbox.comes(sender, tag, timeout_s)
+
+    def expect(self, unread_bytes: int) -> None:
+        """Sets the limit of what one sender may have unread here; see ``Mailbox``."""
+        self._mailbox.expect(unread_bytes)
+
+    def _check_sends(self, to: PartyId, tag: Tag, *, closed: bool) -> None:
+        """Refuses to send to nobody, or from an end that is closed."""
+        if to not in self._link_peers:
+            words = f"{self._party} cannot send {tag} to {to!r}: it has a link with {', '.join(self._link_peers)}"
+            raise ProtocolError(words, code="no-link", value=to, party=to)
+        if closed:
+            words = f"{self._party} cannot send {tag} to {to}: its own link is closed"
+            raise LinkError(words, code="closed", key=tag, party=to)
 
 
 def _cost(tensor: Tensor) -> int:

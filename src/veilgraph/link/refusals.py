@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
-from veilgraph.core.printable import printable
+from veilgraph.core.text import printable
 
 MAX_SOURCES: Final = 1024
 """Sources that are counted apart; further ones share one entry."""

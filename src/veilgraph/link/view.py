@@ -1,8 +1,7 @@
-"""A party's view of a session in a file: every message that it sent or received, in its order.
+"""A party's view of a session: a link that records what crosses it, and the file of all messages, in their order.
 
-Of a long session a view may keep the first messages of each kind and the newest alone.
-
-The file is a sequence of entries, each of them
+Of a long session a view may keep the first messages of each kind and the newest alone. The file is a sequence of
+entries, each of them
 
     names        u16, then so many bytes   sender and receiver, UTF-8, parted by a zero byte
     message      as on the wire            (link.codec): the header says how long it is
@@ -14,19 +13,128 @@ from __future__ import annotations
 
 import mmap
 import struct
+import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import ProtocolError, RunError
+from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.core.files import new_file
-from veilgraph.core.types import Kind, PartyId, Tag
-from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode
-from veilgraph.link.message import Message
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.codec import HEADER_BYTES, Header, build_tensor, decode_header, encode, encoded_size
+from veilgraph.link.wrapper import Wrapper
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """What ``sender`` gave ``receiver`` under ``tag``.
+
+    The two names do not travel: a connection belongs to one pair of parties, so neither end can claim another name.
+    """
+
+    sender: PartyId
+    receiver: PartyId
+    tag: Tag
+    tensor: Tensor
+
+
+Direction = Literal["sent", "received"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficEntry:
+    """What ``party`` sent to, or received from, ``peer`` under one kind of tag.
+
+    ``bytes`` is the size on the wire, headers included, the same whichever link carries the messages.
+    """
+
+    party: PartyId
+    peer: PartyId
+    direction: Direction
+    kind: Kind
+    messages: int
+    bytes: int
+
+
+class RecordedLink(Wrapper):
+    """A ``Link`` that counts messages and bytes as they are sent and as they are received.
+
+    Args:
+        link: the link that does the work.
+        keep_transcript: keep a copy of every message too.
+        keep: given every message, one at a time, whichever thread it crosses in; it must not change it.
+    """
+
+    def __init__(
+        self, link: Link, keep_transcript: bool = False, keep: Callable[[Message], None] | None = None
+    ) -> None:
+        super().__init__(link)
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[Direction, PartyId, Kind], tuple[int, int]] = {}
+        self._transcript: list[Message] | None = [] if keep_transcript else None
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        """Sends over the wrapped link; counted once it succeeded. Errors as the wrapped link's."""
+        self._link.send(to, tag, tensor)
+        self._record("sent", to, Message(self.party, to, tag, tensor))
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """Receives over the wrapped link; counted once a role took it. Errors as the wrapped link's."""
+        tensor = self._link.receive(sender, tag)
+        self._record("received", sender, Message(sender, self.party, tag, tensor))
+        return tensor
+
+    def note(self, tag: Tag, make: Callable[[], Tensor]) -> None:
+        """Keeps what this party computed and hid before it sent it, as a message to itself, where a view is kept.
+
+        Args:
+            tag: of the message that it went into.
+            make: gives it; called only then.
+        """
+        if self._keep is not None:
+            message = Message(self.party, self.party, tag, make())
+            with self._lock:
+                self._keep(message)
+
+    def traffic(self) -> list[TrafficEntry]:
+        """The counts so far, sorted by direction, peer and kind."""
+        with self._lock:
+            counts = sorted(self._counts.items())
+        return [
+            TrafficEntry(self.party, peer, direction, kind, messages, size)
+            for (direction, peer, kind), (messages, size) in counts
+        ]
+
+    def transcript(self) -> tuple[Message, ...]:
+        """The party's view: everything it sent and received, in its order.
+
+        Raises:
+            ConfigError: the link was made without ``keep_transcript``.
+        """
+        if self._transcript is None:
+            raise ConfigError(
+                f"keep_transcript=False: the link of {self.party} keeps none; make it with keep_transcript=True"
+            )
+        with self._lock:
+            return tuple(self._transcript)
+
+    def _record(self, direction: Direction, peer: PartyId, message: Message) -> None:
+        key = (direction, peer, message.tag.kind)
+        with self._lock:
+            messages, size = self._counts.get(key, (0, 0))
+            self._counts[key] = (messages + 1, size + encoded_size(message.tensor))
+            if self._keep is not None:
+                self._keep(message)
+            if self._transcript is not None:
+                copy = message.tensor.detach().clone()
+                self._transcript.append(Message(message.sender, message.receiver, message.tag, copy))
+
 
 _NAMES: Final = struct.Struct("<H")
 _MOST_NAMES: Final = 256
@@ -137,10 +245,6 @@ class Seen:
 
 def read_view(path: Path, session: int = 0) -> list[Seen]:
     """The messages of a view, without their tensors.
-
-    Args:
-        path: as ``ViewFile`` wrote it.
-        session: to be noted in each.
 
     Raises:
         RunError: the file cannot be read, or is no view.

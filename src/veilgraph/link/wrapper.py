@@ -1,10 +1,12 @@
-"""A link around another one, to be derived from by what does more when a message passes."""
+"""A link around another one: a base for what does more when a message passes, and one that traces."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
+from veilgraph.core.trace import Trace
 from veilgraph.core.types import Link, PartyId, Tag
+from veilgraph.link.codec import encoded_size
 
 
 class Wrapper:
@@ -41,3 +43,27 @@ class Wrapper:
     def close(self) -> None:
         """Closes the wrapped link."""
         self._link.close()
+
+
+class TracedLink(Wrapper):
+    """A ``Link`` whose sends and receives are spans of a trace: tags, peers, bytes and times, and no values."""
+
+    def __init__(self, link: Link, trace: Trace) -> None:
+        super().__init__(link)
+        self._trace = trace
+
+    def send(self, to: PartyId, tag: Tag, tensor: Tensor) -> None:
+        """A span, and the tail of an arrow to the receive."""
+        name = f"send {tag.kind.name.lower()} to {to}"
+        with self._trace.span(name, "send", tag=str(tag), bytes=encoded_size(tensor)):
+            self._trace.flow_begins(f"{self.party} to {to}: {tag}")
+            self._link.send(to, tag, tensor)
+
+    def receive(self, sender: PartyId, tag: Tag) -> Tensor:
+        """A span as long as it waits, and the head of an arrow."""
+        name = f"wait for {tag.kind.name.lower()} from {sender}"
+        with self._trace.span(name, "wait", tag=str(tag)) as facts:
+            tensor = self._link.receive(sender, tag)
+            facts["bytes"] = encoded_size(tensor)
+            self._trace.flow_ends(f"{sender} to {self.party}: {tag}")
+            return tensor

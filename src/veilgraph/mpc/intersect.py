@@ -5,6 +5,9 @@ two secret scalars, bᵢ and sᵢ; its key is kᵢ = bᵢ·sᵢ. Its ids leave i
 each other holder j multiplies by kⱼ, and come back; only then it multiplies by sᵢ. It alone so holds (Π k)·H(id) of its
 own ids, the same point for the same id at every holder; no holder ever sees another's. Hashes of these points go to the
 server, which knows no id and no key, intersects them, and returns the common ones in ascending order: the agreed order.
+
+An alignment lists the common ids in another order each time, and what is drawn for a row in training would follow that.
+So the first holder orders the ids by keyed hashes and tells the other holders, and not the server, where each goes.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
-from veilgraph.core.randomness import expand
+from veilgraph.core.randomness import LearningStreams, expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
@@ -345,3 +348,49 @@ def _to_tensor(tokens: Tokens) -> Tensor:
 
 def _identity(common: Tokens) -> str:
     return hashlib.sha256(common.tobytes()).hexdigest()
+
+
+def agree_on_order(link: Link, holders: Sequence[PartyId], ids: Sequence[str], streams: LearningStreams) -> Tensor:
+    """The order of rows, of the first holder's choice; every holder calls it after ``align_holder``, once per link.
+
+    Args:
+        link: of this holder. What goes over it the server must not read.
+        holders: in the job's order.
+        ids: the C common ones of this holder, in the order of their tokens.
+        streams: of this holder; those of the first holder give the order.
+
+    Returns:
+        Tensor[C] int64, the places in ``ids`` from which the rows come.
+
+    Raises:
+        ProtocolError: the first holder sent something that is no order of C rows.
+        LinkError: as ``Link.send`` and ``receive_as``.
+    """
+    first, *others = holders
+    tag, count = Tag(Kind.ROW_ORDER), len(ids)
+    if link.party == first:
+        order = torch.tensor(order_of(ids, streams), dtype=torch.int32)
+        broadcast(link, others, tag, order)
+        return order.long()
+    order = receive_as(link, first, tag, (count,), torch.int32).long()
+    if not torch.equal(order.sort().values, torch.arange(count)):
+        raise ProtocolError(
+            f"{first} sent {link.party} {tag} with places that are not those of {count} rows, each once; ask {first} "
+            "what it runs",
+            code="order",
+            key=tag,
+            party=first,
+        )
+    return order
+
+
+def order_of(ids: Sequence[str], streams: LearningStreams) -> list[int]:
+    """Places of ``ids`` by a hash of each under a key that follows from the seed and from all of them together.
+
+    Who knows the seed cannot compute where an id stands without knowing every other, and the order of other ids is
+    another altogether.
+    """
+    every = hashlib.sha256()
+    for name in sorted(ids):
+        every.update(hashlib.sha256(name.encode()).digest())
+    return streams.order(f"rows/{every.hexdigest()}", ids)

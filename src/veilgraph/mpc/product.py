@@ -1,4 +1,4 @@
-"""The holder's side of the exact secure product (VFGNN Algorithm 3).
+"""The exact secure product (VFGNN Algorithm 3; docs/protocol.md): the dealer at the server, and the holder's side.
 
 Holder i's features x^i are private and static; W^i, the weight block of its columns, is additively shared among
 all holders. One forward product gives every holder an additive share of Σ_i x^i·W^i; one backward product turns
@@ -11,9 +11,10 @@ but h^0 is opened.
     backward  holder j → every owner: F_j = g_j − V_j + M_j
               owner i adds  x^iᵀ·(g_i + M_i + Σ_j F_j) + (U_iᵀ·Σ_j V_j − Σ_j Z_ji),  holder j adds  E_iᵀ·V_j + Z_ji
 
-The dealer knows every V. M_j, which the holders' pairwise masks make and which is zero in the sum over all, keeps it
-and an owner together from g_j: they have the sum over all other holders. Of two holders that is the other's, and M is
-left out.
+The dealer knows masks only: both sides expand U_i and, for every step, the one-time V and Z from a seed, and it sends
+each holder its half of the product of masks. M_j, which the holders' pairwise masks make and which is zero in the sum
+over all, keeps the dealer and an owner together from g_j: they have the sum over all other holders. Of two holders that
+is the other's, and M is left out.
 
 A large graph's rows are multiplied block by block, each with masks of its own, so that memory beside x, E and the
 results is that of a few blocks. Everything that does not depend on W or g of the step is prepared ahead, a few blocks
@@ -25,30 +26,160 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
 from itertools import islice
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import expand
-from veilgraph.core.secrets import SEED_BYTES
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.rows import rows_between
+from veilgraph.graph.party import rows_between
 from veilgraph.link.collectives import broadcast, exchange, gather, receive_as
 from veilgraph.mpc import ring
-from veilgraph.mpc.dealer import (
-    AHEAD,
-    BLOCK_BYTES,
-    Direction,
-    operand_mask_name,
-    result_mask_name,
-    round_of,
-    row_blocks,
-    static_mask_name,
-)
 from veilgraph.mpc.mask import PairwiseMasks, add
-from veilgraph.mpc.ring import ConvertedOperand, StaticOperand
+from veilgraph.mpc.ring import DenseOperand, RemadeOperand, StaticOperand
+
+BLOCK_BYTES: Final = 1 << 26
+"""Of the widest matrix in a block of rows."""
+
+AHEAD: Final = 2
+"""Blocks that are prepared, and dealt, before they are needed."""
+
+
+class Direction(IntEnum):
+    """Which product of a step."""
+
+    FORWARD = 0
+    """x·W."""
+    BACKWARD = 1
+    """xᵀ·g."""
+
+
+def row_blocks(nodes: int, features: Mapping[PartyId, int], dim: int, block_bytes: int = BLOCK_BYTES) -> list[slice]:
+    """The blocks of rows in which all parties multiply, the same at each of them: one, unless the graph is large.
+
+    Args:
+        nodes: N.
+        features: holder → number of feature columns.
+        dim: d.
+        block_bytes: of the widest matrix in a block.
+    """
+    rows = max(1, block_bytes // (8 * max(dim, *features.values())))
+    return [slice(start, min(start + rows, nodes)) for start in range(0, nodes, rows)]
+
+
+def round_of(direction: Direction, block: int) -> int:
+    """The round of the messages of one block of a product."""
+    return 2 * block + direction
+
+
+def static_mask_name(block: int = 0) -> str:
+    """Purpose under which the rows of a block of U_i are expanded from holder i's seed."""
+    return f"U/{block}"
+
+
+def operand_mask_name(owner: PartyId, direction: Direction, step: int, block: int = 0) -> str:
+    """Purpose of V: forward it hides a share of the owner's weight block; backward one V hides g for all owners."""
+    return f"V/{owner if direction is Direction.FORWARD else '*'}/{direction.name}/{step}/{block}"
+
+
+def result_mask_name(owner: PartyId, direction: Direction, step: int, block: int = 0) -> str:
+    """Purpose of Z, the random share of a product with ``owner``'s features."""
+    return f"Z/{owner}/{direction.name}/{step}/{block}"
+
+
+def seeded_operand(
+    seed: bytes, purpose: str, shape: tuple[int, int], *, keep: bool, device: torch.device = ring.CPU
+) -> StaticOperand:
+    """A uniform matrix known by its seed: kept, or expanded again in every product."""
+
+    def expanded() -> StaticOperand:
+        return ring.dense_operand(expand(seed, purpose, shape), device)
+
+    return expanded() if keep else RemadeOperand(expanded)
+
+
+class Dealer:
+    """Deals the correlated randomness of one session.
+
+    Where a product has many blocks, the large matrices of the forward one are dealt as the holders use them, so that
+    no more than ``AHEAD`` of them wait anywhere.
+
+    Args:
+        link: the server's.
+        features: holder → number of feature columns, in the job's order of holders.
+        num_nodes: N.
+        dim: d.
+        secrets: source of the seeds.
+        keep_bytes: the static masks may take this much memory; larger ones are expanded again in every product.
+        block_bytes: as for ``row_blocks``, the same at all parties.
+        device: where products are computed.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        features: Mapping[PartyId, int],
+        num_nodes: int,
+        dim: int,
+        secrets: SecretSource,
+        keep_bytes: int = 1 << 30,
+        block_bytes: int = BLOCK_BYTES,
+        device: torch.device = ring.CPU,
+    ) -> None:
+        self._link, self._features, self._dim = link, dict(features), dim
+        self._seeds = {holder: secrets(SEED_BYTES) for holder in features}
+        self._blocks = row_blocks(num_nodes, features, dim, block_bytes)
+        keep = 8 * num_nodes * sum(features.values()) <= keep_bytes
+        self._static: dict[PartyId, Sequence[StaticOperand]] = {
+            holder: [
+                seeded_operand(
+                    self._seeds[holder],
+                    static_mask_name(number),
+                    (rows.stop - rows.start, columns),
+                    keep=keep,
+                    device=device,
+                )
+                for number, rows in enumerate(self._blocks)
+            ]
+            for holder, columns in features.items()
+        }
+
+    def send_seeds(self) -> None:
+        """Gives every holder its seed, once."""
+        for holder, seed in self._seeds.items():
+            self._link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+
+    def deal(self, direction: Direction, step: int) -> None:
+        """Sends every holder i the matrices U_i·ΣV − ΣZ of this product, the sums over the other holders."""
+        for block in range(len(self._blocks)):
+            if direction is Direction.FORWARD and block >= AHEAD:
+                gather(self._link, self._seeds, Tag(Kind.READY, step, block - AHEAD), (1,), torch.uint8)
+            self._deal_block(direction, step, block)
+
+    def _deal_block(self, direction: Direction, step: int, block: int) -> None:
+        rows = self._blocks[block].stop - self._blocks[block].start
+        for owner, columns in self._features.items():
+            inner, outer = (columns, rows) if direction is Direction.FORWARD else (rows, columns)
+            others = [seed for holder, seed in self._seeds.items() if holder != owner]
+            name = operand_mask_name(owner, direction, step, block)
+            operand_masks = _sum(expand(seed, name, (inner, self._dim)) for seed in others)
+            name = result_mask_name(owner, direction, step, block)
+            result_masks = _sum(expand(seed, name, (outer, self._dim)) for seed in others)
+            static = self._static[owner][block]
+            multiply = static.times if direction is Direction.FORWARD else static.transposed_times
+            correlation = multiply(operand_masks).sub_(result_masks)
+            self._link.send(owner, Tag(Kind.CORRELATION, step, round_of(direction, block)), correlation)
+
+
+def _sum(masks: Iterable[Tensor]) -> Tensor:
+    """One by one, into the first."""
+    return reduce(Tensor.add_, masks)
 
 
 @dataclass(frozen=True)
@@ -133,7 +264,10 @@ class SecureProduct:
             for other in self._others
         }
         keeps = blocks == 1 or part.layout == torch.sparse_csr or self._device.type != "cpu"
-        operand = ring.static_operand(part, to_ring, self._device) if keeps else ConvertedOperand(part, to_ring)
+        if keeps:
+            operand = ring.static_operand(part, to_ring, self._device)
+        else:  # too large to keep twice: converted in every product
+            operand = RemadeOperand(lambda: DenseOperand(to_ring(part)))
         return _Block(rows, operand, differences)
 
     def prepare(self, direction: Direction, step: int, block: int = 0) -> Prepared:

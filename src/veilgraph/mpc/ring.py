@@ -2,24 +2,148 @@
 
 Ring elements are int64 tensors in two's complement: wrap-around is the modulus. A real number ``v`` with ``b``
 fractional bits is the integer round(v·2^b).
+
+Devices that multiply no int64 matrices, such as GPUs, multiply limbs: an element is cut into c digits in base 2^b that
+lie around zero, x = Σ_i x_i·2^(b·i) mod 2^64 with −2^(b−1) ≤ x_i < 2^(b−1). A product of limbs i and j counts
+2^(b·(i + j)) times, so those with i + j ≥ c vanish:
+
+    A·B = Σ_{s<c} 2^(b·s) · (A_0·B_s + A_1·B_{s−1} + … + A_s·B_0)   mod 2^64
+
+The limbs of A stand side by side, A_0 first, those of B one below the other, B_0 last; so each sum in brackets is
+one product of two views, and c products give the result. Each is exact: the inner dimension is taken in pieces
+short enough that no sum of limb products leaves the integers that the device adds without rounding. (Checked on the
+CPU, bit for bit against its int64 kernel; not run on a GPU yet.)
 """
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, partial, reduce
 from itertools import pairwise
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from veilgraph.core.errors import RangeOverflow
-from veilgraph.mpc.limbs import LimbOperand
+from veilgraph.core.errors import ConfigError, RangeOverflow
+
+_RING_BITS: Final = 64
+_ALIGNED: Final = 16
+"""Rows, columns and inner dimension are filled up with zeros to multiples of this, for cuBLAS."""
+_FEWEST_ROWS: Final = 32
+"""``torch._int_mm`` refuses 16 rows and fewer on CUDA."""
+_INT8_CAPABILITY: Final = (7, 5)
+"""NVIDIA devices from here on have int8 matrix units."""
+
+
+@dataclass(frozen=True)
+class Limbs:
+    """How ring elements are cut.
+
+    Attributes:
+        bits: b, width of a limb.
+        dtype: of the limbs.
+        inner: the longest inner dimension multiplied in one piece, a multiple of 16.
+    """
+
+    bits: int
+    dtype: torch.dtype
+    inner: int
+
+    @property
+    def count(self) -> int:
+        """c, limbs of an element."""
+        return -(-_RING_BITS // self.bits)
+
+    def multiply(self, left: Tensor, right: Tensor) -> Tensor:
+        """left·right of limbs: integers, int32 of int8 limbs and int64 of others."""
+        if self.dtype == torch.int8:
+            return torch._int_mm(left, right)
+        return (left @ right).to(torch.int64)
+
+
+INT8: Final = Limbs(bits=8, dtype=torch.int8, inner=2**14 - _ALIGNED)
+"""8 limbs, 36 products of limbs: 8·inner products of 2^14 stay below int32's 2^31."""
+FLOAT64: Final = Limbs(bits=22, dtype=torch.float64, inner=2**10)
+"""3 limbs, 6 products of limbs: 2·inner products of 2^42 stay within 2^53 (the top limb has 20 bits).
+
+Two limbs would need 32 bits each, whose products do not fit; three need 22, whatever the inner dimension.
+"""
+
+
+def limbs_of(device: torch.device) -> Limbs:
+    """The faster limbs: int8 where an NVIDIA device has matrix units for it, float64 elsewhere."""
+    is_nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return INT8 if is_nvidia and torch.cuda.get_device_capability(device) >= _INT8_CAPABILITY else FLOAT64
+
+
+def device_of(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device that a job's ``device`` names; ``auto`` is the GPU where there is one.
+
+    Raises:
+        ConfigError: ``cuda`` where PyTorch finds no CUDA device.
+    """
+    if setting == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "device='cuda': PyTorch finds no CUDA device here; set device to auto or cpu, or install PyTorch with CUDA "
+            "and the GPU's driver"
+        )
+    if setting == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(setting)
+
+
+def _times(left: list[Tensor], right: Tensor, limbs: Limbs, rows: int) -> Tensor:
+    """The product, highest place first, of limbs side by side and a matrix [k, d]: int64 [rows, d]."""
+    columns = right.shape[1]
+    others = _side_by_side(right.t(), limbs, mirrored=True)
+    total = torch.zeros(left[0].shape[0], others[0].shape[0], dtype=torch.int64, device=right.device)
+    for place in reversed(range(limbs.count)):
+        total <<= limbs.bits
+        for piece, other in zip(left, others, strict=True):
+            used = (place + 1) * (piece.shape[1] // limbs.count)
+            total += limbs.multiply(piece[:, :used], other[:, -used:].t())
+    return total[:rows, :columns].contiguous()
+
+
+def _side_by_side(matrix: Tensor, limbs: Limbs, *, mirrored: bool = False) -> list[Tensor]:
+    """The limbs of a matrix [rows, k] for every piece of k: ``dtype`` [≥ rows, c·(≥ piece)], filled up with zeros.
+
+    The lowest limb is on the left, on the right where ``mirrored``.
+    """
+    rows, inner = matrix.shape
+    pieces = []
+    for start in range(0, max(inner, 1), limbs.inner):
+        part = matrix[:, start : start + limbs.inner].contiguous()
+        stacked = torch.zeros(
+            max(_FEWEST_ROWS, _filled(rows)), limbs.count, _filled(part.shape[1]), dtype=limbs.dtype, device=part.device
+        )
+        for place, digit in enumerate(_digits(part, limbs)):
+            stacked[:rows, -1 - place if mirrored else place, : part.shape[1]] = digit
+        pieces.append(stacked.flatten(1))
+    return pieces
+
+
+def _digits(matrix: Tensor, limbs: Limbs) -> Iterator[Tensor]:
+    """The limbs as int64, lowest first; half a base added to every limb but the top one makes all carries at once."""
+    half, places = 1 << (limbs.bits - 1), limbs.count - 1
+    raised = matrix + sum(half << (limbs.bits * place) for place in range(places))
+    for place in range(places):
+        yield ((raised >> (limbs.bits * place)) & (2 * half - 1)) - half
+    yield raised >> (limbs.bits * places)
+
+
+def _filled(size: int) -> int:
+    """The next multiple of 16, at least 16."""
+    return max(1, -(-size // _ALIGNED)) * _ALIGNED
+
 
 CPU: Final = torch.device("cpu")
 
@@ -42,7 +166,6 @@ _SLICES = 4
 _ENTRIES_PER_SLICE = 50_000
 """Slices of a sparse matrix depend on its size alone: floating sums over them come out the same on every machine."""
 
-Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Result = TypeVar("Result")
 
 
@@ -111,15 +234,11 @@ def fractional_bits(values: Tensor, most: int = MAX_DETECTED_BITS) -> int:
     bits = 0
     for part in torch.split(_stored(values), _CHECKED_ROWS):
         numbers = part.to(torch.float64)
-        while bits < most and not _is_whole(numbers * 2.0**bits):
+        while bits < most and not torch.equal(scaled := numbers * 2.0**bits, scaled.round()):
             bits += 1
         if bits == most:
             break
     return bits
-
-
-def _is_whole(numbers: Tensor) -> bool:
-    return torch.equal(numbers, numbers.round())
 
 
 def _stored(matrix: Tensor) -> Tensor:
@@ -129,10 +248,6 @@ def _stored(matrix: Tensor) -> Tensor:
 class StaticOperand(Protocol):
     """A matrix A [N, F] that stays the same for a whole job and is multiplied many times."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, F)."""
-
     def times(self, right: Tensor) -> Tensor:
         """A·right: [F, d] → [N, d]."""
 
@@ -140,54 +255,37 @@ class StaticOperand(Protocol):
         """Aᵀ·right: [N, d] → [F, d]."""
 
 
-class DenseOperand:
+class DenseOperand(StaticOperand):
     """A dense static matrix, int64 (exact in the ring) or floating."""
 
     def __init__(self, matrix: Tensor) -> None:
         self._matrix = matrix.contiguous()
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, F)."""
-        rows, columns = self._matrix.shape
-        return rows, columns
-
+    @override
     def times(self, right: Tensor) -> Tensor:
-        """A·right: [F, d] → [N, d]."""
         return matmul(self._matrix, right)
 
+    @override
     def transposed_times(self, right: Tensor) -> Tensor:
-        """Aᵀ·right: [N, d] → [F, d]."""
         return transposed_matmul(self._matrix, right)
 
 
-class ConvertedOperand:
-    """A dense static matrix that is kept as it came and converted in every product, for those too large to keep twice.
+class RemadeOperand(StaticOperand):
+    """A static matrix that is made anew in every product, for those too large to keep."""
 
-    Args:
-        matrix: [N, F] strided.
-        convert: as for ``static_operand``.
-    """
+    def __init__(self, make: Callable[[], StaticOperand]) -> None:
+        self._make = make
 
-    def __init__(self, matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> None:
-        self._matrix, self._convert = matrix, convert
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, F)."""
-        rows, columns = self._matrix.shape
-        return rows, columns
-
+    @override
     def times(self, right: Tensor) -> Tensor:
-        """A·right: [F, d] → [N, d]."""
-        return matmul(self._convert(self._matrix), right)
+        return self._make().times(right)
 
+    @override
     def transposed_times(self, right: Tensor) -> Tensor:
-        """Aᵀ·right: [N, d] → [F, d]."""
-        return transposed_matmul(self._convert(self._matrix), right)
+        return self._make().transposed_times(right)
 
 
-class SparseOperand:
+class SparseOperand(StaticOperand):
     """A sparse static matrix, int64 (exact in the ring) or floating, in row slices for the thread pool.
 
     The transposed product reads the same slices as columns of Aᵀ: it streams the right factor once and writes into a
@@ -195,27 +293,46 @@ class SparseOperand:
     """
 
     def __init__(self, matrix: sp.csr_array) -> None:
-        self._shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self._starts, self._slices = _row_slices(matrix)
-        self._transposed = [part.T for part in self._slices]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, F)."""
-        return self._shape
-
+    @override
     def times(self, right: Tensor) -> Tensor:
-        """A·right: [F, d] → [N, d]."""
-        operand = _numpy(right)
-        parts = _in_parallel([_product_of(part, operand) for part in self._slices], "sparse")
+        operand = right.detach().contiguous().numpy()
+        parts = _in_parallel([partial(operator.matmul, part, operand) for part in self._slices], "sparse")
         return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts))
 
+    @override
     def transposed_times(self, right: Tensor) -> Tensor:
-        """Aᵀ·right: [N, d] → [F, d]."""
-        operand = _numpy(right)
-        bounds = zip(self._transposed, self._starts, self._starts[1:], strict=False)
-        parts = _in_parallel([_product_of(part, operand[start:stop]) for part, start, stop in bounds], "sparse")
-        return torch.from_numpy(sum(parts[1:], start=parts[0]))
+        operand = right.detach().contiguous().numpy()
+        bounds = zip(self._slices, pairwise(self._starts), strict=True)
+        work = [partial(operator.matmul, part.T, operand[start:stop]) for part, (start, stop) in bounds]
+        return torch.from_numpy(reduce(operator.add, _in_parallel(work, "sparse")))
+
+
+class LimbOperand(StaticOperand):
+    """A dense static int64 matrix A [N, F] whose limbs lie on a device.
+
+    Limbs of A and of Aᵀ take 16 bytes an element together with int8 limbs and 48 with float64.
+
+    Args:
+        matrix: A, int64, on any device.
+        device: where products are computed; right factors come from the CPU and results go back to it.
+        limbs: default: the faster ones of the device.
+    """
+
+    def __init__(self, matrix: Tensor, device: torch.device, limbs: Limbs | None = None) -> None:
+        self._device, self._limbs = device, limbs or limbs_of(device)
+        self._rows, self._columns = matrix.shape
+        moved = matrix.to(device)
+        self._matrix, self._transposed = (_side_by_side(each, self._limbs) for each in (moved, moved.t()))
+
+    @override
+    def times(self, right: Tensor) -> Tensor:
+        return _times(self._matrix, right.to(self._device), self._limbs, self._rows).cpu()
+
+    @override
+    def transposed_times(self, right: Tensor) -> Tensor:
+        return _times(self._transposed, right.to(self._device), self._limbs, self._columns).cpu()
 
 
 def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
@@ -257,7 +374,7 @@ def dense(operand_matrix: Tensor, convert: Callable[[Tensor], Tensor]) -> Tensor
 def matmul(left: Tensor, right: Tensor) -> Tensor:
     """left·right for int64 (mod 2^64) or floating matrices; rows are divided over the machine's cores."""
     rows = left.shape[0]
-    if left.is_floating_point():
+    if left.is_floating_point() or left.is_meta:
         return left @ right
     out = torch.empty(rows, right.shape[1], dtype=torch.int64)
     kernel = _integer_kernel()
@@ -270,7 +387,7 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 def transposed_matmul(left: Tensor, right: Tensor) -> Tensor:
     """leftᵀ·right for int64 (mod 2^64) or floating matrices, without a transposed copy of all of ``left``."""
-    if left.is_floating_point():
+    if left.is_floating_point() or left.is_meta:
         return left.t() @ right
     rows, right = left.shape[0], right.contiguous()
     parts = min(available_cores(), max(1, rows // _MIN_ROWS_PER_THREAD))
@@ -320,19 +437,6 @@ def _short_indices(matrix: sp.csr_array) -> sp.csr_array:
     return matrix
 
 
-def _numpy(right: Tensor) -> Array:
-    array: Array = right.detach().contiguous().numpy()
-    return array
-
-
-def _product_of(part: sp.csr_array, right: Array) -> Callable[[], Array]:
-    def run() -> Array:
-        product: Array = part @ right
-        return product
-
-    return run
-
-
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -348,3 +452,8 @@ def _in_parallel(work: Sequence[Callable[[], Result]], kind: str) -> list[Result
     if len(work) == 1:
         return [work[0]()]
     return [done.result() for done in [_pool(kind).submit(task) for task in work]]
+
+
+def rounded(values: Tensor, bits: int) -> Tensor:
+    """What ``ring.encode`` keeps of real values, float64."""
+    return torch.ldexp(torch.ldexp(values.to(torch.float64), torch.tensor(bits)).round(), torch.tensor(-bits))

@@ -11,16 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from veilgraph.nn.combine.strategy import Combine, CombineSettings
-    from veilgraph.nn.local.custom import CustomModel
+    from veilgraph.nn.combine import Combine, CombineSettings
+    from veilgraph.nn.local.build import CustomModel
     from veilgraph.nn.local.model import HopModel, LocalModel, LocalSettings
 
 __all__ = ["Combine", "CombineSettings", "CustomModel", "HopModel", "LocalModel", "LocalSettings"]
 
 _HOMES: Final = {
-    "Combine": "veilgraph.nn.combine.strategy",
-    "CombineSettings": "veilgraph.nn.combine.strategy",
-    "CustomModel": "veilgraph.nn.local.custom",
+    "Combine": "veilgraph.nn.combine",
+    "CombineSettings": "veilgraph.nn.combine",
+    "CustomModel": "veilgraph.nn.local.build",
     "HopModel": "veilgraph.nn.local.model",
     "LocalModel": "veilgraph.nn.local.model",
     "LocalSettings": "veilgraph.nn.local.model",

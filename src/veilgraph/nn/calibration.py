@@ -1,38 +1,64 @@
-"""Probabilities that are as often right as they say, by a few numbers that nodes outside the training set choose.
+"""Class probabilities that are as often right as they say, and losses of labels that were exchanged at random.
 
-    q_c ∝ exp(a·log p_c + b_c)
-
-Weighted classes shift p by their weights w, which b_c = -log w_c takes back (Saerens, Latinne & Decaestecker 2002,
-Neural Computation 14). The scale, and of two classes the shifts too, are then those of least log loss (Guo et al.
-2017; Platt 1999) under a Gaussian prior around a = 1 and b = -log w, so a class of few judged nodes stays near it. As
-a > 0, two classes keep the order of nodes, and AUC with it; of more, a node keeps the order of unweighted classes.
+Source of the corrected losses: Patrini, Rozza, Menon, Nock & Qu, "Making deep neural networks robust to label noise: a
+loss correction approach", CVPR 2017, section 3 (forward correction).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.nn.correction import corrected_losses
 
-_LEAST: Final = 1e-300
-"""Of a probability that was rounded to 0."""
-_SPREAD: Final = 1.0
-"""Standard deviation of the prior, of log a and of every b."""
-_STEPS: Final = 200
-_PAIR: Final = 2
+def corrected(logits: Tensor, transition: Tensor) -> Tensor:
+    """p(y'|x) = p(y|x)·P, what the network says of the perturbed labels.
+
+    Args:
+        logits: Tensor[N, c] of the true classes.
+        transition: Tensor[c, c], P(released label = j | true label = i).
+
+    Returns:
+        Tensor[N, c] of probabilities.
+    """
+    return logits.softmax(dim=1) @ transition
+
+
+def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
+    """Mean of -log p(y'|x); the arguments are ``corrected_losses``'."""
+    return corrected_losses(logits, labels, transition).mean()
+
+
+def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
+    """-log p(y'|x) of each node, from logarithms alone: no probability is too small for it.
+
+    Args:
+        logits: Tensor[n, c] of the true classes.
+        labels: Tensor[n] int64, perturbed.
+        transition: Tensor[c, c], as for ``corrected``.
+
+    Returns:
+        Tensor[n].
+    """
+    likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
+    return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)
+
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A scale and shifts of log probabilities.
+    """A scale and shifts of log probabilities: q_c ∝ exp(a·log p_c + b_c).
+
+    Weighted classes shift p by their weights w, which b_c = -log w_c takes back (Saerens, Latinne & Decaestecker 2002,
+    Neural Computation 14). The scale, and of two classes the shifts too, are then those of least log loss (Guo et al.
+    2017; Platt 1999) under a Gaussian prior around a = 1 and b = -log w, so a class of few judged nodes stays near it.
+    As a > 0, two classes keep the order of nodes, and AUC with it; of more, a node keeps the order of unweighted
+    classes.
 
     Attributes:
         scale: a > 0.
@@ -44,15 +70,12 @@ class Calibration:
 
     def of(self, probabilities: Tensor) -> Tensor:
         """Calibrated probabilities of Tensor[n, C], in its dtype."""
-        return self._logits(probabilities).softmax(dim=1).to(probabilities.dtype)
-
-    def _logits(self, probabilities: Tensor) -> Tensor:
-        shifts = torch.tensor(self.shifts, dtype=torch.float64)
-        return self.scale * _logs(probabilities) + shifts
+        logits = self.scale * _logs(probabilities) + torch.tensor(self.shifts, dtype=torch.float64)
+        return logits.softmax(dim=1).to(probabilities.dtype)
 
 
 def _logs(probabilities: Tensor) -> Tensor:
-    return probabilities.detach().double().clamp_min(_LEAST).log()
+    return probabilities.detach().double().clamp_min(1e-300).log()  # one may have been rounded to 0
 
 
 def fitted(
@@ -73,17 +96,17 @@ def fitted(
         return None
     prior = torch.zeros(classes, dtype=torch.float64) if weights is None else -weights.double().log()
     logs = _logs(probabilities)
-    free = torch.tensor(classes == _PAIR)
+    free = torch.tensor(classes == 2)
     certain = torch.eye(classes, dtype=torch.float64) if transition is None else transition
 
     def loss(values: Floats) -> tuple[float, Floats]:
         with torch.enable_grad():
             at = torch.tensor(values, requires_grad=True)
-            away = (at / _SPREAD).square().sum() / 2
+            away = at.square().sum() / 2  # the prior of log a and of every b has standard deviation 1
             total = away + corrected_losses(at[0].exp() * logs + prior + free * at[1:], labels, certain).sum()
             (slope,) = torch.autograd.grad(total, at)
         return float(total.detach()), slope.numpy()
 
     start = np.zeros(1 + classes)
-    told = torch.from_numpy(minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
+    told = torch.from_numpy(minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x)
     return Calibration(float(told[0].exp()), tuple((prior + free * told[1:]).tolist()))

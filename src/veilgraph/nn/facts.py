@@ -22,11 +22,7 @@ class FactNetwork(nn.Module):
     facts: Tensor
 
     def keep_facts(self, count: int) -> None:
-        """Makes room, once, for what holders add up before the first round; it is kept with the weights.
-
-        Args:
-            count: of numbers; with 0 there is no such thing.
-        """
+        """Makes room, once, for so many numbers that holders add up before the first round."""
         if count:
             self.register_buffer("facts", torch.full((count,), torch.nan, dtype=torch.float64))
 
@@ -37,12 +33,7 @@ class FactNetwork(nn.Module):
         return found is None or not bool(found.isnan().any())
 
     def gather(self, sizes: Sequence[int], summed: Callable[[int, Tensor], Tensor]) -> None:
-        """Learns the facts, one sum after another.
-
-        Args:
-            sizes: of the sums.
-            summed: (size, facts of the sums before) → the next sum, Tensor[size].
-        """
+        """Learns the facts, one sum after another: ``summed`` takes its size and the facts of the sums before."""
         known = torch.empty(0, dtype=torch.float64)
         for size in sizes:
             known = torch.cat([known, summed(size, known).double()])

@@ -19,8 +19,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from veilgraph.nn.kinds import Kinds
-from veilgraph.nn.propagate import Adjacency
+from veilgraph.nn.propagate import Adjacency, Kinds
 
 
 class Edges(Protocol):
@@ -98,16 +97,7 @@ class Neighbourhood:
 
 
 class Sampler:
-    """Draws neighbourhoods in one holder's graph.
-
-    Args:
-        adjacency: of the whole graph.
-        hops: K.
-        fanout: how many neighbours of a node are drawn; None takes all.
-
-    Attributes:
-        adjacency: as given.
-    """
+    """Draws neighbourhoods of some hops in one holder's graph, of all neighbours or at most ``fanout`` of each node."""
 
     def __init__(self, adjacency: Adjacency, hops: int, fanout: int | None) -> None:
         self.adjacency, self._hops, self._fanout = adjacency, hops, fanout
@@ -115,15 +105,7 @@ class Sampler:
         self._place = np.full(adjacency.num_nodes, -1, dtype=np.int32)
 
     def around(self, targets: Tensor, generator: torch.Generator | None) -> Neighbourhood:
-        """The neighbourhood of K hops around some nodes.
-
-        Args:
-            targets: Tensor[T] int64, distinct rows of the graph.
-            generator: source of the draws; None takes all neighbours.
-
-        Returns:
-            It, with ``targets`` first.
-        """
+        """The neighbourhood of K hops around targets, Tensor[T] int64, distinct; no generator: all neighbours."""
         edges = self.adjacency.incoming
         place, ring = self._place, targets.numpy()
         place[ring] = np.arange(len(ring))

@@ -8,6 +8,7 @@ fixed order, so results are bit-identical whatever the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self, cast
 
@@ -16,9 +17,42 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from veilgraph.graph.features import compact, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.relations import Relation
-from veilgraph.nn.kinds import Kinds
+from veilgraph.graph.rules import Relation
+
+
+@dataclass(frozen=True, eq=False)
+class Kinds:
+    """The relations of an adjacency's edges.
+
+    Attributes:
+        relations: of the graph.
+        places: whole numbers [E], the place in ``relations`` of each edge's, in the order of the matrix: by target.
+        degrees: in a neighbourhood, of each relation its degrees in the whole graph, Tensor[N] float64; else None.
+    """
+
+    relations: tuple[Relation, ...]
+    places: np.ndarray
+    degrees: tuple[Tensor, ...] | None = None
+
+    def picked(self, edges: np.ndarray, degrees: Sequence[Tensor]) -> Kinds:
+        """Those of some edges, by their places, of a neighbourhood with such degrees."""
+        return Kinds(self.relations, self.places[edges], tuple(degrees))
+
+    def within(self, edges: int, nodes: int) -> Kinds:
+        """Those of the first edges of a neighbourhood, of its first nodes."""
+        degrees = None if self.degrees is None else tuple(each[:nodes] for each in self.degrees)
+        return Kinds(self.relations, self.places[:edges], degrees)
+
+    def matrix(self, relation: str, incoming: sp.csr_array) -> tuple[sp.csr_array, Tensor | None]:
+        """The edges of one relation alone, of all edges [T, N], and its degrees where they are a whole graph's."""
+        place = [each.name for each in self.relations].index(relation)
+        mine = self.places == place
+        before = np.concatenate([[0], mine.cumsum()])
+        parts = incoming.data[mine], incoming.indices[mine], before[incoming.indptr]
+        return sp.csr_array(parts, shape=incoming.shape), None if self.degrees is None else self.degrees[place]
+
 
 CPU: Final = torch.device("cpu")
 
@@ -94,10 +128,6 @@ class Adjacency:
         edge_features: Tensor[E, F_e] ``dtype``, in the order of ``edge_index``; None without any.
 
     Attributes:
-        incoming: as given.
-        kinds: as given.
-        boost: as given.
-        edge_features: as given.
         degrees: Tensor[N] ``dtype``.
         exact_degrees: Tensor[N] float64.
     """
@@ -142,7 +172,7 @@ class Adjacency:
             dtype: of every product.
             relations: that are told apart; none: all edges are alike.
             edge_relation: Tensor[E], the place in ``relations`` of each edge's.
-            edge_features: Tensor[E, F_e], or None without any.
+            edge_features: Tensor[E, F_e].
         """
         weights = None if edge_weight is None else edge_weight.double()
         degrees = torch.bincount(edge_index[1], weights=weights, minlength=num_nodes).double()
@@ -236,10 +266,6 @@ class Adjacency:
         (A·x)/√((1 − ρ)·Σ w² + ρ·(Σ w)²), which has variance 1 where neighbours have variance 1 and correlate by ρ,
         however many there are; zero where a node has none. With ρ = 0 and without weights it is the sum by √degree
         (Schneckenreiter, Freinschlag, Sestak, Brandstetter, Klambauer & Mayr 2024, GNN-VPA), with ρ = 1 the mean.
-
-        Args:
-            x: Tensor[N, d].
-            correlation: ρ, from 0 to 1.
         """
         sums = self.exact_degrees[: self.num_targets]
         deviation = ((1 - correlation) * self.lengths.square() + correlation * sums.square()).sqrt()
@@ -313,3 +339,24 @@ def by_target(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) ->
 def _row_sums(matrix: sp.csr_array) -> np.ndarray:
     sums: np.ndarray = np.asarray(matrix @ np.ones(matrix.shape[1]))
     return sums
+
+
+class FixedInput:
+    """A network's input [N, F] that stays the same in every pass: if sparse, it is transposed once for the way back."""
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
+        self._matrix = matrix.to(dtype)
+        self._sparse = SparseMatrix(to_scipy(self._matrix)) if is_sparse(matrix) else None
+
+    @classmethod
+    def compacted(cls, matrix: Tensor, dtype: torch.dtype) -> FixedInput:
+        """Of a strided matrix that may have few non-zeros; gradients of it are not wanted."""
+        return cls(compact(matrix.detach()), dtype)
+
+    def times(self, weight: Tensor) -> Tensor:
+        """x·weight: Tensor[F, d] to Tensor[N, d]."""
+        return self._matrix @ weight if self._sparse is None else self._sparse.times(weight)
+
+    def dense(self) -> Tensor:
+        """X itself, Tensor[N, F] strided."""
+        return self._matrix.to_dense() if self._sparse is not None else self._matrix

@@ -13,24 +13,31 @@ worst vector moves one coordinate by the whole sensitivity, which is the scalar 
 
 The pure ε of local releases is added to the total of all others (basic composition): a node makes one or two of them,
 from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ.
+
+*Calibration* goes the other way, from a wanted (ε, δ) to a multiplier: the standard deviation of the noise over the
+sensitivity, or over the clip C where a function is told the neighbouring relation. Every answer lands on the safe side:
+its own ε is never above the wanted one. ``dp_accounting.get_sigma_gaussian`` agrees to 4e-12.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.made_once import made_once
-from veilgraph.privacy.event import Event
+from veilgraph.core.threads import made_once
+from veilgraph.privacy.event import Event, LaplaceEvent, Neighbours, check_whole, sensitivity_in_clips
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mixture import Composer
 
 MOST_RELEASES: Final = 1 << 32
 """``releases_within`` counts no further."""
+
+_RESOLUTION: Final = 1e-13
+"""Relative, of roots that are bisected."""
 
 _FINEST_STEP: Final = 1e-4
 """Width of a cell of the privacy loss distribution; the library's own default."""
@@ -90,12 +97,9 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if math.isinf(high):
         return math.inf
-    while high - low > 1e-13 * high:
+    while high - low > _RESOLUTION * high:
         middle = (low + high) / 2
-        if gaussian_delta(middle, mu) <= delta:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if gaussian_delta(middle, mu) <= delta else (middle, high)
     return high
 
 
@@ -115,7 +119,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
     """
     check_delta(delta)
     for event, count in counts.items():
-        _check_count(count)
+        check_whole("count", count, 0)
         if not isinstance(event, Event):
             raise ConfigError(f"event={event!r} is no event that can be accounted for; describe it as one that is")
     happened = {event: count for event, count in counts.items() if count > 0}
@@ -149,17 +153,12 @@ def releases_within(
 ) -> int:
     """How many releases with that event keep the total ε within a bound.
 
-    It looks no further than at twice its result, for the totals of many releases can take long.
-
     Args:
         event: what each release does.
         epsilon_total: the largest total ε; infinity for none.
         delta: δ of the total, 0 < δ < 1.
         before: how often each event happened already, about the same unit and neighbouring relation.
         most: where counting ends.
-
-    Returns:
-        The largest such number up to ``most``; 0 if not even one release fits.
 
     Raises:
         ConfigError: as ``total``.
@@ -168,6 +167,11 @@ def releases_within(
     def fits(more: int) -> bool:
         return total({**before, event: before.get(event, 0) + more}, delta) <= epsilon_total
 
+    return largest_count(fits, most)
+
+
+def largest_count(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number up to ``most`` that fits, of which all smaller ones do: looks no further than twice it."""
     low, step = 0, 1
     while low < most and fits(min(low + step, most)):
         low, step = min(low + step, most), 2 * step
@@ -200,7 +204,7 @@ def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
     Returns:
         The accountant; None where losses are without bound.
     """
-    bounded = [(event.largest_loss, count) for event, count in events if not _has_cells(event)]
+    bounded = [(event.largest_loss, count) for event, count in events if type(event).distribution is Event.distribution]
     loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
     if math.isinf(loss_range):
         return None
@@ -224,10 +228,6 @@ def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
     return accountant
 
 
-def _has_cells(event: Event) -> bool:
-    return type(event).distribution is not Event.distribution
-
-
 def _mills(x: float) -> float:
     from scipy.special import erfcx  # noqa: PLC0415  (slow to import, and few processes count)
 
@@ -244,11 +244,142 @@ def _check_one_kind(events: Mapping[Event, int]) -> None:
             )
 
 
-def _check_count(count: object) -> None:
-    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-        raise ConfigError(f"count={count!r} must be a whole number >= 0")
-
-
 def _check_not_negative(name: str, value: float) -> None:
     if not value >= 0:
         raise ConfigError(f"{name}={value!r} must be a number >= 0")
+
+
+SMALLEST_MULTIPLIER: Final = 1e-9
+"""Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""
+LARGEST_MULTIPLIER: Final = 1e100
+
+_MUCH: Final = 1e300
+"""In place of an infinite ε, which no root finder takes."""
+
+_MARGIN = 1 + 1e-9
+"""On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one."""
+
+_TOLERANCE = 1e-4
+"""Of a multiplier found by numerical accounting, relative."""
+
+
+def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool = False) -> float:
+    """The textbook's noise over the sensitivity, sqrt(2·ln(1.25/δ))/ε, for one release.
+
+    Args:
+        epsilon: of the one release; the formula is proven for ε < 1 only.
+        delta: 0 < δ < 1.
+        as_in_the_paper: use it at any ε, as VFGNN does; the release may then cost more than ``epsilon``.
+
+    Raises:
+        ConfigError: an argument is out of range, or ε ≥ 1 without ``as_in_the_paper``.
+
+    Source: Dwork & Roth 2014, theorem A.1; VFGNN definition 3.
+    """
+    _check_epsilon(epsilon)
+    check_delta(delta)
+    if epsilon >= 1 and not as_in_the_paper:
+        raise ConfigError(
+            f"epsilon={epsilon!r}: the classical calibration is proven for epsilon < 1 only; use the analytic one"
+        )
+    return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
+
+
+def analytic_multiplier(epsilon: float, delta: float) -> float:
+    """The least noise over the sensitivity that makes one release (ε, δ)-private, at any ε > 0.
+
+    Returns:
+        The multiplier, above the exact one by about 1e-9 of it.
+
+    Raises:
+        ConfigError: an argument is out of range.
+
+    Source: Balle & Wang 2018, algorithm 1.
+    """
+    _check_epsilon(epsilon)
+    check_delta(delta)
+    low, high = 0.0, 1.0
+    while gaussian_delta(epsilon, high) <= delta:
+        low, high = high, 2 * high
+    while high - low > _RESOLUTION * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian_delta(epsilon, middle) <= delta else (low, middle)
+    return _MARGIN / low
+
+
+def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neighbours: Neighbours) -> float:
+    """The noise over the clip with which ``releases`` Gaussian releases cost ``epsilon_total`` together.
+
+    Every unit takes part in every release. σ grows as √releases.
+
+    Args:
+        epsilon_total: ε of all releases together.
+        delta: δ of all releases together.
+        releases: how many, ≥ 1.
+        neighbours: replacement needs twice the noise of zero-out.
+
+    Raises:
+        ConfigError: an argument is out of range.
+    """
+    check_whole("releases", releases, 1)
+    return analytic_multiplier(epsilon_total, delta) * math.sqrt(releases) * sensitivity_in_clips(neighbours)
+
+
+def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:
+    """The scale over the ℓ1 sensitivity with which ``releases`` Laplace releases cost ``epsilon_total`` together.
+
+    Never more than pure composition asks for, releases / ε; less where δ allows it. Arguments and errors are those of
+    ``least_multiplier``.
+    """
+    _check_epsilon(epsilon_total)
+    check_delta(delta)
+    check_whole("releases", releases, 1)
+    enough = releases / epsilon_total * _MARGIN
+    return enough if releases == 1 else least_multiplier(LaplaceEvent, epsilon_total, delta, releases, enough)
+
+
+def least_multiplier(
+    event_of: Callable[[float], Event], epsilon_total: float, delta: float, releases: int, guess: float = 1.0
+) -> float:
+    """The multiplier with which ``releases`` releases cost ``epsilon_total`` together, whatever their event.
+
+    Args:
+        event_of: multiplier → event; the more noise, the less it costs.
+        epsilon_total: ε of all releases together.
+        delta: δ of all releases together.
+        releases: how many, ≥ 1; every unit takes part in each.
+        guess: where to begin; best from above.
+
+    Returns:
+        The multiplier, above what ``total`` asks for by about 1e-4 of it.
+
+    Raises:
+        ConfigError: an argument is out of range, or no noise is enough.
+    """
+    _check_epsilon(epsilon_total)
+    check_delta(delta)
+    check_whole("releases", releases, 1)
+    from scipy.optimize import brentq  # noqa: PLC0415  (slow to import, and few processes solve)
+
+    def excess(multiplier: float) -> float:
+        return min(total({event_of(multiplier): releases}, delta), _MUCH) - epsilon_total
+
+    enough = guess
+    while excess(enough) > 0:
+        if enough > LARGEST_MULTIPLIER:
+            raise ConfigError(f"epsilon={epsilon_total!r}: no noise makes {releases} releases cost as little; raise it")
+        enough *= 2
+    too_little = enough / 2
+    while excess(too_little) <= 0:
+        if too_little < SMALLEST_MULTIPLIER:
+            return too_little
+        enough, too_little = too_little, too_little / 2
+    found = float(brentq(excess, too_little, enough, rtol=_TOLERANCE))
+    while excess(found) > 0:
+        found *= 1 + _TOLERANCE
+    return found
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise ConfigError(f"epsilon={epsilon!r} must be a finite number > 0")

@@ -1,16 +1,10 @@
-"""Noise in every hop: sums of neighbours' rows of length 1, each with Gaussian noise of its own (GAP).
+"""Edges and neighbours of private releases: bounds on a node's neighbours, and sums over them with noise in every hop.
 
-What that costs is proven in ``hop_sensitivity``; here it is made exact. With g the grid of the noise, entries of rows
-are multiples of g. What a row gives to a sum by a pair of weight w has entries w·x, rounded towards zero to multiples
-of g: it hangs on that pair and that row alone, and lies between 0 and x, so it is never longer than the row and two
-weights of a pair give what differs by no more. w is the sum of the pair's copies, each first at most 1 and a multiple
-of 2^-32. Both sums are of multiples of a power of two, and so exact in float64 in whatever order, which hangs on other
-edges: two sums that differ in one term differ by exactly that term.
+``NoisySums`` are sums of neighbours' rows of length 1, each with Gaussian noise of its own (GAP).
 
-Where sums are shortened to length B (unit ``node-edges``), that rounds once more. A shortened row is off by less than
-√d·g + 2^-31·B from where the exact map, which brings no two rows further apart, takes it. So rows are not 1 long before
-a hop but 1 − s, s = 2·√d·g + 2^-30·B, and a term of one row moves the shortened sum by at most (1 − s) + s. Where there
-is so much noise that s ≥ 1, rows are zero: nothing but noise is released.
+What that costs is said in ``sensitivity``; here it is made exact. Rows, and what each gives to a sum, are multiples of
+the noise's grid, so that two sums which differ in one term differ by exactly that term:
+docs/proofs.md#sums-that-are-exact.
 """
 
 from __future__ import annotations
@@ -22,11 +16,127 @@ from typing import Final
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.event import Unit, check_whole
 from veilgraph.privacy.mechanism import Mechanism, clip_to_grid
+from veilgraph.privacy.settings import PrivacySettings
+
+MOST_NODES: Final = 1 << 31
+"""Two node numbers must fit one int64."""
+
+
+@torch.no_grad()
+def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
+    """Which edges stay, so that no node has more than D neighbours, and one edge more or less changes few.
+
+    A *pair* is everything that is recorded between two different nodes. All pairs have one public order that depends on
+    their two node numbers alone, and a pair is kept iff it is among the first D pairs at both its nodes. So at most
+    three pairs differ where one is added or removed: docs/proofs.md#edges-that-stay.
+
+    The order of the edges does not matter: the mask is permuted with them. O(E log E) time, O(E) memory.
+
+    Args:
+        edge_index: Tensor[2, E] int64, node numbers below ``num_nodes``.
+        num_nodes: N, at most 2^31.
+        bound: D ≥ 1, most distinct neighbours of a node, whatever the directions.
+
+    Returns:
+        Tensor[E] bool: True for edges that are kept. All edges of a pair have the same value.
+
+    Raises:
+        ConfigError: ``bound`` is not a whole number of at least 1.
+        DataError: too many nodes.
+    """
+    check_whole("degree_bound", bound, 1)
+    if num_nodes > MOST_NODES:
+        raise DataError(f"num_nodes={num_nodes} is above {MOST_NODES}, the most for a degree bound; split the graph")
+    keep = edge_index[0] == edge_index[1]
+    between = ~keep
+    low, high = edge_index[:, between].aminmax(dim=0)
+    order, pair = torch.unique(_order(low, high), return_inverse=True)
+    pairs = torch.empty(len(order), 2, dtype=torch.int64)
+    pairs[pair, 0], pairs[pair, 1] = low, high
+    keep[between] = (_ranks(pairs.flatten(), num_nodes).view(-1, 2) < bound).all(dim=1)[pair]
+    return keep
+
+
+def _order(low: Tensor, high: Tensor) -> Tensor:
+    """A pair's place in the public order: an int64, different for different pairs.
+
+    The finaliser of splitmix64 (Steele, Lea & Flood 2014), a bijection that treats no node's pairs better than
+    another's, as an order by node number would.
+    """
+    z: NDArray[np.uint64] = (low << 32 | high).numpy().view(np.uint64)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return torch.from_numpy(z.view(np.int64))
+
+
+def _ranks(nodes: Tensor, num_nodes: int) -> Tensor:
+    """How often each entry's node occurs before it: Tensor[M] to Tensor[M] int64."""
+    counts = torch.bincount(nodes, minlength=num_nodes)
+    by_node = torch.argsort(nodes, stable=True)
+    ranks = torch.empty_like(nodes)
+    ranks[by_node] = torch.arange(len(nodes)) - (counts.cumsum(0) - counts)[nodes[by_node]]
+    return ranks
+
+
+def too_many_units(privacy: PrivacySettings | None, graph: PartyGraph) -> str:
+    """Return why a job's δ protects none of the units of a holder; rows are for ``limits.delta_too_large``."""
+    if privacy is None or privacy.unit == "row" or privacy.noise_multiplier == 0:
+        return ""
+    return delta_of_too_many(privacy.delta_of(graph.common), privacy.unit, graph, "privacy.delta")
+
+
+def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> str:
+    """Return why δ protects none of the units of a holder's ε; empty where it has fewer than 1/δ of them.
+
+    Edges are pairs of nodes. Their number is known to nobody else, and jobs of one δ after another would find it, to
+    the last edge: pairs are counted in powers of two.
+
+    Args:
+        delta: δ.
+        unit: of the ε.
+        graph: of a holder that releases; nodes that are not common count, since releases depend on their features.
+        key: the setting of δ.
+    """
+    most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
+    if unit == "edge" and delta * most >= 1:
+        low, high = graph.edge_index.aminmax(dim=0)
+        pairs = len(torch.unique(low << 32 | high))
+        most = 1 << (pairs - 1).bit_length() if pairs else 0
+    if delta * most < 1:
+        return ""
+    what = "pairs of nodes with an edge" if unit == "edge" else "nodes, with those that are not common,"
+    return (
+        f"{key}={delta:g} is too much for a table of so many {what}: where δ is 1 over their number, one can "
+        f"be published as it is within any ε; set {key} well below that"
+    )
+
+
+def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
+    """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
+
+    Args:
+        rule: of the job, for the holder (``JobSettings.degree_rule``).
+        graph: of a holder that releases.
+    """
+    if rule is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:
+        return ""
+    return (
+        f"a node of its graph has more than {rule[0]}={rule[1]} neighbours, and no edge can be left out without "
+        "touching other nodes: raise degree_bound, or have the edges exported with fewer at a node, a choice that no ε "
+        "covers"
+    )
+
 
 Then = Callable[[Tensor], Tensor]
 """Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
@@ -40,7 +150,7 @@ _FREE_CELL: Final = 2.0**-40
 
 
 def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
-    """A of ``hop_sensitivity``: what is recorded from one node to another, as one weight of at most 1.
+    """A of ``sensitivity``: what is recorded from one node to another, as one weight of at most 1.
 
     Args:
         edge_index: Tensor[2, E] int64, source and target. Edges from a node to itself are left out.
@@ -80,7 +190,7 @@ class NoisySums:
         hops: K.
         mechanism: Gaussian noise over a clip of 1; None for none.
         sum_clip: B; None: sums are as long as they are.
-        own_length: λ of ``hop_sensitivity``: of own rows, which are released too, noised as the sums are; 0: are not.
+        own_length: λ of ``sensitivity``: of own rows, which are released too, noised as the sums are; 0: are not.
 
     Raises:
         ConfigError: there is so little noise that sums of N rows on its grid are not exact.
@@ -123,11 +233,11 @@ class NoisySums:
         Raises:
             RangeOverflow: an entry is not finite.
         """
-        released = [self._noised(self._own(rows), source)] if self._own_length else []
+        released = [self._noised(self._scaled(rows, self._own_length), source)] if self._own_length else []
         own = len(released)
         for hop in range(self._hops):
-            before = rows if hop == 0 else self._next(released[own:], then)
-            released.append(self._noised(self._summed(self._of_length_1(before)), source))
+            before = self._of_length_1(rows) if hop == 0 else self._next(released[own:], then)
+            released.append(self._noised(self._summed(before), source))
         return torch.cat(released, dim=1)
 
     def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
@@ -143,28 +253,28 @@ class NoisySums:
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)
-        found, before = [self._own(rows)[:count]] if self._own_length else [], first
+        found, before = [self._scaled(rows, self._own_length)[:count]] if self._own_length else [], first
         blocks, own = torch.split(released, width, dim=1), len(found)
         for hop in range(own, len(blocks)):
             found.append(self._summed(before)[:count])
             before = torch.zeros_like(first)
-            before[:count] = self._of_length_1(self._next(blocks[own : hop + 1], then))
+            before[:count] = self._next(blocks[own : hop + 1], then)
         return torch.cat(found, dim=1)
 
-    @staticmethod
-    def _next(released: Sequence[Tensor], then: Then | None) -> Tensor:
-        return released[-1] if then is None else then(torch.cat(list(released), dim=1))
+    def _next(self, released: Sequence[Tensor], then: Then | None) -> Tensor:
+        """X_k of Y_1, …, Y_k."""
+        made = released[-1] if then is None else then(torch.cat(list(released), dim=1))
+        return self._of_length_1(made)
 
     def _noised(self, values: Tensor, source: SecretSource) -> Tensor:
         return values if self._mechanism is None else values + self._mechanism.draw(tuple(values.shape), source)
 
-    def _own(self, rows: Tensor) -> Tensor:
-        """λX_0."""
-        return self._scaled(rows, self._own_length)
-
     def _of_length_1(self, rows: Tensor) -> Tensor:
-        """Rows scaled to length 1 less the slack, on the grid; zero rows stay zero."""
-        return self._scaled(rows, self._length(rows.shape[1]))
+        """Rows scaled to length 1, less the slack s where sums are shortened, on the grid; zero rows stay zero."""
+        slack = 0.0
+        if self._sum_clip is not None:
+            slack = 2 * math.sqrt(rows.shape[1]) * self._cell + math.ldexp(self._sum_clip, -30)
+        return self._scaled(rows, max(0.0, 1.0 - slack))
 
     def _scaled(self, rows: Tensor, length: float) -> Tensor:
         rows = rows.double()
@@ -173,11 +283,6 @@ class NoisySums:
         lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         scaled = torch.where(lengths == 0, 0.0, 2 * length * rows / lengths)  # longer than the clip, which shortens it
         return clip_to_grid(scaled, length, 2, self._cell)
-
-    def _length(self, width: int) -> float:
-        if self._sum_clip is None:
-            return 1.0
-        return max(0.0, 1.0 - 2 * math.sqrt(width) * self._cell - math.ldexp(self._sum_clip, -30))
 
     def _summed(self, rows: Tensor) -> Tensor:
         values = rows.numpy()

@@ -2,7 +2,7 @@
 
 A secret fair coin says of each whether it is *in* or *out*. The two are neighbours under the job's relation, as far
 apart as it allows: with zero-out +C·u and the zero row, with replacement +C·u and -C·u, u a direction of the row's own.
-So whoever sees the releases may tell the coins only as well as the ledger's total ε allows (``audit.attacks.epsilon``).
+So whoever sees the releases may tell the coins only as well as the ledger's total ε allows (``audit.one_run``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
-from veilgraph.privacy.units import Neighbours
+from veilgraph.privacy.event import Neighbours
 
 _LENGTH = 10.0
 """Of a canary over the clip, so that clipping too has to do its part."""

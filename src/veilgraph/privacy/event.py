@@ -18,14 +18,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
+from typing_extensions import override
+
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.registry import Registry
-from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.units import Neighbours, Unit
+from veilgraph.core.settings import Registry
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Neighbours = Literal["zero-out", "replacement"]
+"""A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
+
+Unit = Literal["row", "edge", "node", "node-edges", "label"]
+"""What one neighbouring step changes: one published row, one edge, one node's features, these and all its edges, one
+label.
+"""
+
+Calibration = Literal["analytic", "classical"]
+"""The exact formula, or the textbook's as VFGNN uses it."""
 
 
 class Event(ABC):
@@ -100,8 +111,6 @@ class GaussianEvent(Event):
 
     Args:
         noise_multiplier: σ, standard deviation of the noise over the clip C.
-        neighbours: the neighbouring relation.
-        unit: what one neighbouring step changes.
 
     Raises:
         ConfigError: σ is not finite and positive, or the relation or unit is unknown.
@@ -113,14 +122,17 @@ class GaussianEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
-        _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
+        _check_positive("noise_multiplier", self.noise_multiplier)
+        _check_known("neighbours", self.neighbours, Neighbours)
+        _check_known("unit", self.unit, Unit)
 
+    @override
     def mu(self, releases: int) -> float:
-        """See ``Event.mu``."""
         return math.sqrt(releases) * sensitivity_in_clips(self.neighbours) / self.noise_multiplier
 
+    @override
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> GaussianEvent:
-        """See ``Event.of_unit``: rows of length C move by C·√rows together."""
+        """Rows of length C move by C·√rows together."""
         return replace(
             self, noise_multiplier=self.noise_multiplier / math.sqrt(rows), neighbours="replacement", unit=unit
         )
@@ -130,7 +142,7 @@ class GaussianEvent(Event):
 class AggregationEvent(GaussianEvent):
     """One release of sums over neighbours with Gaussian noise, about its unit alone.
 
-    With noise in every hop (``hop_sensitivity``) the sums may be of any length; of embeddings to publish
+    With noise in every hop (``sensitivity``) the sums may be of any length; of embeddings to publish
     (``embedding.aggregation``) a row has a length, and the noise is for less. So it bounds nothing about a row.
     """
 
@@ -138,19 +150,61 @@ class AggregationEvent(GaussianEvent):
     is_of_rows: ClassVar[bool] = False
 
 
-@dataclass(frozen=True, slots=True)
-class JointGaussianEvent(GaussianEvent):
-    """One release whose noise several holders make together (``joint``): the Gaussian one against those it withstands.
+@dataclass(frozen=True)
+class Joint:
+    r"""Who makes the noise of a sum together: each adds a share, and what is opened has what one ε needs.
+
+    Of P holders up to t may work with whoever opens the sum: they know their own noise, or add none. Each holder adds
+    Gaussian noise of standard deviation τ = σC/√(P - t) to its clipped rows, so the noise of any k = P - t others, the
+    honest ones, is σC together. A holder's rows are then protected by the Gaussian mechanism with σ, **in that sum and
+    nowhere else**: by themselves they have a share of the noise.
+
+    The opened sum is as private as one Gaussian of σC, and no share is ever used twice: docs/proofs.md#joint-noise.
 
     Args:
-        noise_multiplier: σ of what all holders but those that collude add together, over the clip C.
-        neighbours: as of ``GaussianEvent``.
-        unit: as of ``GaussianEvent``.
         holders: P, how many add noise.
         colluding: t, how many of them may work with whoever opens the sum, or add none.
 
     Raises:
-        ConfigError: as ``GaussianEvent``, or not 0 ≤ t ≤ P − 2.
+        ConfigError: not 0 ≤ t ≤ P − 2: with fewer than two others' noise there is nothing to share.
+    """
+
+    holders: int
+    colluding: int
+
+    def __post_init__(self) -> None:
+        most = self.holders - 2
+        whole = all(type(each) is int for each in (self.holders, self.colluding))
+        if not whole or not 0 <= self.colluding <= most:
+            way_out = "leave joint_noise out"
+            if most >= 0:
+                way_out = f"set it to at most {most}, or {way_out}, and each adds all of it, which withstands them all"
+            raise ConfigError(
+                f"privacy.joint_noise.colluding={self.colluding} and {self.holders} holders publish: at least two "
+                f"beside those must make the noise; {way_out}",
+                key="privacy.joint_noise.colluding",
+                value=self.colluding,
+            )
+
+    @property
+    def honest(self) -> int:
+        """P − t, how many holders' noise is enough."""
+        return self.holders - self.colluding
+
+    @property
+    def share(self) -> float:
+        """Standard deviation of one holder's noise over that of the sum that its ε needs: 1/√(P − t)."""
+        return 1 / math.sqrt(self.honest)
+
+
+@dataclass(frozen=True, slots=True)
+class JointGaussianEvent(GaussianEvent):
+    """A Gaussian release whose noise several holders make together (``Joint``), against those whom it withstands.
+
+    Args:
+        noise_multiplier: σ of what all holders but those that collude add together, over the clip C.
+        holders: P, how many add noise.
+        colluding: t, how many of them may work with whoever opens the sum, or add none.
     """
 
     kind: ClassVar[str] = "joint-gaussian"
@@ -158,7 +212,7 @@ class JointGaussianEvent(GaussianEvent):
     colluding: int = 0
 
     def __post_init__(self) -> None:
-        _check("noise_multiplier", self.noise_multiplier, self.neighbours, self.unit)
+        GaussianEvent.__post_init__(self)
         Joint(self.holders, self.colluding)
 
 
@@ -168,8 +222,6 @@ class LaplaceEvent(Event):
 
     Args:
         scale_multiplier: scale b of the noise over the ℓ1 clip C.
-        neighbours: the neighbouring relation.
-        unit: what one neighbouring step changes.
 
     Raises:
         ConfigError: the scale is not finite and positive, or the relation or unit is unknown.
@@ -182,21 +234,25 @@ class LaplaceEvent(Event):
     unit: Unit = "row"
 
     def __post_init__(self) -> None:
-        _check("scale_multiplier", self.scale_multiplier, self.neighbours, self.unit)
+        _check_positive("scale_multiplier", self.scale_multiplier)
+        _check_known("neighbours", self.neighbours, Neighbours)
+        _check_known("unit", self.unit, Unit)
 
     @property
+    @override
     def epsilon(self) -> float:
-        """The release's pure ε (δ = 0): ℓ1 sensitivity over scale."""
+        """ℓ1 sensitivity over scale."""
         return sensitivity_in_clips(self.neighbours) / self.scale_multiplier
 
+    @override
     def losses(self) -> DpEvent:
-        """See ``Event.losses``."""
         import dp_accounting  # noqa: PLC0415 - see the head of ``accountant``
 
         return dp_accounting.LaplaceDpEvent(1 / self.epsilon)
 
+    @override
     def of_unit(self, unit: Literal["edge", "node"], rows: int) -> LaplaceEvent:
-        """See ``Event.of_unit``: the clip is in ℓ1."""
+        """The clip is in ℓ1, so rows move by C·rows together."""
         return LaplaceEvent(self.scale_multiplier / rows, "replacement", unit)
 
 
@@ -223,13 +279,113 @@ class LocalEvent(Event):
     unit: LocalUnit = "node"
 
     def __post_init__(self) -> None:
-        _check_positive("epsilon", self.epsilon, "it is the pure ε of one release")
-        _check_known("unit", self.unit, get_args(LocalUnit))
+        _check_positive("epsilon", self.epsilon)
+        _check_known("unit", self.unit, LocalUnit)
 
     @property
     def neighbours(self) -> Neighbours:
         """Any value against any other."""
         return "replacement"
+
+
+@dataclass(frozen=True, slots=True)
+class SampledEvent(Event):
+    """One step of DP-SGD in which one node is in at most so many of the terms that may be sampled.
+
+    A *term* is a vector of length at most C. One step draws every term by itself with probability q, adds up those that
+    were drawn, and adds noise N(0, σ²C²·I). Take two neighbouring data sets, and let the terms that differ be a_1 … a_m
+    with the one and b_1 … b_n with the other (a term that is in both and differs is one a and one b).
+
+    No two such steps are easier to tell apart than P° = Σ Bin(j; m, q)·N(jC, σ²C²) from Q° = Σ Bin(k; n, q)·N(−kC,
+    σ²C²): docs/proofs.md#sampled-steps.
+
+    A term is of one training node, and made of what is within K hops of it, of N nodes at most (``reach``). With
+    ``zero-out`` a node's own term is there or not, and the N − 1 others are there and differ: m = N, n = N − 1. With
+    ``replacement`` its own differs, and those near it in either data set: m = n = 2N − 1.
+
+    Args:
+        noise_multiplier: σ, standard deviation of the noise over the clip C of a term.
+        sampling_rate: q, with which every term is drawn by itself.
+        terms: N, how many a node can be in with the data as they are, its own among them.
+        unit: a node's features, label and edges, and that it is trained on.
+
+    Raises:
+        ConfigError: a field is out of range, or the unit is another.
+    """
+
+    kind: ClassVar[str] = "sampled"
+    is_numeric: ClassVar[bool] = True
+    is_of_rows: ClassVar[bool] = False
+    noise_multiplier: float
+    sampling_rate: float
+    terms: int
+    neighbours: Neighbours = "zero-out"
+    unit: Unit = "node-edges"
+
+    def __post_init__(self) -> None:
+        _check_positive("noise_multiplier", self.noise_multiplier)
+        _check_positive("sampling_rate", self.sampling_rate, most=1.0)
+        check_whole("terms", self.terms, 1)
+        _check_positive("terms", self.terms, most=2.0**31)
+        _check_known("neighbours", self.neighbours, Neighbours)
+        _check_known("unit", self.unit, Literal["node-edges"])
+
+    @property
+    def removed(self) -> int:
+        """m, terms of the one data set that differ or are missing in the other."""
+        return self.terms if self.neighbours == "zero-out" else 2 * self.terms - 1
+
+    @property
+    def inserted(self) -> int:
+        """n, terms of the other that do."""
+        return self.terms - 1 if self.neighbours == "zero-out" else 2 * self.terms - 1
+
+    @override
+    def gaussian_bound(self, releases: int) -> float:
+        """P°(x > r) − α·Q°(x > r) is largest where every term is drawn."""
+        return math.sqrt(releases) * (self.removed + self.inserted) / self.noise_multiplier
+
+    @override
+    def interval(self, finest: float) -> float:
+        from veilgraph.privacy.mixture import interval_of  # noqa: PLC0415 - loads dp_accounting
+
+        return interval_of(self.noise_multiplier, self.sampling_rate, self.removed, self.inserted, finest)
+
+    @override
+    def distribution(self, interval: float) -> PrivacyLossDistribution:
+        from veilgraph.privacy.mixture import distribution_of  # noqa: PLC0415 - as above
+
+        return distribution_of(self.noise_multiplier, self.sampling_rate, self.removed, self.inserted, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class JointSampledEvent(SampledEvent):
+    """The same where several holders make the noise together (``Joint``), against those whom it withstands.
+
+    Args:
+        noise_multiplier: σ of what all but those that collude add together, of the fewest holders that a sum has.
+        holders: how many holders' noise an opened sum has at least.
+        colluding: t, how many of them may collude, or add none.
+    """
+
+    kind: ClassVar[str] = "joint-sampled"
+    holders: int = 2
+    colluding: int = 0
+
+    def __post_init__(self) -> None:
+        SampledEvent.__post_init__(self)
+        Joint(self.holders, self.colluding)
+
+
+def reach(hops: int, degree_bound: int) -> int:
+    """N = 1 + D + D(D − 1) + … + D(D − 1)^(K−1): how many nodes at most are within K hops of one, itself among them.
+
+    Args:
+        hops: K ≥ 0.
+        degree_bound: D ≥ 1, the most neighbours of any node.
+    """
+    further: int = degree_bound - 1
+    return 1 + sum(degree_bound * int(further**hop) for hop in range(hops))
 
 
 UNKNOWN: Final = "unknown-event"
@@ -242,8 +398,8 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
         "joint-gaussian": "veilgraph.privacy.event:JointGaussianEvent",
         "laplace": "veilgraph.privacy.event:LaplaceEvent",
         "local": "veilgraph.privacy.event:LocalEvent",
-        "sampled": "veilgraph.privacy.sampled_event:SampledEvent",
-        "joint-sampled": "veilgraph.privacy.sampled_event:JointSampledEvent",
+        "sampled": "veilgraph.privacy.event:SampledEvent",
+        "joint-sampled": "veilgraph.privacy.event:JointSampledEvent",
     },
     kind="veilgraph.privacy.event:Event",
 )
@@ -300,18 +456,20 @@ def not_a_release(where: str, error: ConfigError, way_out: str) -> RunError:
     return RunError(f"{where}: not a release ({error}); {way_out}", code=UNKNOWN if unknown else None)
 
 
-def _check(name: str, value: object, neighbours: object, unit: object) -> None:
-    _check_positive(name, value, "it is the noise over the clip")
-    _check_known("neighbours", neighbours, get_args(Neighbours))
-    _check_known("unit", unit, get_args(Unit))
+def check_whole(name: str, value: object, least: int) -> int:
+    """Return the value; raises ``ConfigError`` unless it is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={value!r} must be a whole number >= {least}")
+    return value
 
 
-def _check_positive(name: str, value: object, meaning: str) -> None:
+def _check_positive(name: str, value: object, most: float = math.inf) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:  # type: ignore[operator, arg-type]
-        raise ConfigError(f"{name}={value!r} must be a finite number > 0: {meaning}")
+    if not number or not math.isfinite(value) or not 0 < value <= most:  # type: ignore[operator, arg-type]
+        bound = "" if math.isinf(most) else f", at most {most:g}"
+        raise ConfigError(f"{name}={value!r} of an event must be a finite number > 0{bound}", key=name, value=value)
 
 
-def _check_known(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigError(f"{name}={value!r} must be one of {', '.join(known)}")
+def _check_known(name: str, value: object, known: object) -> None:
+    if value not in get_args(known):
+        raise ConfigError(f"{name}={value!r} of an event must be one of {', '.join(get_args(known))}")

@@ -1,8 +1,8 @@
-"""The privacy ledger: one party's append-only record of every release it makes, and the budget that they share.
+"""The privacy ledger of a run: one party's record of every release that it makes, and the budget that they share.
 
 A release is paid for **before** it is made: its entry is on the disk when ``Ledger.spend`` returns. So whatever is cut
 short, the ledger can only count too much: a kill between entry and release counts a release that never was. Deleting
-checkpoints does not change what was spent. What the file withstands is said in ``ledger_file``.
+checkpoints does not change what was spent. What the file withstands is said in ``chained_file``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,39 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
-from veilgraph.core.errors import BudgetSpent, ConfigError
+from pydantic import Field, ValidationError
+
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
+from veilgraph.core.files import locked
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event
-from veilgraph.privacy.ledger_file import LedgerFile
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.units import Neighbours, Unit
+from veilgraph.privacy.chained_file import ChainedFile, Line, Payment, now
+from veilgraph.privacy.event import Event, Neighbours, Unit, to_json
+from veilgraph.privacy.lifetime_ledger import Account
+
+_WAY_OUT: Final = "restore a copy of the file that has every entry, or begin a new run"
+
+
+class _Header(Line):
+    ledger: Literal[1]
+    job: str
+    delta: float
+
+
+class _Entry(Payment):
+    """One line.
+
+    Attributes:
+        step: of the first of the releases.
+        total: ε of all releases about the same unit and neighbours up to and with these; None if it is infinite.
+    """
+
+    step: Annotated[int, Field(ge=0)]
+    total: Annotated[float, Field(ge=0)] | None
 
 
 class Protected(NamedTuple):
@@ -57,12 +80,14 @@ class Ledger:
     file: a party may go on with another one, and what was spent stays spent.
     """
 
-    def __init__(self, file: LedgerFile, budget: float | None, lifetime: Account | None = None) -> None:
+    def __init__(
+        self, file: ChainedFile[_Header, _Entry], budget: float | None, lifetime: Account | None, held: ExitStack
+    ) -> None:
         self.path = file.path
-        self._lifetime = lifetime
-        self.delta = file.delta
+        self.delta = file.header.delta
         self.budget = budget
-        self._file = file
+        self._file: ChainedFile[_Header, _Entry] | None = file
+        self._lifetime, self._held = lifetime, held
         self._lock = threading.RLock()
         self._reserved: Counter[tuple[str, Event]] = Counter()
         self._released: dict[tuple[str, Protected], Counter[Event]] = {}
@@ -101,13 +126,40 @@ class Ledger:
             raise ConfigError(f"delta={delta}: must be above 0 and below 1; take less than 1 / number of rows")
         if budget is not None and not 0 < budget < math.inf:
             raise ConfigError(f"epsilon_total={budget}: a budget must be finite and above 0; leave it out for none")
-        return cls(LedgerFile.open(path, delta, job=job, expected=expected), budget, lifetime)
+        file = ChainedFile(path, _Header, _Entry, _WAY_OUT)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(path.parent, f"{path} is in use by another process; wait for it, or stop it"))
+                if not path.exists():
+                    if expected:
+                        raise RunError(
+                            f"{path}: the ledger is gone while the run has checkpoints, so the budget that is left "
+                            f"cannot be known; {_WAY_OUT}"
+                        )
+                    file.begin(_Header(ledger=1, job=job, delta=delta))
+                file.read()
+            except OSError as error:
+                raise RunError(
+                    f"{path}: cannot be read and written ({error}); nothing may be released without it. Make it "
+                    "readable and writable"
+                ) from error
+            if file.header.job != job:
+                raise RunError(
+                    f"{path}: the ledger is of job {file.header.job[:12]} and this is job {job[:12]}; every job has a "
+                    "ledger of its own: begin a new run"
+                )
+            if file.header.delta != delta:
+                raise RunError(
+                    f"{path}: the ledger's δ is {file.header.delta:g} and the job's {delta:g}; begin a new run"
+                )
+            return cls(file, budget, lifetime, held.pop_all())
 
     def close(self) -> None:
         """Lets go of the file. What was reserved and not used stays counted."""
         with self._lock:
             self._reserved.clear()
-            self._file.close()
+            self._file = None
+            self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -172,25 +224,34 @@ class Ledger:
                 total = self._total_with(event, max(most, 1))
             if most == 0:
                 raise self._refusal(event, channel, step, total)
-            self._pay(event, channel, step, most, total)
+            self._pay(event, channel, step, most, total, "", lifetime=True)
             return most
 
     def _pay(
-        self,
-        event: Event,
-        channel: str,
-        step: int,
-        count: int,
-        total: float,
-        content: str = "",
-        *,
-        lifetime: bool = True,
+        self, event: Event, channel: str, step: int, count: int, total: float, content: str, *, lifetime: bool
     ) -> None:
         """Asks the lifetime ledger, and adds the entry."""
         _check_entry(channel, step, count)
+        if self._file is None:
+            raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
         if self._lifetime is not None and lifetime:
             self._lifetime.charge(event, channel, count, content=content)
-        self._file.append(step, channel, event, count, total, content)
+        entry = _Entry(
+            time=now(),
+            step=step,
+            channel=channel,
+            event=to_json(event),
+            count=count,
+            total=total if math.isfinite(total) else None,
+            content=content,
+        )
+        try:
+            self._file.append(entry)
+        except OSError as error:
+            self.close()
+            raise RunError(
+                f"{self.path}: cannot be written ({error}), so nothing was released; make room on the disk and resume"
+            ) from error
         if content:
             self._paid.add((channel, content))
         self._count(channel, event, count)
@@ -300,3 +361,12 @@ def _check_entry(channel: str, step: int, count: int) -> None:
 
 def _protected(event: Event) -> Protected:
     return Protected(event.unit, event.neighbours)
+
+
+def delta_at(path: Path) -> float | None:
+    """δ of a ledger that is there; None where none is, or what is there is no ledger, as ``Ledger.open`` will say."""
+    try:
+        with path.open("rb") as file:
+            return _Header.model_validate_json(file.readline()).delta
+    except (OSError, ValidationError):
+        return None

@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import SecretSource
-from veilgraph.privacy import noise
-from veilgraph.privacy.calibrate import SMALLEST_MULTIPLIER, least_multiplier
-from veilgraph.privacy.event import Event
-from veilgraph.privacy.units import Calibration, Neighbours, Unit
+from veilgraph.privacy import accountant, noise
+from veilgraph.privacy.event import Calibration, Event, GaussianEvent, LaplaceEvent, Neighbours, Unit
 
 _LARGEST_ENTRY = 1e150  # squares still fit float64
+_FEWEST_COLUMNS: Final = 3
+"""Of James-Stein: below, it is no better than what it is given."""
 _CLIP_MARGIN = 1.0 - 2.0**-32
 _PIECE = 1 << 16  # entries clipped at once, so that temporaries stay in the cache
 
@@ -68,9 +70,6 @@ class Mechanism(ABC):
             delta: of the one release.
             clips: sensitivity over the clip.
             calibration: which formula; for Gaussian noise alone.
-
-        Raises:
-            ConfigError: an argument is out of range.
         """
         return cls.for_total(epsilon, delta, 1, clips)
 
@@ -87,7 +86,9 @@ class Mechanism(ABC):
         Raises:
             ConfigError: an argument is out of range, or no noise is enough.
         """
-        return clips * least_multiplier(lambda multiplier: cls(1.0, multiplier).event(), epsilon, delta, releases)
+        return clips * accountant.least_multiplier(
+            lambda multiplier: cls(1.0, multiplier).event(), epsilon, delta, releases
+        )
 
     @property
     @abstractmethod
@@ -157,8 +158,12 @@ def clip_to_grid(x: Tensor, clip: float, order: int, step: float) -> Tensor:
     rows = x.to(torch.float64)
     norms = torch.linalg.vector_norm(rows, order, dim=1, keepdim=True)
     # No entry is above its row's norm, which is NaN or infinite where an entry is: only then are the entries looked at.
-    if norms.numel() and not float(norms.max()) <= _LARGEST_ENTRY:
-        _check_entries(rows)
+    unlikely = norms.numel() and not float(norms.max()) <= _LARGEST_ENTRY
+    if unlikely and not max(-float(rows.min()), float(rows.max())) <= _LARGEST_ENTRY:
+        raise RangeOverflow(
+            f"x: has an entry that is NaN, infinite or above {_LARGEST_ENTRY:g} in magnitude, and a released row must "
+            "be finite: lower train.learning_rate or scale the features"
+        )
     factors = torch.clamp_max(clip * _CLIP_MARGIN / norms, 1.0)
     cells = torch.mul(rows, factors.div_(step))
     whole = cells.numpy()
@@ -174,14 +179,6 @@ def add_clipped(values: Tensor, x: Tensor, clip: float, order: int, step: float)
     return values
 
 
-def _check_entries(rows: Tensor) -> None:
-    if rows.numel() and not max(-float(rows.min()), float(rows.max())) <= _LARGEST_ENTRY:
-        raise RangeOverflow(
-            f"x: has an entry that is NaN, infinite or above {_LARGEST_ENTRY:g} in magnitude, and a released row must "
-            "be finite: lower train.learning_rate or scale the features"
-        )
-
-
 def check_noise(clip: float, name: str, multiplier: float) -> None:
     """Raises ``ConfigError`` where a clip, or the noise over it, is out of range; ``name`` is the multiplier's."""
     if not noise.SMALLEST_SCALE <= clip <= noise.LARGEST_SCALE:
@@ -189,9 +186,186 @@ def check_noise(clip: float, name: str, multiplier: float) -> None:
             f"clip={clip!r} must lie in [{noise.SMALLEST_SCALE:g}, {noise.LARGEST_SCALE:g}]: take the norm of a "
             "typical row"
         )
-    if not SMALLEST_MULTIPLIER <= multiplier < math.inf:
+    if not accountant.SMALLEST_MULTIPLIER <= multiplier < math.inf:
         raise ConfigError(
-            f"{name}={multiplier!r} must be finite and at least {SMALLEST_MULTIPLIER:g}: for no noise (ε = ∞), "
-            "leave the publisher out"
+            f"{name}={multiplier!r} must be finite and at least {accountant.SMALLEST_MULTIPLIER:g}: for no noise "
+            "(ε = ∞), leave the publisher out"
         )
     noise.granularity(multiplier * clip)
+
+
+class _NoisyRows(Mechanism):
+    """The clipped rows, and independent noise of one scale on every entry, both on the noise's grid."""
+
+    is_plain: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """Of the noise on one entry."""
+
+    @property
+    @override
+    def cell(self) -> float:
+        return noise.granularity(self.scale)
+
+    @override
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        """Releases are multiples of ``cell``."""
+        return add_clipped(drawn, x, self.clip, self.order, self.cell)
+
+
+@dataclass(frozen=True)
+class Gaussian(_NoisyRows):
+    """x̃ = x̄ + n, n ~ N(0, σ²C²I), with x̄ = min(1, C/‖x‖₂)·x (VFGNN, Algorithm 1, lines 1-4).
+
+    Args:
+        clip: C, the largest ℓ2 norm of a row.
+        noise_multiplier: σ, standard deviation of the noise over C.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    is_gaussian: ClassVar[bool] = True
+    clip: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        check_noise(self.clip, "noise_multiplier", self.noise_multiplier)
+
+    @classmethod
+    @override
+    def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
+        if calibration == "classical":
+            return clips * accountant.classical_multiplier(epsilon, delta, as_in_the_paper=True)
+        return clips * accountant.analytic_multiplier(epsilon, delta)
+
+    @classmethod
+    @override
+    def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
+        return clips * accountant.multiplier_for_total(epsilon, delta, releases, "zero-out")
+
+    @property
+    @override
+    def scale(self) -> float:
+        """Standard deviation: σC."""
+        return self.noise_multiplier * self.clip
+
+    @property
+    @override
+    def variance(self) -> float:
+        return self.scale**2
+
+    @override
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        return noise.gaussian(shape, self.scale, source)
+
+    @override
+    def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> GaussianEvent:
+        """Whatever is computed from the noisy rows costs nothing more."""
+        return GaussianEvent(self.noise_multiplier, neighbours, unit)
+
+
+@dataclass(frozen=True)
+class Laplace(_NoisyRows):
+    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x. Pure ε-DP: δ = 0 up to the arithmetic.
+
+    Args:
+        clip: C, the largest ℓ1 norm of a row.
+        scale_multiplier: b, scale of the noise over C.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    order: ClassVar[int] = 1
+    clip: float
+    scale_multiplier: float
+
+    def __post_init__(self) -> None:
+        check_noise(self.clip, "scale_multiplier", self.scale_multiplier)
+
+    @classmethod
+    @override
+    def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
+        return clips / epsilon
+
+    @classmethod
+    @override
+    def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
+        return clips * accountant.laplace_scale_for_total(epsilon, delta, releases)
+
+    @property
+    @override
+    def scale(self) -> float:
+        """Of Laplace noise: b·C."""
+        return self.scale_multiplier * self.clip
+
+    @property
+    @override
+    def variance(self) -> float:
+        return 2 * self.scale**2
+
+    @override
+    def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
+        return noise.laplace(shape, self.scale, source)
+
+    @override
+    def event(self, neighbours: Neighbours = "zero-out", unit: Unit = "row") -> LaplaceEvent:
+        return LaplaceEvent(self.scale_multiplier, neighbours, unit)
+
+
+@dataclass(frozen=True)
+class JamesStein(Gaussian):
+    """The Gaussian mechanism, then the James-Stein estimate of every row: post-processing, which costs nothing.
+
+    VFGNN, Algorithm 1, line 6; it takes rows of d ≥ 3 columns.
+    """
+
+    is_plain: ClassVar[bool] = False
+    name: ClassVar[str] = "james-stein"
+    positive_part: ClassVar[bool] = False
+
+    @override
+    def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
+        if x.shape[-1] < _FEWEST_COLUMNS:
+            raise ConfigError(
+                f"mechanism={self.name!r} needs rows of at least {_FEWEST_COLUMNS} columns, not {x.shape[-1]}: use "
+                "gaussian or a larger model.dim"
+            )
+        return james_stein(super().apply(x, drawn), self.scale, positive_part=self.positive_part)
+
+
+@dataclass(frozen=True)
+class JamesSteinPlus(JamesStein):
+    """The same with the positive-part estimate."""
+
+    name: ClassVar[str] = "james-stein-plus"
+    positive_part: ClassVar[bool] = True
+
+
+@torch.no_grad()
+def james_stein(noisy: Tensor, standard_deviation: float, *, positive_part: bool = False) -> Tensor:
+    """Shrinks noisy rows towards zero: (1 - (d-2)s²/‖x̃‖²)·x̃ (VFGNN, Theorem 2, s = σC).
+
+    The paper's eq. 8 drops C² in its leading factor and prints as equal what is an upper bound. For x ~ N(0, w²I),
+    E[1/‖x̃‖²] = 1/((d-2)(w² + s²)), and so
+
+        E‖x̃_JS - x‖² = d·s²·(1 - (d-2)/d · s²/(w² + s²)).
+
+    The printed factor (d-2)²/d² comes from E[1/‖x̃‖²] ≥ 1/E‖x̃‖² = 1/(d(w² + s²)).
+
+    Args:
+        noisy: Tensor[N, d] float64, changed in place.
+        standard_deviation: s, of the noise on one entry.
+        positive_part: shrink no further than to zero, where the plain estimate turns a short row round. Never worse in
+            mean squared error.
+
+    Returns:
+        ``noisy``, shrunk. A row of zeros stays one.
+    """
+    norms = torch.linalg.vector_norm(noisy, dim=1, keepdim=True).div_(standard_deviation)
+    # No row on the grid lies between 0 and one step; the bound only keeps 0/0 out.
+    factors = 1.0 - (noisy.shape[1] - 2) / norms.clamp_min_(2.0 ** -(noise.GRID_BITS + 2)).square_()
+    return noisy.mul_(factors.clamp_min_(0.0) if positive_part else factors)

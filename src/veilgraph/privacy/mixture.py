@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
 from scipy.stats import binom
 
-from veilgraph.core.made_once import made_once
+from veilgraph.core.threads import made_once
 
 Values = NDArray[np.float64]
 

@@ -1,42 +1,11 @@
 r"""Noise that must protect: from a cryptographic source, and safe against floating-point attacks.
 
-The textbook way, adding a floating-point sample to a floating-point input, is not private: which doubles can come
-out depends on the input (Mironov, "On significance of the least significant bits for differential privacy", CCS 2012;
-Jin et al., "Are we there yet? Timing and floating-point attacks on differential privacy systems", S&P 2022). The method
-here is *a coarse grid*: the input is put on multiples of g *first*, and the noise is a multiple of g,
-
-    g = 2^⌊log2(scale)⌋ · 2^-20,  release = g·(K + Z),  K and Z integers, Z = round(noise / g).
-
-Sums of multiples of g are exact in float64 (|K + Z| < 2^53), so every release is a multiple of g whatever the input
-was, and the low bits hold nothing. K + round(n/g) = round(K + n/g): with exact n it would be post-processing of the
-continuous mechanism on the rows K·g, so the grid itself costs no privacy.
-
-What is left is that n is computed. u = (k + 1)/2^126 from 126 secret bits k, converted with full relative precision
-near 0, gives r = √(-2 ln u) (Gaussian) or -ln u (Laplace), so the tail reaches 13.2 σ or 87 scales. Box-Muller turns r
-and an angle θ of 64 bits into two normal values, and both are used: with t = tan(θ/2) and q = 2r/(1 + t²) they are
-q - r = r cos θ and t·q = r sin θ. The uniforms' steps and float64 (at most 1 unit in the last place in log and tan,
-half a unit elsewhere) move a point so little that the mass crossing the two sides of a cell, relative to the mass in
-it, is at most, with s = scale/g < 2^21 cells per scale,
-
-    Gaussian at z σ:      2s·(7.4·2^-53 + 1.26·(2^-52 + 2^-126·e^{z²/2}) + 8.5·2^-53·|z|) ≤ (1 + |z|)·2^-27 for |z| ≤ 10
-    Laplace at z scales:  2s·(2^-52 + 2^-126·e^{|z|} + 3·2^-53·|z|)                       ≤ (1 + |z|)·2^-28 for |z| ≤ 50
-
-In units of 2^-53: an error of a in ln u moves z by a·z/r², and E[1/r² | z] ≤ 1.26/|z|. The angle's, 4.7 from its
-rounding and 2 of tan (whose error moves the angle, and so the sum of squares not at all), moves z by at most that times
-the pair's other value, 0.8 on average: 5.4. r is off by 3 of itself (log, -2s², its product, the root). q is off by
-sin²(θ/2) + 2 of itself, which moves z = r cos θ by (5 + 4 cos θ - cos² θ)/2·r ≤ 2.5·r + 2·|z|, and r ≤ |z| + the other
-value: by 2 + 4.5·|z| on average; the difference is off by another 1, r sin θ by less (4·|z| in all). The probability
-of each cell is thus that of the rounded continuous noise within a factor e^±γ, γ = (1 + |z|)·2^-27, up to 10 σ (50
-scales); beyond lies a mass of 2^-75 (2^-72) per value. For a row of d values and an adjacent row D σ (or scales) away,
-(ε, δ) becomes
-
-    (ε + 2Γ, e^Γ·δ + d·P(|z| > 10 - D)),  Γ = Σγ ≤ 11·d·2^-27,   for Laplace  Γ ≤ 51·d·2^-28 and P(|z| > 50 - D).
-
-At d = 64 and D ≤ 2 (Laplace: D ≤ 16) one release adds at most 10^-5 to ε (3·10^-5; typically 2·10^-6, as |z| averages
-0.8) and 10^-13 to δ.
+Input and noise are multiples of one grid g = 2^⌊log2(scale)⌋·2^-20, so that the low bits of a release hold nothing, and
+sums of both are exact in float64. What computing the noise adds to ε is below 10^-5 for a row of 64 values:
+docs/proofs.md#noise-on-a-grid.
 
 Discrete Laplace noise could be drawn exactly from geometric samples. Inversion is used because it takes the same steps
-for every value, where the running time of such sampling tells of the value (Jin et al.), and its error is as small.
+for every value, where the running time of such sampling tells of the value, and its error is as small.
 """
 
 from __future__ import annotations

@@ -1,20 +1,28 @@
-"""What one holder publishes, with how much noise, and what that costs: known before anything is sent."""
+"""What one holder releases, with how much noise, and what that costs: known before anything is sent."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from veilgraph.core.types import PartyId
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import AggregationEvent, Event, JointGaussianEvent, sensitivity_in_clips
-from veilgraph.privacy.hop_sensitivity import own_length
-from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.sensitivity import for_unit
-from veilgraph.privacy.settings import MECHANISMS, PrivacySettings
+from veilgraph.privacy.event import (
+    AggregationEvent,
+    Event,
+    Joint,
+    JointGaussianEvent,
+    JointSampledEvent,
+    Neighbours,
+    SampledEvent,
+    reach,
+    sensitivity_in_clips,
+)
+from veilgraph.privacy.sensitivity import for_unit, own_length
+from veilgraph.privacy.settings import MECHANISMS, PrivacySettings, SampledSettings
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mechanism import Mechanism
@@ -211,3 +219,99 @@ class Plan:
         if releases == 0:
             return 0.0
         return math.inf if self.event is None else accountant.total({self.event: releases}, self.delta)
+
+
+@dataclass(frozen=True)
+class SampledPlan:
+    """What a holder releases, with how much noise, and what that costs: known before anything is sent.
+
+    Attributes:
+        settings: of the job.
+        hops: K, over which a term depends on the edges.
+        steps: rounds, each of which releases once.
+        joint: who makes the noise of a sum together; None where each holder adds all of it.
+    """
+
+    settings: SampledSettings
+    hops: int
+    steps: int
+    joint: Joint | None = None
+
+    @property
+    def delta(self) -> float:
+        """δ of every ε."""
+        return self.settings.delta_of_batch
+
+    @property
+    def terms(self) -> int:
+        """N: how many terms at most a node is in."""
+        return reach(self.hops, self.settings.degree_bound or 1)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """σ, over the clip."""
+        given = self.settings
+        if given.noise_multiplier is not None:
+            return given.noise_multiplier
+        assert given.epsilon_total is not None
+        return _least(given.epsilon_total, self.delta, self.steps, given.sampling_rate, self.terms, given.neighbours)
+
+    @cached_property
+    def event(self) -> SampledEvent:
+        """What every round does."""
+        given, joint = self.settings, self.joint
+        if joint is None:
+            return SampledEvent(self.multiplier, given.sampling_rate, self.terms, given.neighbours)
+        return JointSampledEvent(
+            self.multiplier,
+            given.sampling_rate,
+            self.terms,
+            given.neighbours,
+            holders=joint.holders,
+            colluding=joint.colluding,
+        )
+
+    @property
+    def added(self) -> float:
+        """What a holder adds, over the clip: σ, or its share of it."""
+        return self.multiplier * (1.0 if self.joint is None else self.joint.share)
+
+    @property
+    def cell(self) -> float:
+        """Of the grid on which sums are, the same at all holders."""
+        from veilgraph.privacy.mechanism import Gaussian  # noqa: PLC0415 - loads torch, which settings do without
+
+        return Gaussian(self.settings.clip, self.added).cell
+
+    @property
+    def against(self) -> str:
+        """Whom an ε holds against."""
+        if self.joint is None:
+            return "the server and all other holders"
+        most = self.joint.colluding
+        return f"the server and {'one other holder' if most == 1 else f'any {most} other holders'}"
+
+    @cached_property
+    def epsilon_release(self) -> float:
+        """ε of one round by itself."""
+        return accountant.per_step(self.event, self.delta)
+
+    @cached_property
+    def epsilon_total(self) -> float:
+        """ε of all rounds together."""
+        return accountant.total({self.event: self.steps}, self.delta)
+
+
+@lru_cache(maxsize=16)
+def sampled_plan(settings: SampledSettings, hops: int, steps: int, joint: Joint | None = None) -> SampledPlan:
+    """The plan of a job, made once."""
+    return SampledPlan(settings, hops, steps, joint)
+
+
+@lru_cache(maxsize=64)
+def _least(epsilon: float, delta: float, steps: int, rate: float, terms: int, neighbours: Neighbours) -> float:
+    """Rounded up to six digits, so that machines whose last bits differ agree."""
+    found = accountant.least_multiplier(
+        lambda multiplier: SampledEvent(multiplier, rate, terms, neighbours), epsilon, delta, steps, 4.0
+    )
+    return float(f"{found * (1 + 1e-5):.6g}")

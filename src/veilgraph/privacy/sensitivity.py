@@ -1,62 +1,45 @@
-"""How far the published matrix moves between neighbouring data: the sensitivity, derived from what changed.
+"""How far what is published moves between neighbouring data: the sensitivity, derived from what changed.
 
-A published matrix has N rows, each clipped to length C. A row that changes moves by at most C if it becomes zero and
-by at most 2C otherwise, so a matrix of which n rows change moves by at most 2C·√n in the Frobenius norm. What is left
-is to count the rows.
+**Noise on what came of all hops** (``rows_changed_by_edge``, ``rows_changed_by_node``).
 
-Let h^k(v) be node v's embedding after k of K hops. It is a function of h^(k−1)(v), of v's h^0, and of the h^(k−1) and
-the weights of the edges that arrive at v, a weight being normalised by the degree of its target (mean, self-loop mean,
-sum, maximum) or of its source as well (gcn). Edges are those that ``degree.bound_degrees`` keeps: a node has at most D
-neighbours, D ≥ 1. Degrees are counted after it.
+One unit changes so many of the clipped rows of a published matrix: with T(r) = 1 + (D−1) + … + (D−1)^r over K hops,
 
-*Reach.* From a node at most D others are one edge away. Whoever is reached from a neighbour has at most D − 1 further
-ones. So with T(r) = 1 + (D−1) + … + (D−1)^r, at most 1 + D·T(r − 1) nodes are within r edges of a node (1 if r = 0),
-and at most T(r) if one of its D places is taken by a neighbour that does not count.
+- one node's features at most 1 + D·T(K − 1) rows (1 if K = 0);
+- one edge at most 4·T(K − 1) rows (none if K = 0), and 4·T(K) where weights depend on the source's degree;
+- one node's features and all its edges: there is no such count.
 
-1. *One node's features.* The edges are the same, so the same are kept. h^0 changes at that node only, and if h^k
-   changed within k edges of it, h^(k+1) changed within k + 1. At most **1 + D·T(K − 1)** rows change (1 if K = 0).
+Rows change to something that is not zero, so edges and nodes always cost the 2C of replacement. The counts assume that
+the function from data to rows is the same in both worlds; weights that a holder trained on its own graph in the clear
+carry one node's influence to all N rows.
 
-2. *One edge*: everything that is recorded between two nodes a and b, added, removed or replaced. h^0 is the same.
-   - Added, or removed the other way round: with {a, b} at most two other pairs {a, c} and {b, d} differ in being kept
-     (proof in ``degree``). So kept edges differ at F = {a, b, c, d} only, and each kept pair that differs has both its
-     nodes in F. A node outside F has the same edges and, normalised by the target, the same weights in both graphs. It
-     changes in a hop only if it, or a neighbour along an edge that *both* graphs keep, had changed before. So after K
-     hops only nodes within K − 1 such edges of F differ. A node of F at which nothing differs need not be counted, and
-     any other has at most D − 1 edges that both graphs keep, since one graph keeps a further one there. At most
-     **4·T(K − 1)** rows change (none if K = 0).
-   - Replaced: the kept pairs are the same. F = {a, b}, and their edges lead to at most D − 1 others each: 2·T(K − 1).
-   - Where weights depend on the source's degree, hop 1 also changes the neighbours of F along edges that both graphs
-     keep: at most **4·T(K)**.
-   - An edge from a node to itself is always kept and no neighbour. It changes its node first, so at most
-     1 + D·T(K − 2) = T(K − 1) + T(K − 2) rows (with K for K − 1 if weights depend on the source's degree), which the
-     counts above cover.
+**Noise in every hop** (``aggregation_sensitivity``). λX_0 and K sums, shortened to B, of rows of length 1 over pairs of
+weight at most 1 move together by the root of
 
-One node's features *and all its edges* have no such count: one node's edges, even those that are not kept at the node
-itself, may displace an edge at any number of other nodes.
+- one edge: 2K, whatever the degrees are;
+- one node's features: 4λ² + 4D;
+- one node with all its edges, absent: λ² + K·(D + B²); replaced: 4λ² + 4·(D + B²) + (K − 1)·(2D + 4B²);
+- one node's edges where rows are public: K·(D + B²) absent and K·(2D + 4B²) replaced.
 
-What the counts assume:
-- The function from data to rows is the same in both worlds: its weights are public, or were computed from what was
-  published before. Weights that a holder trained on its own graph in the clear, or features scaled by statistics of a
-  whole column, carry one node's influence to every row; then all N rows may change (``rows=N``).
-- Activation, scaling to length 1 and clipping work row by row.
-- A published row that is zero under zero-out is a statement about that row. One edge's removal changes other rows to
-  something that is not zero, so edges and nodes always cost the 2C of replacement.
+λ, how long own rows are before their noise, follows from the share of the whole that is to be theirs.
+
+Proofs: docs/proofs.md#rows-that-one-unit-changes and docs/proofs.md#noise-in-every-hop.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.event import Event
-from veilgraph.privacy.units import Unit
+from veilgraph.privacy.event import Event, Neighbours, Unit, check_whole
+from veilgraph.privacy.settings import PrivacySettings
 
 
 def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *, source_degrees: bool = False) -> int:
-    """How many published rows one edge more or less can change; count 2 of this file's head.
+    """How many published rows one edge more or less can change; count 2 of the head.
 
     Args:
-        degree_bound: D of ``degree.bound_degrees``, which the propagated edges have gone through.
+        degree_bound: D of ``aggregation.bound_degrees``, which the propagated edges have gone through.
         hops: K, from what is clear to the holder alone to what is published.
         num_nodes: N, the number of published rows, which no count exceeds.
         source_degrees: an edge's weight depends on the degree of its source too, as gcn's.
@@ -64,7 +47,7 @@ def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *,
     Raises:
         ConfigError: an argument is out of range, or there is no degree bound though the count needs one.
     """
-    _check_whole("num_nodes", num_nodes)
+    check_whole("num_nodes", num_nodes, 0)
     if hops == 0:
         return 0
     bound = _bound(degree_bound, "edge", hops)
@@ -72,7 +55,7 @@ def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *,
 
 
 def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) -> int:
-    """How many published rows one node's other features can change; count 1 of this file's head.
+    """How many published rows one node's other features can change; count 1 of the head.
 
     Args:
         degree_bound: as in ``rows_changed_by_edge``.
@@ -82,7 +65,7 @@ def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) ->
     Raises:
         ConfigError: as ``rows_changed_by_edge``.
     """
-    _check_whole("num_nodes", num_nodes)
+    check_whole("num_nodes", num_nodes, 0)
     if hops == 0:
         return min(num_nodes, 1)
     bound = _bound(degree_bound, "node", hops)
@@ -105,7 +88,7 @@ def for_unit(event: Event, unit: Literal["edge", "node"], rows: int) -> Event:
     """
     if event.unit != "row":
         raise ConfigError(f"unit={event.unit!r}: only an event about rows can be read as one about an edge or a node")
-    _check_whole("rows", rows, least=1)
+    check_whole("rows", rows, 1)
     return event.of_unit(unit, rows)
 
 
@@ -120,11 +103,10 @@ def why_degree_bound(unit: Unit, hops: int) -> str | None:
 
 
 def _bound(degree_bound: int | None, unit: Unit, hops: int) -> int:
-    _check_whole("hops", hops)
+    check_whole("hops", hops, 0)
     if degree_bound is None:
         raise ConfigError(f"degree_bound: missing: {why_degree_bound(unit, hops)}; give one, or protect rows")
-    _check_whole("degree_bound", degree_bound, least=1)
-    return degree_bound
+    return check_whole("degree_bound", degree_bound, 1)
 
 
 def _reach(degree_bound: int, radius: int, num_nodes: int) -> int:
@@ -138,6 +120,99 @@ def _reach(degree_bound: int, radius: int, num_nodes: int) -> int:
     return min(num_nodes, reach)
 
 
-def _check_whole(name: str, value: object, least: int = 0) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name}={value!r} must be a whole number >= {least}")
+def aggregation_sensitivity(
+    unit: Unit,
+    neighbours: Neighbours,
+    hops: int,
+    *,
+    degree_bound: int | None = None,
+    sum_clip: float | None = None,
+    public_rows: bool = False,
+    own_share: float | None = None,
+) -> float:
+    """How far all noisy matrices move together: the root of the sums of the head.
+
+    Args:
+        unit: edge, node or node-edges.
+        neighbours: replacement, or for node-edges zero-out.
+        hops: K ≥ 1.
+        degree_bound: D, for node and node-edges.
+        sum_clip: B, for node-edges.
+        public_rows: whether X_0 is made of nothing that ε is about.
+        own_share: s, what part of the square is the own row's; None: λ is 1.
+
+    Returns:
+        √Σ Δ_k², where rows have length 1.
+
+    Raises:
+        ConfigError: nothing is proven of such a unit and relation, or a bound is missing or out of range.
+    """
+    own, sums = _squares(unit, neighbours, hops, degree_bound, sum_clip, public_rows=public_rows)
+    if own_share is None or own == 0:
+        return math.sqrt(own + sums)
+    return math.sqrt(sums / (1 - own_share))
+
+
+def _squares(
+    unit: Unit,
+    neighbours: Neighbours,
+    hops: int,
+    degree_bound: int | None,
+    sum_clip: float | None,
+    *,
+    public_rows: bool,
+) -> tuple[float, float]:
+    """Δ_0² where λ is 1, and Σ Δ_k² of the hops."""
+    check_whole("hops", hops, 1)
+    if unit == "edge" and neighbours == "replacement":
+        return 0.0, 2.0 * hops
+    if unit == "node" and neighbours == "replacement" and not public_rows:
+        return 4.0, 4.0 * check_whole("degree_bound", degree_bound, 1)
+    if unit != "node-edges":
+        raise ConfigError(
+            f"unit={unit!r} with neighbours={neighbours!r}: nothing is proven of noise in every hop for these; take "
+            "edge or node with replacement, or node-edges"
+        )
+    bound = check_whole("degree_bound", degree_bound, 1)
+    if sum_clip is None or not 0 < sum_clip <= bound:
+        raise ConfigError(f"sum_clip={sum_clip!r} must be above 0 and at most the degree bound, {bound}")
+    row = sum_clip**2
+    if neighbours == "zero-out":
+        return float(not public_rows), hops * (bound + row)
+    later = 2 * bound + 4 * row
+    if public_rows:
+        return 0.0, hops * later
+    return 4.0, 4 * (bound + row) + (hops - 1) * later
+
+
+def sensitivity_of(privacy: PrivacySettings, *, public_rows: bool = False) -> float | None:
+    """That of a job; None where its noise is not in every hop."""
+    if privacy.aggregation is None:
+        return None
+    return aggregation_sensitivity(
+        privacy.unit,
+        privacy.relation,
+        privacy.aggregation.hops,
+        degree_bound=privacy.degree_bound,
+        sum_clip=privacy.sum_clip,
+        public_rows=public_rows,
+        own_share=privacy.own_share,
+    )
+
+
+def own_length(privacy: PrivacySettings) -> float:
+    """λ: how long own rows are before their noise, of a job that releases them."""
+    moved, share = sensitivity_of(privacy), privacy.own_share
+    if moved is None or share is None:
+        return 1.0
+    return moved * math.sqrt(share) / (1.0 if privacy.relation == "zero-out" else 2.0)
+
+
+def rows_moved(privacy: PrivacySettings) -> int:
+    """The most rows of one noisy matrix that one unit moves, absent or, where it is replaced, replaced."""
+    if privacy.unit == "edge":
+        return 2
+    bound = check_whole("degree_bound", privacy.degree_bound, 1)
+    if privacy.unit == "node":
+        return bound
+    return 1 + (bound if privacy.relation == "zero-out" else 2 * bound)

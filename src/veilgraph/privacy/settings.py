@@ -1,15 +1,17 @@
-"""Differential privacy of what holders publish: the ``privacy`` part of a job. docs/privacy.md says what it means."""
+"""What a job says of privacy: of noise on what holders publish, of private training, and of what nodes perturb.
+
+docs/privacy.md and docs/node-dp.md say what it means.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, named_in
-from veilgraph.privacy.units import Calibration, Neighbours
+from veilgraph.core.settings import PartyName, Registry, Settings, named_in
+from veilgraph.privacy.event import Calibration, Neighbours
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mechanism import Mechanism
@@ -17,14 +19,29 @@ if TYPE_CHECKING:
 MECHANISMS: Final[Registry[type[Mechanism]]] = Registry(
     "veilgraph.mechanisms",
     {
-        "gaussian": "veilgraph.privacy.gaussian:Gaussian",
-        "james-stein": "veilgraph.privacy.james_stein:JamesStein",
-        "james-stein-plus": "veilgraph.privacy.james_stein:JamesSteinPlus",
-        "laplace": "veilgraph.privacy.laplace:Laplace",
+        "gaussian": "veilgraph.privacy.mechanism:Gaussian",
+        "james-stein": "veilgraph.privacy.mechanism:JamesStein",
+        "james-stein-plus": "veilgraph.privacy.mechanism:JamesSteinPlus",
+        "laplace": "veilgraph.privacy.mechanism:Laplace",
     },
     kind="veilgraph.privacy.mechanism:Mechanism",
 )
 """The mechanisms for rows by the name that a job uses."""
+
+FEATURE_MECHANISMS: Final[Registry[Any]] = Registry(
+    "veilgraph.feature_mechanisms",
+    {
+        "multi-bit": "veilgraph.privacy.local_features:MultiBit",
+        "one-bit": "veilgraph.privacy.local_features:OneBit",
+        "gaussian": "veilgraph.privacy.local_features:AnalyticGaussian",
+        "laplace": "veilgraph.privacy.local_features:LocalLaplace",
+    },
+    kind="veilgraph.privacy.local_features:FeatureMechanism",
+)
+"""The mechanisms for a node's features by the name that a job uses."""
+
+LEAST_RATE: Final = 0.001
+"""Rates from here on are whole multiples of 2^-64 in float64, so terms are sampled with exactly that probability."""
 
 _LEAST_DIGITS: Final = 4
 """A δ that follows from N is no more than 1e-4."""
@@ -80,13 +97,6 @@ class AggregationSettings(Settings):
         """Whether own rows are one of the noisy matrices."""
         return self.own_rows == "noised"
 
-    @model_serializer(mode="wrap")
-    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
-        said: dict[str, Any] = dump(self)
-        unsaid = {"own_rows": self.own_rows == "noised", "own_share": self.own_share is None}
-        return {name: value for name, value in said.items() if not unsaid.get(name)}
-
     def check_opinions(self, where: str) -> None:
         """Refuses what sums of neighbours' classes, in place of their rows, do not have.
 
@@ -112,7 +122,7 @@ class AggregationSettings(Settings):
 
 
 class JointNoiseSettings(Settings):
-    """Each holder adds a share of the noise, so that the sum under masks has what one ε needs (``privacy.joint``)."""
+    """Each holder adds a share of the noise, so that the sum under masks has what one ε needs (``event.Joint``)."""
 
     colluding: int = Field(
         ge=0,
@@ -194,13 +204,6 @@ class PrivacySettings(Settings):
         description="rows: in place of released rows, which tests the door; data: units in the holder's data, before "
         "anything is computed, which tests all of the pipeline",
     )
-
-    @model_serializer(mode="wrap")
-    def _said(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what is new and not given: so a job is, wherever jobs are told apart, what it was."""
-        said: dict[str, Any] = dump(self)
-        unsaid = [name for name in ("aggregation", "joint_noise") if getattr(self, name) is None]
-        return {name: value for name, value in said.items() if name not in unsaid}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -347,3 +350,151 @@ class PrivacySettings(Settings):
     def once(self) -> bool:
         """Whether a holder releases a single time."""
         return self.schedule == "once"
+
+
+class SharedNoiseSettings(Settings):
+    """Each holder adds a share of the noise: the sum that is opened has what one ε needs (``event.Joint``)."""
+
+    colluding: int = Field(
+        ge=1,
+        le=1024,
+        description="t: how many holders may work together and with the server, or leave their noise out, and ε of the "
+        "others still holds; each adds noise of variance σ²C²/(averaging.threshold − t). Every holder hears the "
+        "weights and knows its own noise, so one that is curious by itself is the first",
+    )
+
+
+class SampledSettings(Settings):
+    """Every holder gives a noisy sum of clipped gradients of sampled training nodes, and no other number of its data.
+
+    The noise is ``noise_multiplier``, or follows from ``epsilon_total``.
+    """
+
+    epsilon_total: float | None = Field(None, gt=0, description="ε of all rounds together, from which σ follows")
+    noise_multiplier: float | None = Field(
+        None, ge=1e-3, le=1e6, description="σ: standard deviation of the noise over clip; one of the two is given"
+    )
+    delta: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="δ of that ε; a holder with 1/δ nodes or more refuses; null: the largest power of ten that is at "
+        "most 1/(10·N), of N = batch/sampling_rate training nodes, and at most 1e-4",
+    )
+    unit: Literal["node-edges"] = Field(
+        "node-edges",
+        description="what ε is about: a node's features, label and all its edges, and whether it is trained on",
+    )
+    neighbours: Neighbours = Field("zero-out", description="the node is there or not, or replaced by any other")
+    degree_bound: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description="D: the most neighbours of any node, a rule that a holder's edges keep; it refuses where they do "
+        "not; not with model.local.hops 0",
+    )
+    clip: float = Field(1.0, ge=1e-6, le=1e6, description="C: the longest gradient (ℓ2) of one training node")
+    sampling_rate: float = Field(
+        1.0,
+        ge=LEAST_RATE,
+        le=1,
+        description="q: with which a training node is drawn, each by itself, in a round; 1: all are, which takes the "
+        "least noise",
+    )
+    batch: float = Field(
+        gt=0,
+        description="what a sum is divided by: about q times the training nodes of a holder, by public knowledge",
+    )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="nodes of each holder that trains whose values, edges and labels are made up, so that an audit can "
+        "hold the run against its ledger; what is learned from them is worthless",
+    )
+    joint_noise: SharedNoiseSettings | None = Field(
+        None,
+        description="noise made together under the masks of a sum: ε then rests on other holders' noise as well; null: "
+        "each holder adds all that its ε needs",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.epsilon_total is None) == (self.noise_multiplier is None):
+            raise ValueError(
+                f"epsilon_total={self.epsilon_total} with noise_multiplier={self.noise_multiplier}: one gives the "
+                "other; give exactly one of them"
+            )
+        return self
+
+    @property
+    def delta_of_batch(self) -> float:
+        """``delta``, or where it is null the one that fits N = ``batch``/``sampling_rate``.
+
+        N is public: the number of a holder's nodes is not stated, for an ε of a node may be about whether it is there.
+        """
+        return fitting_delta(math.ceil(self.batch / self.sampling_rate)) if self.delta is None else self.delta
+
+
+class FeatureReleaseSettings(Settings):
+    """Every holder perturbs the features of each of its nodes a single time. ε is of one node's features there."""
+
+    mechanism: Annotated[str, named_in(FEATURE_MECHANISMS)] = Field(
+        "multi-bit",
+        description="multi-bit: a few sampled features, a bit of each; one-bit: a bit of every feature; gaussian, "
+        "laplace: noise on every feature, to compare with",
+    )
+    epsilon: float = Field(gt=0, allow_inf_nan=False, description="ε of one node's release, all its features together")
+    low: float = Field(0.0, allow_inf_nan=False, description="α: the least value that a feature can have")
+    high: float = Field(
+        1.0,
+        allow_inf_nan=False,
+        description="β: the largest; both must be known without looking at the data, whose extremes are private",
+    )
+    sampled: int | None = Field(
+        None,
+        ge=1,
+        description="m: features sampled by multi-bit; default: the number from 1 to d with the least variance",
+    )
+    delta: float | None = Field(None, gt=0, lt=1, description="δ of one release; for gaussian alone, which needs one")
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="nodes of each holder whose values are made up, so that an audit can hold the release against its "
+        "ε; what is learned from them is worthless",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} must be below high={self.high}: features of one value need no release")
+        mechanism = FEATURE_MECHANISMS[self.mechanism]
+        if self.sampled is not None and not mechanism.has_sampled:
+            names = ", ".join(name for name, each in FEATURE_MECHANISMS.items() if each.has_sampled)
+            raise ValueError(f"sampled={self.sampled} is for mechanism {names}; leave it out")
+        if (self.delta is None) == mechanism.has_delta:
+            needs = f"{self.mechanism} {'needs a δ' if mechanism.has_delta else 'has none'}"
+            raise ValueError(
+                f"delta={self.delta} with mechanism={self.mechanism!r}: {needs}; give one, or leave it out"
+            )
+        return self
+
+
+class LabelReleaseSettings(Settings):
+    """The holder that has the labels releases each a single time, by randomised response."""
+
+    holder: PartyName = Field(description="who has the labels; the job's label_holder, which learns, has none")
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False, description="ε of one node's label")]
+
+
+class LabelPrivacySettings(Settings):
+    """The label holder perturbs the labels that it trains and validates with, each a single time, before training."""
+
+    epsilon: float = Field(
+        gt=0, allow_inf_nan=False, description="ε of one node's label, by randomised response, for all jobs that use it"
+    )
+    canaries: int = Field(
+        0,
+        ge=0,
+        description="training nodes whose labels are made up, so that an audit can hold the gradients against ε; what "
+        "is learned from them is worthless",
+    )

@@ -40,7 +40,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
         named: with the names of its columns, which are not for others to see.
     """
     party = own.settings.party
-    if own.settings.machines is not None and (reason := paradigm_of(job).unspreadable(job)) is not None:
+    if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
         return reason
     if reason := _of_edges(job, party, own.settings.edges) or _of_nodes(own, job, named=named):
         return reason
@@ -50,7 +50,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
         why = "ε is of one node's features, which must be made of that node's own row alone: "
         return joined([why + "; ".join(reasons)])
-    besides = paradigm_of(job).told_by_tables(job, features)
+    besides = paradigm_of(job).privacy.told_by_tables(job, features)
     return refusal_of_limits(own.settings.limits, job, party, nodes, besides)
 
 
@@ -123,7 +123,7 @@ def refusal_of_limits(
     """
     epsilon = largest_epsilon(job, party, nodes)
     if limits.epsilon_unit == "label" and not (job.privacy or job.feature_release or job.training_plan):
-        epsilon = paradigm_of(job).label_epsilon(job, party)
+        epsilon = paradigm_of(job).privacy.label_epsilon(job, party)
     return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
 
 
@@ -180,4 +180,4 @@ def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) 
     Raises:
         ConfigError: the job's noise cannot be computed.
     """
-    return paradigm_of(job).largest_epsilon(job, party, nodes)
+    return paradigm_of(job).privacy.largest_epsilon(job, party, nodes)

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, LinkTimeout, ProtocolError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.party import check_aligned
+from veilgraph.graph.federation import check_aligned
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
-from veilgraph.protocol.consent_settings import MAX_APPROVAL_WAIT_S
 from veilgraph.protocol.limits import REASON_CHARACTERS
+from veilgraph.protocol.party_settings import MAX_APPROVAL_WAIT_S
 from veilgraph.protocol.resumption import MOST_POINTS, MOST_SESSIONS, Point, Start, check_leave, start_of
 
 PROTOCOL_VERSION: Final = 11
@@ -168,16 +168,25 @@ def agreed_start(party: PartyId, hellos: Mapping[PartyId, Hello], enough: int | 
     return start_of(party, points, restarts, [hello.nonce for hello in hellos.values()], enough)
 
 
-def check_new_release(hellos: Mapping[PartyId, Hello]) -> None:
-    """Refuses a new release on which a party that has trained something would have to begin again, without its leave.
+def agreed_release(hellos: Mapping[PartyId, Hello], holders: Sequence[PartyId]) -> tuple[int, bool]:
+    """Return the number of the single release that all work with, and whether it is to be made now.
+
+    It is the one that all holders state; where they state different ones, or one is of another alignment, a new one,
+    numbered above all others.
 
     Raises:
-        RunError: names the holders whose release is not the others'.
+        RunError: a party that has trained on its release would have to begin again, and does not allow that; it names
+            the holders whose release is not the others'.
     """
+    stated = {hellos[holder].release for holder in holders}
+    held = stated.pop() if len(stated) == 1 else 0
+    if held > 0:
+        return held, False
     numbers = {other: hello.release for other, hello in hellos.items() if other != SERVER}
     usual = max(numbers.values(), key=[abs(number) for number in numbers.values() if number > 0].count)
     without = [other for other, number in numbers.items() if number != usual or number <= 0]
     check_leave({other: hello.restarts for other, hello in hellos.items()}, without, "the release that was learnt from")
+    return 1 + max(abs(hellos[holder].release) for holder in holders), True
 
 
 def agree_with_people(

@@ -7,32 +7,31 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, named_in
+from veilgraph.core.settings import Registry, Settings, named_in
 
 ATTACKS: Final[Registry[Any]] = Registry(
     "veilgraph.attacks",
     {
-        "link-similarity": "veilgraph.audit.mounts.edges:SIMILARITY",
-        "link-supervised": "veilgraph.audit.mounts.edges:SUPERVISED",
-        "link-propagation": "veilgraph.audit.mounts.edges:PROPAGATED",
-        "link-influence": "veilgraph.audit.mounts.edges:INFLUENCED",
-        "link-combination": "veilgraph.audit.mounts.combinations:COMBINED",
-        "attribute": "veilgraph.audit.mounts.features:ATTRIBUTE",
-        "attribute-release": "veilgraph.audit.mounts.features:FROM_RELEASE",
-        "reconstruction": "veilgraph.audit.mounts.features:RECONSTRUCTION",
-        "feature-similarity": "veilgraph.audit.mounts.features:SIMILARITY",
-        "known-weights": "veilgraph.audit.mounts.weights:RECOVERED",
-        "equation-solving": "veilgraph.audit.mounts.outputs:SOLVED",
-        "generative-regression": "veilgraph.audit.mounts.outputs:GENERATED",
-        "label-gradient": "veilgraph.audit.mounts.labels:FROM_GRADIENTS",
-        "label-completion": "veilgraph.audit.mounts.labels:COMPLETED",
-        "label-blind": "veilgraph.audit.mounts.labels:BLIND",
-        "membership-gradient": "veilgraph.audit.mounts.members:FROM_GRADIENTS",
-        "membership-confidence": "veilgraph.audit.mounts.members:FROM_CONFIDENCE",
-        "membership-shadow": "veilgraph.audit.mounts.members:FROM_SHADOWS",
-        "membership-lira": "veilgraph.audit.mounts.members:FROM_LIKELIHOODS",
-        "membership-lira-online": "veilgraph.audit.mounts.members:FROM_BOTH_LIKELIHOODS",
+        "link-similarity": "veilgraph.audit.edges:similarity",
+        "link-supervised": "veilgraph.audit.edges:supervised",
+        "link-propagation": "veilgraph.audit.edges:propagated",
+        "link-influence": "veilgraph.audit.edges:influenced",
+        "link-combination": "veilgraph.audit.edges:combined",
+        "attribute": "veilgraph.audit.features:attribute",
+        "attribute-release": "veilgraph.audit.features:from_release",
+        "reconstruction": "veilgraph.audit.reconstruction:reconstruction",
+        "feature-similarity": "veilgraph.audit.reconstruction:similarity",
+        "known-weights": "veilgraph.audit.reconstruction:recovered",
+        "equation-solving": "veilgraph.audit.features:solved",
+        "generative-regression": "veilgraph.audit.features:generated",
+        "label-gradient": "veilgraph.audit.labels:from_gradients",
+        "label-completion": "veilgraph.audit.labels:completed",
+        "label-blind": "veilgraph.audit.labels:blind",
+        "membership-gradient": "veilgraph.audit.members:from_gradients",
+        "membership-confidence": "veilgraph.audit.members:from_confidence",
+        "membership-shadow": "veilgraph.audit.members:from_shadows",
+        "membership-lira": "veilgraph.audit.members:from_likelihoods",
+        "membership-lira-online": "veilgraph.audit.members:from_both_likelihoods",
     },
     kind="veilgraph.audit.attack:Attack",
 )

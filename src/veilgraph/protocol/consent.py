@@ -1,34 +1,128 @@
-"""One submitted job before the consent of one party: counted in its journal, and shown to a person where one is asked.
+"""How often a party takes part in jobs across organisations, and who is asked: what is counted, journal, requests.
 
-What is counted is on the disk before anything leaves for it. It is taken back only by the process that counted it, when
-the parties did not agree and nothing was sent; a process that is killed takes nothing back.
+Limits judge one job by what it reveals. What many jobs reveal adds up, so consent counts them, by a journal that
+outlives every process: one JSON object a line, appended by one process at a time and on the disk before anything leaves
+for what it counts. Where a crash tore the last line nobody knows what it said, so it counts as anything. What was
+counted is taken back only by the process that counted it, when the parties did not agree and nothing was sent.
+
+A person at a site is asked by a file for each job that waits, held by the process that waits for it. The answer names
+the SHA-256 of exactly what was shown, settings and a number that no other request has: it answers nothing else.
 """
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import logging
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from secrets import token_hex
-from typing import Final
+from typing import Final, Literal
 
-from veilgraph.core.errors import RunError
-from veilgraph.protocol.consent_settings import (
-    COUNTED,
-    ConsentSettings,
-    Counted,
-    Entry,
-    What,
-    begun,
-    renamed,
-    resumed,
-    used_up,
-    was_approved,
-)
-from veilgraph.protocol.journal import Journal, utc_now
-from veilgraph.protocol.requests import JobRequest, Waiting, waiting
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
+
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.files import descriptor_of, private_folder, sync_folder
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.party_settings import ConsentSettings
+
+DAY: Final = timedelta(hours=24)
+
+Counted = Literal["job", "alignment"]
+COUNTED: Final[tuple[Counted, ...]] = ("job", "alignment")
+What = Literal["job", "resumed", "alignment", "returned", "asked", "approved", "refused", "torn", "unreadable"]
+
+
+class Entry(BaseModel):
+    """One line of the journal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time: AwareDatetime
+    what: What
+    id: str = ""
+    """Random; names what was counted or asked."""
+    of: str = ""
+    """``id`` of what is returned, resumed (its job), asked about (its job), approved or refused (what was asked)."""
+    job: str = ""
+    """The engine's id of the submitted job."""
+    name: str = ""
+    work: str = ""
+    resume: bool = False
+    settings: str = ""
+    """SHA-256 of the job's settings."""
+    request: str = ""
+    """SHA-256 of what a person was, or is, asked about."""
+    reason: str = ""
+
+
+def standing(entries: Iterable[Entry]) -> list[Entry]:
+    """What counts, in order: all that was not returned. A line that cannot be read counts as anything."""
+    entries = list(entries)
+    returned = {entry.of for entry in entries if entry.what == "returned"}
+    return [
+        entry
+        for entry in entries
+        if entry.what == "unreadable" or (entry.what in ("job", "resumed", "alignment") and entry.id not in returned)
+    ]
+
+
+def count(entries: Sequence[Entry], what: Counted, since: datetime | None = None) -> int:
+    """How many jobs or alignments there were; after ``since``, those that lie ahead of the clock included."""
+    return sum(
+        entry.what in (what, "unreadable") and (since is None or entry.time > since) for entry in standing(entries)
+    )
+
+
+def used_up(settings: ConsentSettings, entries: Sequence[Entry], what: Counted, now: datetime) -> str:
+    """Why there may not be one more now; empty when there may. It names the limit and its value, never a count."""
+    in_all, per_day = (
+        (settings.jobs, settings.jobs_per_day) if what == "job" else (settings.alignments, settings.alignments_per_day)
+    )
+    if in_all is not None and count(entries, what) >= in_all:
+        return f"consent.{what}s={in_all} is used up: raise it, or ask for no more"
+    if per_day is not None and count(entries, what, now - DAY) >= per_day:
+        return f"consent.{what}s_per_day={per_day} is used up: wait for at most 24 hours, or raise it"
+    return ""
+
+
+def renamed(entries: Iterable[Entry], new: Entry) -> bool:
+    """Whether the engine's id of a job stood for another job before: what was shown under it is not this."""
+    return any(
+        entry.job == new.job
+        and entry.settings
+        and (entry.work, entry.resume, entry.settings) != (new.work, new.resume, new.settings)
+        for entry in entries
+    )
+
+
+def begun(entries: Sequence[Entry], settings_hash: str) -> Entry | None:
+    """The newest training of exactly these settings that was counted; None without one."""
+    trained = (
+        entry
+        for entry in reversed(standing(entries))
+        if entry.what == "job" and entry.work == "train" and entry.settings == settings_hash
+    )
+    return next(trained, None)
+
+
+def resumed(entries: Sequence[Entry], job: Entry) -> int:
+    """How many sessions went on with a job."""
+    return sum(entry.what == "resumed" and entry.of == job.id for entry in standing(entries))
+
+
+def was_approved(entries: Sequence[Entry], job: Entry) -> bool:
+    """Whether a person approved a job that was counted."""
+    asked = {entry.id for entry in entries if entry.what == "asked" and entry.of == job.id}
+    return any(entry.what == "approved" and entry.of in asked for entry in entries)
+
 
 _POLL_S: Final = 0.2
 _ID_BYTES: Final = 16
@@ -152,7 +246,7 @@ class Consent:
         with self._journal.held() as journal:
             journal.append(asked)
         log.info(
-            "%s (%s) waits for approval: veilgraph net approve %s --kit %s",
+            "%s (%s) waits for approval: veilgraph net consent approve %s --kit %s",
             self._request.settings.name,
             self._request.work,
             self._request.job,
@@ -191,3 +285,227 @@ class Consent:
             resume=self._request.resume,
             settings=settings.hash(),
         )
+
+
+_FILE: Final = "jobs.jsonl"
+
+
+def utc_now() -> datetime:
+    """What the system's clock says, UTC."""
+    return datetime.now(UTC)
+
+
+class Journal:
+    """A journal in a folder that only this account can read.
+
+    Args:
+        folder: made at need, 0700; the journal in it is 0600.
+
+    Raises:
+        RunError: the folder or the file is open to others, or cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / _FILE
+        try:
+            private_folder(folder)
+            for path in (folder, self.path):
+                if path.exists() and path.stat().st_mode & 0o077:
+                    raise RunError(f"{path} is open to other accounts; close it: chmod go= {path}")
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made ({error}); keep the kit where you may write") from error
+
+    def size(self) -> int:
+        """Bytes so far: nothing was added where they are as before."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def entries(self) -> list[Entry]:
+        """All complete lines so far, without waiting for a process that adds one."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._unusable(error) from error
+        return _parse(content[: content.rfind(b"\n") + 1])
+
+    @contextmanager
+    def held(self) -> Iterator[_Held]:
+        """The journal for this process alone, until the end of the block; others wait.
+
+        Raises:
+            RunError: it cannot be read or written.
+        """
+        try:
+            new = not self.path.exists()
+            descriptor = descriptor_of(self.path, os.O_RDWR | os.O_APPEND)
+        except OSError as error:
+            raise self._unusable(error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if new:
+                sync_folder(self.path.parent)
+            yield _Held(descriptor)
+        except OSError as error:
+            raise self._unusable(error) from error
+        finally:
+            os.close(descriptor)
+
+    def _unusable(self, error: OSError) -> RunError:
+        return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
+
+
+class _Held:
+    """What a process may do that holds the journal."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        content = b""
+        while part := os.pread(descriptor, 1 << 20, len(content)):
+            content += part
+        if content and not content.endswith(b"\n"):
+            torn = Entry(time=utc_now(), what="torn")
+            self._write(b"\n" + _line(torn))
+            content += b"\n" + _line(torn)
+        self.entries = _parse(content)
+
+    def append(self, entry: Entry) -> None:
+        """Adds a line; it is on the disk when this returns."""
+        self._write(_line(entry))
+        self.entries.append(entry)
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+        os.fsync(self._descriptor)
+
+
+def _line(entry: Entry) -> bytes:
+    return entry.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+def _parse(content: bytes) -> list[Entry]:
+    """One entry for each line; one that cannot be read is as new as the next that can."""
+    entries: list[Entry] = []
+    after = utc_now()
+    for line in reversed(content.splitlines()):
+        if not line.strip():
+            continue
+        try:
+            entry = Entry.model_validate_json(line)
+        except ValidationError:
+            entry = Entry(time=after, what="unreadable")
+        after = entry.time
+        entries.append(entry)
+    return entries[::-1]
+
+
+REQUESTS: Final = "requests"
+"""Folder beside the journal."""
+_JOB_ID: Final = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
+MAX_REASON_CHARACTERS: Final = 200
+
+
+class JobRequest(BaseModel):
+    """What a submitted job asks of a party."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    job: str = Field(pattern=_JOB_ID)
+    """The engine's id of it: a name of a file here."""
+    work: str
+    resume: bool
+    settings: SerializeAsAny[JobSettings]
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that waits for a person.
+
+    Attributes:
+        request: what it asks.
+        asked: the number of the question.
+        fingerprint: SHA-256 (hex) of both, as they were written.
+    """
+
+    request: JobRequest
+    asked: str
+    fingerprint: str
+
+
+@contextmanager
+def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
+    """Shows a request for as long as the block lasts or, where the process is killed, its process.
+
+    Args:
+        folder: of the site's journal.
+        request: what is asked.
+        asked: the number of the question, used once.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    content = json.dumps({"asked": asked, **request.model_dump(mode="json")}, indent=1).encode()
+    path = folder / REQUESTS / f"{request.job}.json"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        private_folder(path.parent)
+        descriptor = descriptor_of(temporary, os.O_WRONLY | os.O_TRUNC)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written ({error}); keep the kit where you may write") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever finds it free knows that nobody waits any more
+        os.writev(descriptor, [content])
+        temporary.replace(path)
+        yield Waiting(request, asked, _sha256(content))
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def all_waiting(folder: Path) -> list[Waiting]:
+    """The jobs that wait at a site, whose consent is in ``folder``; one that cannot be read is left out."""
+    found = (_read(path) for path in sorted((folder / REQUESTS).glob("[!.]*.json")))
+    return [each for each in found if each is not None]
+
+
+def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") -> None:
+    """Writes a person's answer to what was shown.
+
+    Raises:
+        ConfigError: the reason is too long or not one line.
+        RunError: the journal cannot be written.
+    """
+    if len(reason) > MAX_REASON_CHARACTERS or not reason.isprintable():
+        raise ConfigError(f"reason={reason[:20]!r}…: at most {MAX_REASON_CHARACTERS} printable characters on one line")
+    entry = Entry(
+        time=utc_now(),
+        what="approved" if approved else "refused",
+        of=shown.asked,
+        job=shown.request.job,
+        request=shown.fingerprint,
+        reason=reason,
+    )
+    with Journal(folder).held() as journal:
+        journal.append(entry)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> Waiting | None:
+    """None where nobody waits, or nobody any more."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                content = file.read()
+            else:
+                return None
+        shown = json.loads(content)
+        asked, settings = str(shown.pop("asked")), parse_job(shown.pop("settings"))
+        return Waiting(JobRequest(**shown, settings=settings), asked, _sha256(content))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigError):
+        return None

@@ -1,13 +1,20 @@
-"""What a job will cost before it runs: messages of a schedule that public sizes alone decide."""
+"""What a job will cost before it runs, and how many bytes of one sender's can wait unread in an honest session.
+
+Both follow from public sizes alone. What can wait is a bound, several times what the largest message of a kind takes:
+no honest session comes near, and a sender that floods a party is noticed while that is still small.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.mailbox import BOOKKEEPING_BYTES, SLACK_BYTES
+from veilgraph.protocol.agreement import Hello
 
 
 @dataclass(frozen=True)
@@ -98,3 +105,29 @@ def added(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
         for party, count in sent.items():
             total[party] = total.get(party, 0) + times * count
     return total
+
+
+ITEM_BYTES: Final = 8
+PASSES: Final = 2
+_BLOCKS: Final = 4
+"""Of operands of the secure product, which holders prepare two ahead."""
+
+
+def unread_of_passes(
+    hellos: Mapping[PartyId, Hello], *, width: int, dim: int, rounds: int, batch_size: int | None = None
+) -> int:
+    """Of passes over common nodes.
+
+    Args:
+        hellos: of all parties.
+        width: of the widest matrix of a round.
+        dim: of an embedding.
+        rounds: of a pass.
+        batch_size: nodes of a step; None: all.
+    """
+    nodes, features = max(hello.nodes for hello in hellos.values()), [hello.features for hello in hellos.values()]
+    matrix = ITEM_BYTES * nodes * width
+    once = 2 * ITEM_BYTES * nodes * max(features) + _BLOCKS * ITEM_BYTES * dim * sum(features)
+    batches = 1 if batch_size is None else math.ceil(nodes / batch_size)
+    messages = 2 * rounds + 6
+    return SLACK_BYTES + once + PASSES * messages * (matrix + BOOKKEEPING_BYTES * batches)

@@ -18,7 +18,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, receive_as
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
 from veilgraph.privacy.publisher import OPEN, Publisher

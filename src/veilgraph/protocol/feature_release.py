@@ -11,21 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local.affine import AffineFeatures
-from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.local.multi_bit import MultiBit
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.protocol.agreement import Hello, check_new_release, room_said
+from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
+from veilgraph.privacy.local_publisher import LocalPublisher
+from veilgraph.protocol.agreement import Hello, agreed_release, room_said
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import ReleasedLabels, released_labels
-from veilgraph.protocol.releases import LABELS, Releases
+from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.releases import LABELS, KeptRelease, Releases, damaged
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
 
@@ -78,11 +79,9 @@ def exchange_releases(
             code="no-room",
             party=", ".join(without),
         )
-    stated = {hellos[holder].release for holder in session.holders}
-    number = stated.pop() if len(stated) == 1 else 0
-    if number > 0:
+    number, is_new = agreed_release(hellos, session.holders)
+    if not is_new:
         return Releases(number, is_new=False, tensors=kept, columns=columns, classes=classes)
-    check_new_release(hellos)
     spent = [holder for holder in job.releasing if hellos[holder].steps == 0]
     if spent:
         raise BudgetSpent(
@@ -90,7 +89,6 @@ def exchange_releases(
             f"{', '.join(spent)} has no room for it; raise it there, or lower the release's epsilon in a new run",
             party=", ".join(spent),
         )
-    number = 1 + max(abs(hellos[holder].release) for holder in session.holders)
     tensors: dict[str, Tensor] = {}
     if publisher is not None and graph is not None:
         tensors = _release(session, graph, publisher)
@@ -277,4 +275,72 @@ def _name(holder: PartyId) -> str:
 def _broken(what: str) -> ProtocolError:
     return ProtocolError(
         f"released features hold {what}; install the same release of veilgraph at every party", code="released-features"
+    )
+
+
+def with_released_features(session: Session, aligned: Aligned) -> Aligned:
+    """The party's data with what all holders released in place of its features (``method: perturbed``).
+
+    They are X'' = scale·x* of every holder side by side, in the job's order, N rows in all: of its own nodes other
+    holders have no features, which are zero there. Without the mechanisms' offsets, the same in all rows of a column,
+    X'' is sparse where few features are sampled.
+
+    Raises:
+        VeilgraphError: as ``Sessions.release``.
+    """
+    releases, graph = agree_on_release(session, aligned.graph), aligned.graph
+    if graph is None:
+        return replace(aligned, releases=releases)
+    with checked(session):
+        blocks = released_features(session, releases, graph.common, graph.num_nodes)
+    whole = [replace(block, values=_with_rows(block.values, graph.num_nodes)) for block in blocks]
+    features = AffineFeatures.joined(whole, session.dtype).values
+    return replace(aligned, graph=replace(graph, features=features), releases=releases)
+
+
+def agree_on_release(session: Session, graph: PartyGraph | None) -> Releases:
+    """The release that all have, kept for later sessions.
+
+    Args:
+        session: of the party.
+        graph: its own; None at the server.
+    """
+    if graph is None:
+        return exchange_releases(session, None, 0, {})
+    kept = KeptRelease(session.keeper, session.alignment, graph)
+    releases = exchange_releases(session, graph, kept.number, kept.tensors)
+    if releases.is_new:
+        kept.replace(releases.number, releases.tensors)
+    return releases
+
+
+@contextmanager
+def checked(session: Session) -> Iterator[None]:
+    """What does not fit in what a party kept: a new release was checked when it came.
+
+    Raises:
+        RunError: something did not.
+    """
+    try:
+        yield
+    except KeyError as error:
+        raise damaged(session.keeper, f"it lacks {error}") from error
+    except ProtocolError as error:
+        raise damaged(session.keeper, str(error).partition(";")[0]) from error
+
+
+def _with_rows(values: Tensor, count: int) -> Tensor:
+    """The matrix with rows of zeros below, up to ``count``; in the same layout."""
+    missing, columns = count - values.shape[0], values.shape[1]
+    if not missing:
+        return values
+    if not is_sparse(values):
+        return torch.cat([values, values.new_zeros(missing, columns)])
+    pointers = values.crow_indices()
+    return torch.sparse_csr_tensor(
+        torch.cat([pointers, pointers[-1:].expand(missing)]),
+        values.col_indices(),
+        values.values(),
+        (count, columns),
+        check_invariants=False,  # holds for more rows of nothing
     )

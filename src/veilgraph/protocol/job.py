@@ -19,9 +19,13 @@ from veilgraph.core.settings import NAME_PATTERN, Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.core.yaml_file import yaml_bytes
 from veilgraph.graph.settings import DataSettings, PartitionSettings
-from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelPrivacySettings, LabelReleaseSettings
-from veilgraph.privacy.sampled_settings import SampledPlan
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.settings import (
+    FeatureReleaseSettings,
+    LabelPrivacySettings,
+    LabelReleaseSettings,
+    PrivacySettings,
+)
 from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures

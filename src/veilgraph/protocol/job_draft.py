@@ -60,9 +60,11 @@ class Protected:
             ConfigError: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
         """
         found = PARADIGMS[paradigm]
-        if self.unit not in found.protects:
+        if self.unit not in found.privacy.protects:
             others = [
-                f"{name}: {', '.join(PARADIGMS[name].protects)}" for name in PARADIGMS if PARADIGMS[name].protects
+                f"{name}: {', '.join(PARADIGMS[name].privacy.protects)}"
+                for name in PARADIGMS
+                if PARADIGMS[name].privacy.protects
             ]
             raise ConfigError(
                 f"--protect {self.unit}: no job of paradigm {paradigm} that init writes does; they are "
@@ -79,7 +81,7 @@ class Protected:
                 key="--degree-bound",
                 value=self.degree_bound,
             )
-        return found.protecting(self.unit, self.epsilon, self.degree_bound)
+        return found.privacy.protecting(self.unit, self.epsilon, self.degree_bound)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,22 @@
-"""Job files: read by the settings of the paradigm that they name, which are loaded without what the paradigm does."""
+"""Job files, read by the settings of the paradigm that they name, and JSON Schemas of all files that people write.
+
+Settings are loaded without what the paradigm does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic.json_schema import models_json_schema
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import unsettled
+from veilgraph.core.settings import Registry, unsettled
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.protocol.preset import Choice, chosen
 
 JOBS: Final[Registry[type[JobSettings]]] = Registry(
@@ -93,3 +98,56 @@ def read_job(path: Path) -> JobSettings:
     """
     data = read_yaml(path, "job file")
     return parse_job({} if data is None else data, str(path))
+
+
+_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+_CHOSEN: Final = ("LocalSettings", "CombineSettings", "TaskSettings")
+"""Parts that are chosen by name, each with keys of its own beside these."""
+
+
+def job_schema() -> dict[str, Any]:
+    """Of a job file: the keys are those of the paradigm that it names, of veilgraph's own."""
+    kinds: dict[str, type[JobSettings]] = {name: JOBS[name] for name in JOBS.own}
+    references, found = models_json_schema([(kind, "validation") for kind in kinds.values()])
+    unnamed = {"if": {"not": {"required": ["paradigm"]}}, "then": references[kinds[DEFAULT_PARADIGM], "validation"]}
+    named = [
+        {
+            "if": {"properties": {"paradigm": {"const": name}}, "required": ["paradigm"]},
+            "then": references[kind, "validation"],
+        }
+        for name, kind in kinds.items()
+    ]
+    for name in _CHOSEN:
+        found["$defs"][name]["additionalProperties"] = True
+    return {
+        "$schema": _DRAFT,
+        "title": "A job of veilgraph",
+        "type": "object",
+        "properties": {"paradigm": {"enum": list(kinds)}},
+        "allOf": [unnamed, *named],
+        **found,
+    }
+
+
+def party_schema() -> dict[str, Any]:
+    """Of a party file, whose values are text: what YAML makes of ``no`` or ``007`` is taken as it is written."""
+    found = PartySettings.model_json_schema()
+    _as_written(found)
+    return {"$schema": _DRAFT, **found, "title": "A party file of veilgraph"}
+
+
+def _as_written(schema: object) -> None:
+    """Lets text be what YAML takes for a number or a truth value, in place."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "string" and "format" not in schema:
+            schema["type"] = ["string", "number", "boolean"]
+        for each in schema.values():
+            _as_written(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            _as_written(each)
+
+
+SCHEMAS: Final[dict[str, Callable[[], dict[str, Any]]]] = {"job": job_schema, "party": party_schema}
+"""File → its schema."""

@@ -1,11 +1,11 @@
-"""A party that has labels, and so judges how well the others and it are doing."""
+"""A party that has labels: it judges how well all are doing, stops early and chooses the model."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 from typing_extensions import override
@@ -15,9 +15,36 @@ from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration
-from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.figures import LAST, Judged
+from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.role import Role
 from veilgraph.protocol.scores import Objective
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Early stopping: the best evaluation so far and how many have passed since.
+
+    ``best_score`` is what the best epoch is chosen by, higher is better.
+    """
+
+    best_epoch: int = 0
+    best_score: float = -float("inf")
+    best_loss: float = float("inf")
+    since_best: int = 0
+
+    def after(self, epoch: int, scores: Judged, select_by: str = "accuracy") -> Judgement:
+        """The judgement with one more evaluation: the higher score wins, then the lower validation loss."""
+        if select_by == LAST:
+            return Judgement(epoch, 0.0, scores.val_loss)
+        score = scores.selection(select_by)
+        if (score, -scores.val_loss) > (self.best_score, -self.best_loss):
+            return Judgement(epoch, score, scores.val_loss)
+        return replace(self, since_best=self.since_best + 1)
+
+    def stops(self, settings: TrainSettings) -> bool:
+        """Whether patience is used up."""
+        return settings.patience is not None and self.since_best >= settings.patience
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +85,8 @@ class Judge(Role, ABC):
     predicted: Tensor | None = None
     loss: float | None = None
     _objective: Objective
+    _alone: Tensor | None = None
+    """Log probabilities [C, classes] without what others, or its own edges, released; None without such a release."""
 
     @property
     def reports(self) -> bool:
@@ -65,7 +94,9 @@ class Judge(Role, ABC):
         return True
 
     def audience(self) -> list[PartyId]:
-        """Who has to be told of every judgement."""
+        """Who has to be told of every judgement: nobody, where the others are done before it learns."""
+        if self.session.settings.learns_alone:
+            return []
         return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
 
     def training_loss(self, rates: str) -> Tensor:
@@ -105,8 +136,15 @@ class Judge(Role, ABC):
         return self._objective.calibration(probabilities) if self.predicted is None else None
 
     def without_releases(self) -> dict[str, float | int | None] | None:
-        """How it would do with nothing of the others' data; None where that is not known from this training alone."""
-        return None
+        """How it would do without releases, as with an ε close to 0; None where this training does not say."""
+        if self._alone is None:
+            return None
+        scores, changed = self._objective.score(self._alone), self._alone.argmax(dim=1) != self.logits.argmax(dim=1)
+        return {
+            "val_accuracy": scores.val_accuracy,
+            "test_accuracy": scores.test_accuracy,
+            "changed": int(changed.sum()),
+        }
 
     def alone(self) -> Record | None:
         """What this holder's own nodes are worth to it, ``together`` and ``alone``: figures by name.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.local.publish_labels import LabelPublisher, learned_from
+from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.protocol.job import JobSettings
 
 if TYPE_CHECKING:

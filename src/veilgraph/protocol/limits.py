@@ -11,11 +11,11 @@ from pydantic import Field, ValidationError, model_validator
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import PrivacySettings
-from veilgraph.privacy.units import Neighbours
+from veilgraph.protocol.disclosures import RevelationName, bounded, causes, statements, wider
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.registered import PARADIGMS
-from veilgraph.protocol.revealed import RevelationName, bounded, causes, statements, wider
 
 REASON_CHARACTERS: Final = 2000
 """No reason for a refusal is longer."""
@@ -337,7 +337,7 @@ def _too_costly(
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
         )
-    why = PARADIGMS[job.paradigm].unbounded(job)
+    why = PARADIGMS[job.paradigm].guarantee.unbounded(job)
     return f"{limit} and the job's total ε is infinite, for {why}, or remove the limit"
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.agreement import Hello
     from veilgraph.protocol.costs import Costs, PartySizes
-    from veilgraph.protocol.inputs import Inputs
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-    from veilgraph.protocol.plain_fitting import PlainResult, Progress
+    from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
     from veilgraph.protocol.role import Role, Session
     from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
@@ -60,133 +60,8 @@ LABELS_ALONE: Final = "label_privacy bounds labels alone: set limits.epsilon_uni
 """Why a job's ε of all else is infinite."""
 
 
-class Paradigm(ABC, Generic[J]):
-    """One way to train together.
-
-    Attributes:
-        title: of it, in a report.
-        has_privacy: whether its jobs can have ``privacy``, or something else that an ε is asked about before.
-        way: in which its jobs with ``privacy``, or ``label_privacy``, protect, where that is not as in ``vertical``;
-            empty where it is.
-        begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
-        protects: units that ``protecting`` makes a part of a job for.
-        has_costs: whether ``costs`` says something of its jobs, or of some of them.
-        rows: of the one table of what is sent: all that its jobs send, and what that reveals.
-    """
-
-    title: ClassVar[str]
-    has_privacy: ClassVar[bool] = True
-    way: ClassVar[str] = ""
-    begins_with_weights: ClassVar[bool] = False
-    has_costs: ClassVar[bool] = False
-    protects: ClassVar[tuple[str, ...]] = ()
-    rows: ClassVar[tuple[Row[Any], ...]]
-
-    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
-        """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
-        return {}
-
-    # Privacy
-
-    def plan(self, job: J, party: PartyId, nodes: int | None = None) -> Plan | None:
-        """What a holder will publish with noise; None where nothing is."""
-        return None
-
-    @abstractmethod
-    def largest_epsilon(self, job: J, party: PartyId, nodes: int | None = None) -> float:
-        """The largest total ε that a job can cost a holder; infinite where something goes unnoised.
-
-        Args:
-            job: validated.
-            party: a holder.
-            nodes: common to all holders, where that is known.
-        """
-
-    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        """Count what ``JobSettings.degree_rule`` bounds, at the node of a holder's graph that has most of it."""
-        from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
-
-        return most_neighbours(graph.edge_index, graph.num_nodes)
-
-    def holds_against(self, job: J) -> str:
-        """Against whom a holder's ε holds."""
-        return "the server and all other holders"
-
-    def whose_noise(self, job: J) -> str:
-        """Whose noise a holder's ε counts."""
-        return "each holder's ε is about its own data and counts its own noise alone"
-
-    def privacy_notes(self, job: J) -> list[str]:
-        """What must be said beside a job's ε, a line each."""
-        return []
-
-    def trained_way(self, job: J) -> str:
-        """How a private training of it protects, as measured curves are named; empty where none was measured."""
-        return ""
-
-    def privacy_limits(self, job: J) -> list[str]:
-        """What a job's ε is not about beside what follows from its unit, a sentence each."""
-        return []
-
-    def to_be_private(self) -> Mapping[str, Any]:
-        """What ``privacy`` says of a job that says nothing but how much."""
-        return {"unit": "row"}
-
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        """What a job says that protects one of ``protects``, with the defaults for all else.
-
-        Args:
-            unit: what is protected.
-            epsilon: total ε of it.
-            degree_bound: the most neighbours of a node, with units of nodes.
-        """
-        if unit == "label":
-            return {"label_privacy": {"epsilon": epsilon}}
-        bound = {} if degree_bound is None else {"degree_bound": degree_bound}
-        return {"privacy": {"epsilon_total": epsilon, "unit": unit, **bound, "aggregation": {}}}
-
-    def label_epsilon(self, job: J, party: PartyId) -> float:
-        """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
-        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
-
-    @abstractmethod
-    def unbounded(self, job: J) -> str:
-        """Why that is infinite, and the way out."""
-
-    def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        """What a job will send and take before anything runs; None where that is not known from sizes alone.
-
-        Args:
-            job: validated.
-            nodes: common to all holders.
-            sizes: of every holder's data, in the job's order.
-        """
-        return None
-
-    # What parties state
-
-    @abstractmethod
-    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        """Field of a hello → the smallest and largest number that a party may state, for every field of ``NO_NUMBERS``.
-
-        Args:
-            job: of all parties.
-            party: who states it.
-            releases: whether they agree on perturbed features, which comes before the rest.
-        """
-
-    def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
-        """How much of one sender's can wait unread, from what all parties state; None: the role says so itself."""
-        return None
-
-    def unspreadable(self, job: J) -> str | None:
-        """Why no holder of a job can have several machines; None where all can."""
-        return (
-            "machines: only in vertical jobs that exchange embeddings in every pass does a holder have a local part "
-            "that several machines can share; use one machine"
-        )
-
-    # What a job on one machine begins with
+class Data(ABC, Generic[J]):
+    """From data to the graphs that a job on one machine begins with, and what is refused before anything is sent."""
 
     @abstractmethod
     def load(self, job: J) -> Inputs:
@@ -246,7 +121,46 @@ class Paradigm(ABC, Generic[J]):
             RangeOverflow: their numbers do not fit what the parties compute with.
         """
 
-    # What a party does
+    def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
+        """A job that says nothing of the holders' links, with what these graphs need it to say."""
+        return job
+
+
+class Sessions(ABC, Generic[J]):
+    """What parties state, prepare, release and do in a session, and what that costs."""
+
+    has_costs: ClassVar[bool] = False
+
+    def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        """What a job will send and take before anything runs; None where that is not known from sizes alone.
+
+        Args:
+            job: validated.
+            nodes: common to all holders.
+            sizes: of every holder's data, in the job's order.
+        """
+        return None
+
+    @abstractmethod
+    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        """Field of a hello → the smallest and largest number that a party may state, for every field of ``NO_NUMBERS``.
+
+        Args:
+            job: of all parties.
+            party: who states it.
+            releases: whether they agree on perturbed features, which comes before the rest.
+        """
+
+    def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
+        """How much of one sender's can wait unread, from what all parties state; None: the role says so itself."""
+        return None
+
+    def unspreadable(self, job: J) -> str | None:
+        """Why no holder of a job can have several machines; None where all can."""
+        return (
+            "machines: only in vertical jobs that exchange embeddings in every pass does a holder have a local part "
+            "that several machines can share; use one machine"
+        )
 
     @abstractmethod
     def prepare(self, own: Preparation) -> Prepared:
@@ -271,7 +185,91 @@ class Paradigm(ABC, Generic[J]):
             aligned: its data, after ``release``.
         """
 
-    # What it is compared with
+
+class Privacy(ABC, Generic[J]):
+    """What a job's ε is and what it is of."""
+
+    has_privacy: ClassVar[bool] = True
+    protects: ClassVar[tuple[str, ...]] = ()
+
+    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
+        """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
+        return {}
+
+    def plan(self, job: J, party: PartyId, nodes: int | None = None) -> Plan | None:
+        """What a holder will publish with noise; None where nothing is."""
+        return None
+
+    @abstractmethod
+    def largest_epsilon(self, job: J, party: PartyId, nodes: int | None = None) -> float:
+        """The largest total ε that a job can cost a holder; infinite where something goes unnoised.
+
+        Args:
+            job: validated.
+            party: a holder.
+            nodes: common to all holders, where that is known.
+        """
+
+    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
+        """Count what ``JobSettings.degree_rule`` bounds, at the node of a holder's graph that has most of it."""
+        from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
+
+        return most_neighbours(graph.edge_index, graph.num_nodes)
+
+    def to_be_private(self) -> Mapping[str, Any]:
+        """What ``privacy`` says of a job that says nothing but how much."""
+        return {"unit": "row"}
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        """What a job says that protects one of ``protects``, with the defaults for all else.
+
+        Args:
+            unit: what is protected.
+            epsilon: total ε of it.
+            degree_bound: the most neighbours of a node, with units of nodes.
+        """
+        if unit == "label":
+            return {"label_privacy": {"epsilon": epsilon}}
+        bound = {} if degree_bound is None else {"degree_bound": degree_bound}
+        return {"privacy": {"epsilon_total": epsilon, "unit": unit, **bound, "aggregation": {}}}
+
+    def label_epsilon(self, job: J, party: PartyId) -> float:
+        """The same of one label of a holder's, where nothing else of its data is asked about; infinite if unknown."""
+        return math.inf if job.label_privacy is None else job.label_privacy.epsilon
+
+
+class Guarantee(ABC, Generic[J]):
+    """A job's ε in words: against whom, of whose noise, with which limits, or why there is none."""
+
+    way: ClassVar[str] = ""
+
+    def holds_against(self, job: J) -> str:
+        """Against whom a holder's ε holds."""
+        return "the server and all other holders"
+
+    def whose_noise(self, job: J) -> str:
+        """Whose noise a holder's ε counts."""
+        return "each holder's ε is about its own data and counts its own noise alone"
+
+    def privacy_notes(self, job: J) -> list[str]:
+        """What must be said beside a job's ε, a line each."""
+        return []
+
+    def trained_way(self, job: J) -> str:
+        """How a private training of it protects, as measured curves are named; empty where none was measured."""
+        return ""
+
+    def privacy_limits(self, job: J) -> list[str]:
+        """What a job's ε is not about beside what follows from its unit, a sentence each."""
+        return []
+
+    @abstractmethod
+    def unbounded(self, job: J) -> str:
+        """Why that is infinite, and the way out."""
+
+
+class Baselines(ABC, Generic[J]):
+    """What a job is compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         """The job's network trained on one holder's data by itself; None where they have no labels.
@@ -297,11 +295,9 @@ class Paradigm(ABC, Generic[J]):
         """
         return None
 
-    def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
-        """A job that says nothing of the holders' links, with what these graphs need it to say."""
-        return job
 
-    # In words
+class Words(ABC, Generic[J]):
+    """A job and its parts in sentences."""
 
     @abstractmethod
     def describe(self, job: J) -> list[str]:
@@ -339,6 +335,27 @@ class Paradigm(ABC, Generic[J]):
             what: is predicted.
             nodes: how many, in words.
         """
+
+
+@dataclass(frozen=True)
+class Paradigm(Generic[J]):
+    """One way to train together.
+
+    Attributes:
+        title: of it, in a report.
+        rows: of the one table of what is sent: all that its jobs send, and what that reveals.
+        begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
+    """
+
+    title: str
+    rows: tuple[Row[Any], ...]
+    data: Data[J]
+    session: Sessions[J]
+    privacy: Privacy[J]
+    guarantee: Guarantee[J]
+    baselines: Baselines[J]
+    words: Words[J]
+    begins_with_weights: bool = False
 
 
 def _incomparable(job: JobSettings) -> ConfigError:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -14,7 +14,6 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import real_file
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.yaml_file import SettingsLoader, parse_yaml, read_yaml
-from veilgraph.protocol.consent_settings import ConsentSettings
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.tables.settings import TableSettings
 
@@ -50,6 +49,36 @@ class MachineSettings(Settings):
     def port(self) -> int:
         """Of the rendezvous."""
         return int(self.address.rpartition(":")[2])
+
+
+MAX_APPROVAL_WAIT_S: Final = 7 * 86400.0
+
+
+class ConsentSettings(Settings):
+    """How often a party takes part, across organisations; the defaults count and ask for nothing."""
+
+    jobs: int | None = Field(None, ge=0, description="most jobs in all that this kit takes part in; null: any number")
+    jobs_per_day: int | None = Field(None, ge=0, description="most jobs within 24 hours; null: any number")
+    resumes: int = Field(
+        5, ge=0, description="sessions that go on with one training before the next counts as a job of its own"
+    )
+    alignments: int | None = Field(
+        None, ge=0, description="most alignments in all: each tells others which of their ids are common now"
+    )
+    alignments_per_day: int | None = Field(None, ge=0, description="most alignments within 24 hours")
+    approval: Literal["limits", "ask"] = Field(
+        "limits", description="limits: what is within the limits is accepted; ask: a person approves each job as well"
+    )
+    approval_wait_s: float = Field(
+        3600.0, gt=0, le=MAX_APPROVAL_WAIT_S, description="longest wait for that person; then the job is refused"
+    )
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything is counted against a limit."""
+        return any(
+            limit is not None for limit in (self.jobs, self.jobs_per_day, self.alignments, self.alignments_per_day)
+        )
 
 
 class DriftSettings(Settings):

@@ -1,18 +1,65 @@
-"""The training loop of a network that is in one process: the federated job's early stopping and choice of a model."""
+"""What a job on one machine begins with, and the training loop of a network in one process.
+
+The loop has the federated job's early stopping and choice of a model.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from torch import Tensor
 
 from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import PartyId
+from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.figures import Judged
-from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.limits import LimitSettings
+from veilgraph.tables.frames import Tables
+
+
+@dataclass(frozen=True)
+class LedgerPlace:
+    """Where the ledger is of all that a holder without a party file ever released, and by what it knows nodes.
+
+    Attributes:
+        folder: of the ledger.
+        party: whose it is.
+        ids: of the rows of the holder's graph; None where nobody told its nodes apart, and everybody pays.
+        limits: what it may come to, where its folder is to say so from now on.
+    """
+
+    folder: Path
+    party: str
+    ids: Sequence[str] | None = None
+    limits: LimitSettings | None = None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A job and its holders' graphs.
+
+    Attributes:
+        settings: the job as it is kept in the run directory.
+        graphs: one per holder; none where each holder reads tables.
+        ids: holder → its rows' ids, where rows are not the same nodes.
+        tables: holder → tables that it brought in memory, which the run keeps for it.
+        ledgers: holder → its ledger for life, where it brings a graph and has one.
+        passing: holders that pay from the ledger of this run alone.
+    """
+
+    settings: JobSettings
+    graphs: Sequence[PartyGraph] = ()
+    ids: Mapping[PartyId, Sequence[str]] = field(default_factory=dict)
+    tables: Mapping[PartyId, Tables] = field(default_factory=dict)
+    ledgers: Mapping[PartyId, LedgerPlace] = field(default_factory=dict)
+    passing: Sequence[PartyId] = ()
+
 
 Progress = Callable[[list[Record]], None]
 """(the epochs' records so far); called after every epoch."""

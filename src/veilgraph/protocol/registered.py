@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Registry
 
 PARADIGMS: Final[Registry[Any]] = Registry(
     "veilgraph.paradigms",

@@ -14,15 +14,13 @@ from typing import Final
 from torch import Tensor
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.keeper import Keeper
-from veilgraph.core.secrets import new_name
+from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.single import fingerprint
+from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.label_release import ReleasedLabels
 
 RELEASE: Final = "release"
-OWN_RELEASE: Final = "own_release"
 LABELS: Final = "labels"
 """Name of private labels among what came."""
 
@@ -90,50 +88,6 @@ class KeptRelease:
     def replace(self, number: int, tensors: Mapping[str, Tensor]) -> None:
         """Keeps a new release: its number, and what the party was given of it."""
         self._keeper.put(RELEASE, tensors, {"number": number, "depends_on": self._depends_on})
-
-
-class OwnRelease:
-    """What one holder has released in a run, by channel (``privacy.single.SentRelease``).
-
-    Args:
-        keeper: of the party.
-        depends: of ``depends_on``.
-
-    Raises:
-        RunError: the file is damaged.
-    """
-
-    def __init__(self, keeper: Keeper, depends: str) -> None:
-        self.keeper = keeper
-        self._depends_on = depends
-        self._tensors: dict[str, Tensor] = {}
-        self._draws: dict[str, str] = {}
-        if (kept := keeper.get(OWN_RELEASE)) is None:
-            return
-        tensors, facts = kept
-        try:
-            if facts["depends_on"] == depends:
-                self._tensors = dict(tensors)
-                self._draws = dict(facts.get("draws", {}))  # none where an earlier release of veilgraph kept them
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunError(
-                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
-                "anew and pays"
-            ) from error
-
-    def get(self, channel: str) -> Tensor | None:
-        """What was kept for that channel; None where nothing was, or it is of other nodes."""
-        return self._tensors.get(channel)
-
-    def put(self, channel: str, released: Tensor) -> None:
-        """Keeps it, with the name of a new draw: it is on the disk when this returns."""
-        self._draws[channel] = new_name()
-        self._tensors[channel] = released
-        self.keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "draws": self._draws})
-
-    def draw(self, channel: str) -> str:
-        """The name of the draw that what is kept for that channel came of; empty where it was kept without one."""
-        return self._draws.get(channel, "")
 
 
 def damaged(keeper: Keeper, what: object) -> RunError:

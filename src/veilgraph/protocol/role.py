@@ -1,7 +1,13 @@
-"""What all parties of a job have in common: one forward and one backward pass at a time, weights, an optimiser."""
+"""What all parties of a job have in common: one forward and one backward pass at a time, weights, an optimiser.
+
+In batches every party derives the sequence of target nodes from the job's seed, so that nobody has to be told whose
+turn it is. It runs over all common nodes and not over the training nodes, which the label holder keeps to itself: its
+loss leaves the others out.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,20 +18,74 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from veilgraph.core.errors import RunError
-from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
+from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
-from veilgraph.mpc.limbs import device_of
-from veilgraph.nn.adam import Adam
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.mpc.ring import device_of
+from veilgraph.nn.autograd import Adam
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
-from veilgraph.protocol.batches import Batch
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
 from veilgraph.protocol.spreading import LocalPart
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The targets of one step.
+
+    Attributes:
+        index: of the step in its epoch, from 0.
+        rows: Tensor[B] int64, distinct common nodes.
+        period: for how many steps h^0 and W have stayed the same, this one included; 0 before the last of them.
+        is_last: of its epoch.
+    """
+
+    index: int
+    rows: Tensor
+    period: int
+    is_last: bool
+
+
+def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[Batch | None]:
+    """The steps of a training epoch: all common nodes in an order drawn for it; None, all at once, without batches.
+
+    Args:
+        settings: of the job.
+        nodes: C.
+        epoch: from 1.
+    """
+    size = settings.targets
+    if size is None:
+        return [None]
+    generator = LearningStreams(settings.seed, "batches").generator("order", epoch)
+    order = torch.split(torch.randperm(nodes, generator=generator), size)
+    every = settings.train.refresh_every or len(order)
+    return [
+        Batch(index, rows, _period(index, every, len(order)), index == len(order) - 1)
+        for index, rows in enumerate(order)
+    ]
+
+
+def _period(index: int, every: int, steps: int) -> int:
+    if (index + 1) % every == 0:
+        return every
+    return index % every + 1 if index == steps - 1 else 0
+
+
+def inference_batches(settings: JobSettings, nodes: int) -> Sequence[Batch | None]:
+    """The steps of an inference: all common nodes in their order; None, all at once, without batches."""
+    size = settings.targets
+    if size is None:
+        return [None]
+    steps = math.ceil(nodes / size)
+    return [
+        Batch(index, rows, 0, index == steps - 1) for index, rows in enumerate(torch.split(torch.arange(nodes), size))
+    ]
+
 
 BEGINNING: Final = "begin"
 """Name in a party's keeper of weights that its first session begins with, of an earlier run."""

@@ -1,4 +1,7 @@
-"""The label holder's loss, and how well logits fit its labels."""
+"""The label holder's loss, and how well logits fit its labels.
+
+And the AUC of summed histograms of scores, with how far it can be off.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,65 @@ from torch.nn import functional
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.calibration import Calibration, fitted
-from veilgraph.nn.correction import corrected_cross_entropy
-from veilgraph.nn.discriminant import calibrated
+from veilgraph.nn.calibration import Calibration, corrected_cross_entropy, fitted
+from veilgraph.nn.noisy_rows import calibrated
 from veilgraph.protocol.job import TrainSettings
+
+
+def bins_of(scores: Tensor, bins: int) -> Tensor:
+    """The bin of each score s, by s/(1 + |s|), which keeps the order: Tensor[M] int64 in 0..bins−1, finest near 0."""
+    s = scores.double()
+    share = (s / (1 + s.abs()) + 1) / 2
+    return (share * bins).long().clamp(0, bins - 1)
+
+
+def histogram(scores: Tensor, bins: int) -> Tensor:
+    """How many scores are in each bin, Tensor[bins] float64."""
+    return torch.bincount(bins_of(scores, bins), minlength=bins).double()
+
+
+def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
+    """Area under the ROC curve, two of one bin counting half, and the most that it can be off.
+
+    Of P·Q comparisons of a positive with another, only those within a bin are not known.
+
+    Args:
+        found: Tensor[bins], histogram of the positives: of nodes of a class, or pairs with an edge.
+        others: Tensor[bins], of all others.
+
+    Returns:
+        None where there are none of one sort.
+    """
+    comparisons = float(found.sum() * others.sum())
+    if not comparisons:
+        return None
+    below = others.cumsum(0) - others
+    tied = float((found * others).sum()) / 2
+    return (float((found * below).sum()) + tied) / comparisons, tied / comparisons
+
+
+def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | None:
+    """Average precision, in the middle of the best and the worst order within the bins, and how far these are from it.
+
+    Args:
+        found: as for ``binned_auc``, and ``others`` likewise.
+        others: see there.
+
+    Returns:
+        None where there are no positives.
+    """
+    positives = found.flip(0).round().long()
+    total = int(positives.sum())
+    if not total:
+        return None
+    negatives = others.flip(0)
+    place = torch.repeat_interleave(torch.arange(len(positives)), positives)
+    rank = torch.arange(1, total + 1).double()
+    before = (negatives.cumsum(0) - negatives)[place]
+    best, worst = (rank / (rank + above) for above in (before, before + negatives[place]))
+    high, low = float(best.mean()), float(worst.mean())
+    return (high + low) / 2, (high - low) / 2
+
 
 log = logging.getLogger("veilgraph")
 
@@ -125,7 +183,7 @@ class Objective:
         return self._entropy(logits[chosen], self._labels[rows[chosen]])
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """What logits say of every node, for ``nn.discriminant``.
+        """What logits say of every node, for ``nn.noisy_rows``.
 
         Args:
             logits: Tensor[N, C], without a graph.

@@ -13,7 +13,7 @@ from typing import Final
 from torch import nn
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.nn.local.model import LocalSettings
 from veilgraph.nn.propagate import Adjacency

@@ -37,7 +37,7 @@ def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> di
     """
     hellos = agree(session.link, session.holders, mine, _RELEASES if releases else 0)
     check_stated(session.settings, hellos, releases=releases)
-    unread = paradigm_of(session.settings).unread_bytes(session.settings, hellos)
+    unread = paradigm_of(session.settings).session.unread_bytes(session.settings, hellos)
     if unread is not None:
         session.link.expect(unread)
     return hellos
@@ -55,7 +55,7 @@ def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
         ProtocolError: as ``agree_within``.
     """
     for party, hello in hellos.items():
-        for field, (low, high) in paradigm_of(job).stated(job, party, releases=releases).items():
+        for field, (low, high) in paradigm_of(job).session.stated(job, party, releases=releases).items():
             value = getattr(hello, field)
             if value is not None and not low <= value <= high:
                 raise _refused(party, field, value, f"from {low} to {high}" if low < high else f"{low}")

@@ -1,71 +1,60 @@
-"""An audit for the terminal: what every adversary's attacks found, and what failed."""
+"""An audit for the terminal and the page: who attacks whose secret with what, how well, and what that comes to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
+from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
-from rich.text import Text
 
-from veilgraph.audit.finding import AuditResult, Finding, Skipped
+from veilgraph.audit.finding import AUDIT_FILE, AuditResult, Finding, Skipped
 from veilgraph.audit.statistics import Interval
-from veilgraph.core.words import counted
+from veilgraph.core.errors import RunError
+from veilgraph.core.settings import first_problem
+from veilgraph.core.text import counted, figure, listed
+from veilgraph.report.html import Axis, LineChart, Span, Tick, line_chart
+from veilgraph.report.run_data import RunData
+from veilgraph.report.tables import add_row, table
+
+_VERSION: Final = 2
+_RESULT: Final = TypeAdapter(AuditResult)
+_CHANCE: Final = 0.5
+"""The AUC of a guess."""
+_WIDTH, _INSET = 240.0, 8.0
+"""Of an interval chart."""
+_FEW: Final = 8
+"""With more findings the strongest of each adversary on each secret come first, and all of them can be unfolded."""
+_WORST: Final = 3
+"""Sentences that an audit opens with."""
+_TONES: Final = ("good", "leak", "bad")
 
 
-def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) -> Table:
-    """A row for every finding.
+def read_audit(run: Path) -> AuditResult | None:
+    """The audit of a run; None where it was not audited.
 
-    Args:
-        result: of the audit.
-        findings: those to show; None: all.
+    Raises:
+        RunError: the file is damaged, or of another version.
     """
-    table = Table(title="Audit", title_justify="left", caption_justify="left")
-    table.caption = (
-        "AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In brackets "
-        "the 95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's plaintext "
-        "features. Below: how many targets are what is asked for, and how many are not."
-    )
-    table.add_column("who, on whose", overflow="fold")
-    table.add_column("attack, from", overflow="fold")
-    table.add_column("found", justify="right", no_wrap=True)
-    table.add_column("verdict", min_width=12)
-    for finding in result.findings if findings is None else findings:
-        what = {"nothing": "anything"}.get(finding.secret, finding.secret)
-        table.add_row(
-            Text(f"{finding.adversary}\non {finding.target}'s\n{what}"),
-            Text(f"{finding.attack}\n{finding.evidence}"),
-            _figures(finding),
-            verdict_words(finding),
-            style="bold red" if finding.passed is False else None,
-            end_section=True,
-        )
-    return table
+    path = run / AUDIT_FILE
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
+            raise RunError(f"{path}: not an audit of version {_VERSION}; audit again with: veilgraph audit {run}")
+        return _RESULT.validate_python(content)
+    except ValidationError as error:
+        problem = first_problem(error)
+        raise RunError(f"{path}: not an audit ({problem}); audit again with: veilgraph audit {run}") from error
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: damaged ({error}); audit again with: veilgraph audit {run}") from error
 
 
-def row_words(finding: Finding) -> str:
-    """A finding in a line, before it is known whether it passes."""
-    value = finding.value
-    return (
-        f"{finding.adversary} on {finding.target}'s {finding.secret}: {finding.attack} {value.value:.3f} "
-        f"[{value.low:.3f}, {value.high:.3f}]"
-    )
-
-
-def verdict_words(finding: Finding) -> str:
-    """What a finding comes to, in a few words."""
-    found = finding.verdict
-    if finding.measure == "epsilon":
-        if finding.limit is None:
-            return "the ledger has no bound"
-        return "above the ledger" if finding.passed is False else "within the ledger"
-    if not finding.permitted:
-        leak, none = ("LEAK", "says nothing") if finding.measure == "auc" else ("not as claimed", "as claimed")
-        return leak if finding.passed is False else none
-    if finding.passed is False:
-        return limit_words(finding)
-    if found is None or not found.found:
-        return "no more than without" if finding.without is not None else "no more than guessing"
-    return "more than without" if finding.without is not None else "more than guessing"
+# What a finding comes to
 
 
 def limit_words(finding: Finding) -> str:
@@ -82,6 +71,143 @@ def limit_words(finding: Finding) -> str:
         how = "above" if value.value > most else "may be above"
         words.append(f"{how} the limit of {most:.4g}" + ("" if name == "auc" else f" on {name}"))
     return ", ".join(words)
+
+
+def verdict_words(finding: Finding) -> str:
+    """What a finding comes to in a few words, for the terminal."""
+    failed = finding.passed is False
+    if finding.measure == "epsilon":
+        if finding.limit is None:
+            return "the ledger has no bound"
+        return "above the ledger" if failed else "within the ledger"
+    if not finding.permitted:
+        leak, none = ("LEAK", "says nothing") if finding.measure == "auc" else ("not as claimed", "as claimed")
+        return leak if failed else none
+    if failed:
+        return limit_words(finding)
+    more = "more" if finding.verdict is not None and finding.verdict.found else "no more"
+    return f"{more} than {'guessing' if finding.without is None else 'without'}"
+
+
+def verdict_of(finding: Finding) -> tuple[str, str]:
+    """What a finding comes to in words, for the page, and its tone: ``bad``, ``leak`` (disclosed) or ``good``.
+
+    Evidence that a party may have is judged by the test or by the interval, whichever sees more: the words never say
+    less than what is drawn.
+    """
+    failed, guessing = finding.passed is False, "no better than guessing"
+    if finding.measure == "epsilon":
+        leak, kept = "LEAK: more than the ledger's ε allows", "no more than the ledger's ε allows"
+        return (leak, "bad") if failed else (kept, "good")
+    if finding.measure == "p-value":
+        return ("LEAK: the run is not what it claims", "bad") if failed else ("as the run claims", "good")
+    if not finding.permitted:
+        return ("LEAK: masked evidence tells something", "bad") if failed else (guessing, "good")
+    tested, above_chance = finding.verdict is not None and finding.verdict.found, finding.value.low > _CHANCE
+    if finding.without is None:
+        better = "better than guessing: a disclosed leak"
+        return (better, "leak") if tested or above_chance else (guessing, "good")
+    if tested or (finding.gain is not None and finding.gain.low > 0):
+        return "better than without: a disclosed leak", "leak"
+    return ("says no more than it knew before" if above_chance else guessing), "good"
+
+
+def _rank(each: Finding) -> tuple[bool, int, float]:
+    """A limit that is not kept counts most, then what must tell nothing and does, then the figure."""
+    return each.passed is False, _TONES.index(verdict_of(each)[1]), each.value.value
+
+
+def strongest(findings: Sequence[Finding]) -> list[Finding]:
+    """Of each adversary on each secret the worst verdict and, of several, the highest figure; the worst first."""
+    best: dict[tuple[str, str, str], Finding] = {}
+    for each in findings:
+        key = each.adversary, each.target, each.secret
+        if key not in best or _rank(each) > _rank(best[key]):
+            best[key] = each
+    return sorted(best.values(), key=_rank, reverse=True)
+
+
+def worst(findings: Sequence[Finding]) -> list[str]:
+    """The worst secrets, a sentence each, with everybody who finds them; none where nothing is found."""
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for each in strongest(findings):
+        if verdict_of(each)[1] != "good" or each.passed is False:
+            found.setdefault((each.target, each.secret), []).append(each)
+    return [_sentence(each) for each in list(found.values())[:_WORST]]
+
+
+def _sentence(found: Sequence[Finding]) -> str:
+    first = found[0]
+    who = listed([each.adversary for each in found])
+    if first.measure != "auc":
+        return f"{who}, on {first.target}: {verdict_of(first)[0]} ({first.attack}, {first.evidence})."
+    secret = {"nothing": "masked data", "membership": "training nodes"}.get(first.secret, first.secret)
+    finds = "finds" if len(found) == 1 else "find"
+    without = "" if first.without is None else f", {first.without.value:.3f} without what {first.adversary} saw"
+    fails = "" if first.passed is not False else " This does not pass."
+    return (
+        f"{who} {finds} {first.target}'s {secret}: AUC {first.value.value:.3f} at {first.adversary}, by {first.attack} "
+        f"from {first.evidence} (0.5 is guessing{without}).{fails}"
+    )
+
+
+# For the terminal
+
+
+def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) -> Table:
+    """A row for every finding.
+
+    Args:
+        result: of the audit.
+        findings: those to show; None: all.
+    """
+    found = table(
+        "Audit",
+        (),
+        caption="AUC: 0.5 is guessing, 1 is certainty; epsilon: a lower bound; of what a run claims: a p-value. In "
+        "brackets the 95 % interval. Without: the same adversary without what it saw. Pooled: with everybody's "
+        "plaintext features. Below: how many targets are what is asked for, and how many are not.",
+    )
+    found.add_column("who, on whose", overflow="fold")
+    found.add_column("attack, from", overflow="fold")
+    found.add_column("found", justify="right", no_wrap=True)
+    found.add_column("verdict", min_width=12)
+    for finding in result.findings if findings is None else findings:
+        what = {"nothing": "anything"}.get(finding.secret, finding.secret)
+        cells = (
+            f"{finding.adversary}\non {finding.target}'s\n{what}",
+            f"{finding.attack}\n{finding.evidence}",
+            "\n".join(_figures(finding)),
+            verdict_words(finding),
+        )
+        add_row(found, cells, "bold red" if finding.passed is False else None)
+        found.add_section()
+    return found
+
+
+def _figures(finding: Finding) -> Iterator[str]:
+    """The figure with its interval, and what it is to be held against, a line each."""
+    value = finding.value
+    yield f"{value.value:.3f}"
+    yield f"[{value.low:.3f}, {value.high:.3f}]"
+    beside = {
+        "without": None if finding.without is None else finding.without.value,
+        "pooled": None if finding.pooled is None else finding.pooled.value,
+        "limit": finding.limit,
+        **{f"{name} ≤": most for name, most in finding.rates.items()},
+    }
+    yield from (f"{name} {held:.3f}" for name, held in beside.items() if held is not None)
+    if finding.targets is not None:
+        yield f"{finding.targets[0]:,} and {finding.targets[1]:,}"
+
+
+def row_words(finding: Finding) -> str:
+    """A finding in a line, before it is known whether it passes."""
+    value = finding.value
+    return (
+        f"{finding.adversary} on {finding.target}'s {finding.secret}: {finding.attack} {value.value:.3f} "
+        f"[{value.low:.3f}, {value.high:.3f}]"
+    )
 
 
 def untested_lines(untested: Sequence[Skipped]) -> list[str]:
@@ -101,16 +227,200 @@ def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
             "--details says which and why"]  # fmt: skip
 
 
-def _figures(finding: Finding) -> str:
-    """The figure with its interval, and what it is to be held against, a line each."""
-    value = finding.value
-    beside = {
-        "without": None if finding.without is None else finding.without.value,
-        "pooled": None if finding.pooled is None else finding.pooled.value,
-        "limit": finding.limit,
-        **{f"{name} ≤": most for name, most in finding.rates.items()},
+# For the page
+
+
+@dataclass(frozen=True)
+class IntervalChart:
+    """One attack's figure and what it is held against, each on a line of its own."""
+
+    description: str
+    width: float
+    value: Span
+    without: Span | None
+    pooled: Span | None
+    chance: float | None
+    limit: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One finding as the page's table has it; ``gate``: the limit and whether it was kept, empty without one."""
+
+    finding: Finding
+    who: str
+    chart: IntervalChart
+    figures: tuple[str, ...]
+    verdict: str
+    tone: str
+    gate: str
+    gate_tone: str
+    roc: LineChart | None
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings with one measure: its name, the ticks of the common axis, rows."""
+
+    name: str
+    ticks: tuple[Tick, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The page's section; ``strongest``: of many findings the strongest of each adversary on each secret."""
+
+    verdict: str
+    tone: str
+    summary: str
+    worst: tuple[str, ...] = ()
+    strongest: tuple[Row, ...] = ()
+    tables: tuple[Findings, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def audit(found: RunData) -> Audit:
+    """The audit of a run, if there is one.
+
+    Raises:
+        RunError: its file is damaged.
+    """
+    report = read_audit(found.path)
+    if report is None:
+        return Audit("not audited", "plain", _unaudited(found))
+    held = [finding for finding in report.findings if finding.passed is not None]
+    failed = sum(finding.passed is False for finding in held)
+    aucs, epsilons, claims = (
+        [finding for finding in report.findings if finding.measure == measure]
+        for measure in ("auc", "epsilon", "p-value")
+    )
+    axes = {
+        "AUC": (aucs, _auc_axis(aucs)),
+        "ε, a lower bound from the attack": (
+            epsilons,
+            _axis(0.0, 1.1 * max((max(each.value.high, each.limit or 0.0) for each in epsilons), default=0.0) or 1.0),
+        ),
+        "What the run claims: p-values of what was seen": (claims, _axis(0.0, 1.0)),
     }
-    lines = [f"{name} {held:.3f}" for name, held in beside.items() if held is not None]
+    notes = []
+    if (report.job, report.paradigm) != (found.settings.name, found.settings.paradigm):
+        notes.append(f"This audit is of another job, {report.job} ({report.paradigm}): audit the run again.")
+    if any(not finding.permitted for finding in report.findings):
+        notes.append(
+            "Attacks on evidence that must tell nothing are tested together, so that with no leak at all one is "
+            f"reported in at most {100 * report.false_alarm_rate:g} % of audits."
+        )
+    limited = any(finding.limit is not None or finding.rates for finding in held) or bool(report.untested)
+    summary = "" if limited else " No limit was set for what parties are meant to see: whether it is too much is open."
+    if report.untested:
+        names = ", ".join(dict.fromkeys(each.attack for each in report.untested))
+        summary += f" Nothing was held to the limits on {names}: the audit does not pass."
+    fails = bool(failed or report.untested)
+    return Audit(
+        "failed" if fails else "passed" if limited else "no limits set",
+        "bad" if fails else "good" if limited else "plain",
+        f"{counted(len(report.findings), 'attack')} mounted. Of {len(held)} that had a limit to keep or had to tell "
+        f"nothing, {failed} did not.{summary}",
+        tuple(worst(report.findings)),
+        tuple(_row(each, axes["AUC"][1]) for each in strongest(aucs)) if len(aucs) > _FEW else (),
+        tuple(
+            Findings(name, axis.ticks(6), tuple(_row(finding, axis) for finding in findings))
+            for name, (findings, axis) in axes.items()
+            if findings
+        ),
+        tuple(report.skipped),
+        tuple(notes),
+    )
+
+
+def _unaudited(found: RunData) -> str:
+    """That there was no audit, and how there would be one."""
+    if found.is_part:
+        return "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit."
+    keeps = any(found.path.glob("parties/*/view/*.messages"))
+    first = "" if keeps or not found.sent else ", after training again with --record-views"
+    return f"Not audited: run veilgraph audit {found.path.name}{first}."
+
+
+def _auc_axis(aucs: Sequence[Finding]) -> Axis:
+    known = [one for each in aucs for one in (each.value, each.without, each.pooled) if one is not None]
+    return _axis(max(min([0.45, *(interval.low for interval in known)]) - 0.02, 0.0), 1.0)
+
+
+def _axis(low: float, high: float) -> Axis:
+    return Axis(low, high, _INSET, _WIDTH - _INSET)
+
+
+def _row(finding: Finding, axis: Axis) -> Row:
+    """A finding, its figure on an axis."""
+    verdict, tone = verdict_of(finding)
+    name = {"epsilon": "ε at least", "p-value": "p"}.get(finding.measure, "AUC")
+    intervals = {
+        name: finding.value,
+        "without the view": finding.without,
+        "pooled plaintext": finding.pooled,
+        "gain over without": finding.gain,
+    }
+    figures = [f"{label} {_interval(one)}" for label, one in intervals.items() if one is not None]
+    if "tpr_at_1_percent" in (others := finding.figures or {}):
+        figures.append(f"found at 1 % false alarms {100 * others['tpr_at_1_percent'].value:.1f} %")
+    if finding.accuracy is not None:
+        figures.append(f"right guesses {100 * finding.accuracy:.1f} %")
     if finding.targets is not None:
-        lines.append(f"{finding.targets[0]:,} and {finding.targets[1]:,}")
-    return "\n".join([f"{value.value:.3f}", f"[{value.low:.3f}, {value.high:.3f}]", *lines])
+        figures.append(f"of {finding.targets[0]:,} targets and {finding.targets[1]:,} others")
+    if finding.verdict is not None and finding.measure != "p-value":
+        figures.append(f"p = {finding.verdict.p_value:.3g}")
+    secrets = {"nothing": "anything at all", "noise": "canaries under the noise"}
+    secret = "what the run claims" if finding.measure == "p-value" else secrets.get(finding.secret, finding.secret)
+    who = f"{finding.adversary} against {finding.target}: {secret}"
+    without, pooled = (
+        None if one is None else axis.span(one.value, one.low, one.high) for one in (finding.without, finding.pooled)
+    )
+    chart = IntervalChart(
+        "; ".join(figures),
+        _WIDTH,
+        axis.span(finding.value.value, finding.value.low, finding.value.high),
+        without,
+        pooled,
+        chance=axis.place(_CHANCE) if finding.measure == "auc" else None,
+        limit=None if finding.limit is None else axis.place(finding.limit),
+    )
+    gate_tone = "bad" if finding.passed is False else "plain"
+    return Row(finding, who, chart, tuple(figures), verdict, tone, _gate(finding), gate_tone, _roc(finding, who))
+
+
+def _gate(finding: Finding) -> str:
+    if finding.measure == "epsilon":
+        if finding.limit is None:
+            return ""
+        return f"{'above' if finding.exceeded else 'within'} its limit of {finding.limit:.4g}"
+    if finding.exceeded:
+        return limit_words(finding)
+    limits = ([] if finding.limit is None else [f"{finding.limit:.4g}"]) + [
+        f"{most:.4g} on {name}" for name, most in finding.rates.items()
+    ]
+    return f"within its limit of {' and '.join(limits)}" if limits else ""
+
+
+def _roc(finding: Finding, who: str) -> LineChart | None:
+    if finding.roc is None:
+        return None
+    points = list(zip(finding.roc.fpr, finding.roc.tpr, strict=False))
+    return line_chart(
+        f"{who}, {finding.attack}: AUC {figure(finding.value.value)}",
+        f"Receiver operating characteristic of {finding.attack}.",
+        [("guessing", [(0.0, 0.0), (1.0, 1.0)]), (finding.attack, points)],
+        x_label="false alarms",
+        x_range=(0.0, 1.0),
+        y_range=(0.0, 1.0),
+        size=(220, 200),
+        ticks=2,
+    )
+
+
+def _interval(interval: Interval) -> str:
+    if interval.low == interval.high:
+        return figure(interval.value)
+    return f"{figure(interval.value)} [{figure(interval.low)}, {figure(interval.high)}]"

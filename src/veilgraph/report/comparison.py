@@ -1,38 +1,175 @@
-"""What a comparison of a job found: a table, and a picture."""
+"""A comparison of a job, for the terminal and the page: is it worth it, how sure is that, and what is shown for it?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from pydantic import BaseModel, ValidationError
 from rich.table import Table
 
-from veilgraph.comparison.figures import Estimate
-from veilgraph.comparison.study import Study
-from veilgraph.comparison.ways import POOLED
+from veilgraph.comparison.figures import DRAWS
+from veilgraph.comparison.study import ABOUT, FOUND
+from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
+from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.settings import first_problem
+from veilgraph.core.text import counted
+from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import leak_words
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.html import Axis, Span, Tick, environment, write_html
+from veilgraph.report.tables import NOTHING, add_row, table
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
+_PAGE: Final = "comparison.html"
+_WIDTH, _LINE, _INSET = 400.0, 34.0, 12.0
+_LONGEST: Final = 44
+"""Characters of a name that the picture is wide enough for; the tables have it whole."""
 
 
-def study_table(study: Study) -> Table:
-    """Every way with its figures, and how far its AUC is above that of the label holder alone."""
-    seeds = len(study.seeds)
-    table = Table(
-        title=f"Is it worth it? {sum(study.tested):,} test nodes, {seeds} seed{'s' * (seeds > 1)}",
-        title_justify="left",
-        caption=_caption(study),
-        caption_justify="left",
-    )
-    table.add_column("way", no_wrap=True)
-    for name in shown_figures(study.lines[0].figures):
-        table.add_column(TITLES[name], justify="right", no_wrap=True, min_width=len("0.000"))
-    table.add_column("AUC above alone", justify="right", no_wrap=True)
-    for line in study.lines:
-        gain = "" if line.gain is None else _signed(line.gain["auc"])
-        values = (f"{line.figures[name].value:.3f}" for name in shown_figures(line.figures))
-        table.add_row(line.name, *values, gain, style="bold" if line is study.judged else None)
-    return table
+class Number(BaseModel):
+    """A figure with its 95 % interval; None where it is undefined."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @property
+    def shown(self) -> str:
+        """The figure alone."""
+        return NOTHING if self.value is None else f"{self.value:.3f}"
+
+    @property
+    def between(self) -> str:
+        """Its interval."""
+        known = self.known
+        return NOTHING if known is None else f"{known[1]:.3f} to {known[2]:.3f}"
+
+    @property
+    def whole(self) -> str:
+        """The figure and its interval."""
+        return f"{self.shown} ({self.between})"
+
+    @property
+    def ends(self) -> str:
+        """The interval of a difference."""
+        return f"{_sign(self.low)} to {_sign(self.high)}"
+
+    @property
+    def difference(self) -> str:
+        """A difference and its interval."""
+        return f"{_sign(self.value)} ({self.ends})"
+
+    @property
+    def known(self) -> tuple[float, float, float] | None:
+        """Value, low and high; None where one is undefined."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return self.value, self.low, self.high
+
+    @property
+    def sureness(self) -> str:
+        """What the interval of a difference says of it."""
+        if self.low is not None and self.low > 0:
+            return "more than chance"
+        if self.high is not None and self.high < 0:
+            return "less, by more than chance"
+        return "which may be chance: take more seeds or more test nodes"
+
+
+def _sign(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+.3f}"
+
+
+class Way(BaseModel):
+    """One way; as ``comparison.study.Line``."""
+
+    name: str
+    shares: str
+    about: str
+    figures: Mapping[str, Number]
+    gain: Mapping[str, Number] | None
+    to_job: Mapping[str, Number] | None
+
+    @property
+    def auc(self) -> Number:
+        """The figure that ways are compared by."""
+        return self.figures["auc"]
+
+
+class Told(BaseModel):
+    """What a comparison found; as ``comparison.study.Study.record``."""
+
+    paradigm: str
+    seeds: tuple[int, ...]
+    test_nodes: tuple[int, ...]
+    recall_at: float
+    recall_of: str = "class 1"
+    at_home: str
+    over_home: Number | None
+    ways: tuple[Way, ...]
+
+    def way(self, name: str) -> Way | None:
+        """The way of a name; None where there is none."""
+        return next((way for way in self.ways if way.name == name), None)
+
+    @property
+    def best_at_home(self) -> Way:
+        """The best way of the label holder by itself."""
+        best = self.way(self.at_home)
+        assert best is not None
+        return best
+
+    @property
+    def aucs(self) -> dict[str, float | None]:
+        """Way → its test AUC, None where it is undefined."""
+        return {way.name: way.auc.value for way in self.ways}
+
+    @property
+    def headings(self) -> list[str]:
+        """The figures that are shown."""
+        return shown_figures(self.ways[0].figures)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison's directory: what it is of, and what it found."""
+
+    path: Path
+    job: JobSettings
+    told: Told
+
+
+def is_comparison(path: Path) -> bool:
+    """Whether a directory is a comparison's."""
+    return (path / ABOUT).is_file() and not (path / "job.yaml").exists()
+
+
+def read_comparison(path: Path) -> Compared:
+    """Read a comparison.
+
+    Raises:
+        RunError: it is not complete, damaged, or of an earlier version.
+    """
+    again = f"finish it with: veilgraph compare JOB.yaml --out {path}"
+    file = path / FOUND
+    if not file.is_file():
+        raise RunError(f"{path}: this comparison is not complete; {again}", key="run", value=str(path))
+    try:
+        about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
+        return Compared(path, parse_job(about["job"]), Told.model_validate_json(file.read_bytes()))
+    except ValidationError as error:
+        raise RunError(
+            f"{file}: not a comparison of this version ({first_problem(error)}); {again}", key="run"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        raise RunError(f"{path}: damaged ({error}); {again}", key="run") from error
 
 
 def shown_figures(names: Iterable[str]) -> list[str]:
@@ -46,54 +183,205 @@ def row_words(name: str, found: Mapping[str, float]) -> str:
     return f"{name}: " + ", ".join(f"{TITLES[each]} {found[each]:.3f}" for each in shown_figures(found))
 
 
-def verdict(study: Study) -> str:
+def study_table(found: Compared) -> Table:
+    """Every way with its figures, and how far its AUC is above that of the label holder alone."""
+    told = found.told
+    said = ["In brackets: 95 % interval over test nodes and seeds; F1 is of all classes alike."]
+    if "recall" in told.ways[0].figures:
+        said.append(f"Recall: of {told.recall_of}, among the {100 * told.recall_at:g} % that are likeliest of it.")
+    if told.over_home is not None:
+        said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
+        said.append("Sealed jobs open probabilities here, so that nodes can be ranked.")
+    title = f"Is it worth it? {sum(told.test_nodes):,} test nodes, {counted(len(told.seeds), 'seed')}"
+    made = table(title, (), caption=" ".join(said))
+    made.add_column("way", no_wrap=True)
+    for name in told.headings:
+        made.add_column(TITLES[name], justify="right", no_wrap=True, min_width=len("0.000"))
+    made.add_column("AUC above alone", justify="right", no_wrap=True)
+    for way in told.ways:
+        gain = "" if way.gain is None else _brief(way.gain["auc"])
+        cells = (way.name, *(way.figures[name].shown for name in told.headings), gain)
+        add_row(made, cells, "bold" if way.name == told.paradigm else None)
+    return made
+
+
+def _brief(one: Number) -> str:
+    """A difference as narrow as the terminal wants it."""
+    low, high = (NOTHING if end is None else f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
+    return f"{_sign(one.value)} ({low}…{high})"
+
+
+def verdict(found: Compared) -> str:
     """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
-    home, gain = study.at_home(), study.over_home()
-    best = f"{home.name!r}, AUC {home.figures['auc'].value:.3f}"
-    if gain is None:
+    told, home = found.told, found.told.best_at_home
+    best = f"{home.name!r}, AUC {home.auc.shown}"
+    if told.over_home is None:
         return f"the best at home is {best}"
-    return f"{study.job.paradigm}: AUC {_signed(gain)} above the best at home ({best}), {known(gain.low, gain.high)}"
+    return f"{told.paradigm}: AUC {_brief(told.over_home)} above the best at home ({best}), {told.over_home.sureness}"
 
 
-def above_pooled(paradigm: str, aucs: Mapping[str, float | None]) -> str:
-    """Why a federation is above its pooled reference, in a sentence; empty where it is not.
-
-    Args:
-        paradigm: the job's.
-        aucs: way → its test AUC, None where it is undefined.
-    """
+def remarks(found: Compared) -> Iterator[str]:
+    """What must be said beside the verdict: a federation above its pooled reference, and likely leaks."""
+    aucs, paradigm = found.told.aucs, found.told.paradigm
     job, pooled = aucs.get(paradigm), aucs.get(POOLED)
-    if job is None or pooled is None or not job > pooled:
-        return ""
+    if job is not None and pooled is not None and job > pooled:
+        yield (
+            f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is the better of two models that were "
+            "tried on all data, not the best there is, so what links and columns bring is measured too low here."
+        )
+    if leak := leak_words(aucs):
+        yield leak
+
+
+# The page
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A way in the picture: its name at ``y``, its figure below it."""
+
+    name: str
+    y: float
+    span: Span
+    is_job: bool
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Every way's AUC with its interval; ``alone``: where the label holder's network alone is."""
+
+    description: str
+    width: float
+    height: float
+    marks: tuple[Mark, ...]
+    ticks: tuple[Tick, ...]
+    alone: float
+
+
+def comparison_html(found: Compared) -> str:
+    """A comparison as one HTML page, which loads nothing; the same files give the same page."""
+    told, job = found.told, found.job
     return (
-        f"{paradigm} (AUC {job:.3f}) is above pooled ({pooled:.3f}): pooled is the better of two models that were "
-        "tried on all data, not the best there is, so what links and columns bring is measured too low here."
+        environment()
+        .get_template("comparison.html.j2")
+        .render(
+            told=told,
+            job=job,
+            title=paradigm_of(job).title,
+            verdict=" ".join((_verdict_with_intervals(found), *remarks(found))),
+            tiles=list(_tiles(found)),
+            titles=TITLES,
+            picture=_picture(found),
+            tells=_tells(found),
+            measured=list(_measured(found)),
+            holder=job.data.label_party,
+            path=found.path.name,
+            version=__version__,
+        )
     )
 
 
-def leak(study: Study) -> str:
-    """The ways whose test AUC is a likely leak, in a sentence; empty where there is none."""
-    return leak_words({line.name: line.figures["auc"].value for line in study.lines})
+def write_comparison(path: Path, out: Path | None = None) -> Path:
+    """Write the page of the comparison in a directory, whole or not at all; return where.
+
+    Args:
+        path: the directory.
+        out: the page; default: ``comparison.html`` there.
+
+    Raises:
+        RunError: the comparison is not complete or damaged, or the page cannot be written.
+    """
+    page = out or path / _PAGE
+    write_html(page, comparison_html(read_comparison(path)))
+    return page
 
 
-def known(low: float, high: float) -> str:
-    """What the interval of a difference says of it."""
-    if low > 0:
-        return "more than chance"
-    return "less, by more than chance" if high < 0 else "which may be chance: take more seeds or more test nodes"
+def _verdict_with_intervals(found: Compared) -> str:
+    told = found.told
+    home = f"{told.at_home!r}, with an AUC of {told.best_at_home.auc.whole}"
+    if told.over_home is None:
+        return f"The best that {found.job.data.label_party} reaches at home is {home}."
+    above = f"{told.paradigm}: AUC {told.over_home.difference} above the best at home, {told.over_home.sureness}."
+    return f"{above} The best at home is {home}."
 
 
-def _caption(study: Study) -> str:
-    said = ["In brackets: 95 % interval over test nodes and seeds; F1 is of all classes alike."]
-    if "recall" in study.lines[0].figures:
-        share = f"{100 * study.alarms:g} %"
-        said.append(f"Recall: of {study.recall_of}, among the {share} that are likeliest of it.")
-    if study.judged is not None:
-        said.append("Pooled, or with lent labels: for simulations alone, as nobody may have these.")
-        said.append("Sealed jobs open probabilities here, so that nodes can be ranked.")
-    return " ".join(said)
+def _tiles(found: Compared) -> Iterator[tuple[str, str, str]]:
+    """Name, figure and what is beside it."""
+    told = found.told
+    for title, name in (("this job", told.paradigm), ("the best at home", told.at_home)):
+        if (way := told.way(name)) is not None:
+            yield f"Test AUC, {title}", way.auc.shown, f"95 %: {way.auc.between}; {way.name}"
+    if told.over_home is not None:
+        yield "Difference", _sign(told.over_home.value), f"95 %: {told.over_home.ends}"
+    yield "Test nodes", f"{sum(told.test_nodes):,}", f"in {counted(len(told.seeds), 'seed')}"
 
 
-def _signed(one: Estimate) -> str:
-    low, high = (f"{end:+.2f}".replace("0.", ".", 1) for end in (one.low, one.high))
-    return f"{one.value:+.3f} ({low}…{high})"
+def _tells(found: Compared) -> dict[str, list[str]]:
+    """What the messages of every way tell in which parties train together."""
+    together = {way.name for way in found.told.ways if way.shares == AS_JOB}
+    jobs = (found.job, beside_job(found.job)) if together else ()
+    return {
+        job.paradigm: list(revelations(job).values()) for job in jobs if job is not None and job.paradigm in together
+    }
+
+
+def _measured(found: Compared) -> Iterator[str]:
+    """How it was, in sentences."""
+    told, holder = found.told, found.job.data.label_party
+    tested = sorted(set(told.test_nodes))
+    nodes = f"{tested[0]:,}" if len(tested) == 1 else f"{tested[0]:,} to {tested[-1]:,}"
+    whose = "all" if told.over_home is None else "the common"
+    seeds = f"{counted(len(told.seeds), 'seed')}: {', '.join(map(str, told.seeds))}"
+    yield (
+        f"Every way is judged on the same test nodes, {nodes} of {holder}'s, in each of {seeds}. They are among "
+        f"{whose} nodes, and no way was trained on them or chosen by them."
+    )
+    yield (
+        f"Intervals are of 95 %, by {DRAWS} bootstrap samples of seeds and, within each, of test nodes. All ways are "
+        "judged on the same samples, so the interval of a difference is that of the difference."
+    )
+    if len(told.seeds) == 1:
+        yield "With one seed the intervals say nothing of how much another training would differ."
+    yield "The best at home is chosen by the very test nodes, which favours staying at home."
+    yield (
+        "F1 is the mean over classes. Plain models are scikit-learn's: of three strengths each, the one with the "
+        "lowest loss on validation nodes."
+    )
+    if "recall" in told.ways[0].figures:
+        yield (
+            f"Recall is of {told.recall_of}, "
+            f"among the {100 * told.recall_at:g} % of the nodes that are likeliest of it."
+        )
+    if told.over_home is not None:
+        yield (
+            "This is a study on one machine that had everybody's data: pooled data and lent labels are nobody's to "
+            "have, a sealed job opens probabilities here so that nodes can be ranked, and no privacy ledger was "
+            "charged."
+        )
+
+
+def _picture(found: Compared) -> Picture | None:
+    """None where no AUC is defined."""
+    told = found.told
+    drawn = [(way, figures) for way in told.ways if (figures := way.auc.known) is not None]
+    if not drawn:
+        return None
+    low, high = min(each[1] for _, each in drawn), max(each[2] for _, each in drawn)
+    axis = Axis(low, high if high > low else low + 1e-3, _INSET, _WIDTH - _INSET)
+    marks = tuple(
+        Mark(_fitting(way.name), round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
+        for place, (way, figures) in enumerate(drawn)
+    )
+    words = "; ".join(f"{way.name} {way.auc.whole}" for way, _ in drawn)
+    return Picture(
+        f"Test AUC with its 95 % interval: {words}.",
+        _WIDTH,
+        len(drawn) * _LINE + 22,
+        marks,
+        axis.ticks(6),
+        axis.place(drawn[0][1][0]),
+    )
+
+
+def _fitting(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"

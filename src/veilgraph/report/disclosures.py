@@ -1,18 +1,27 @@
-"""What left the parties of a run, from the records that they keep: for the terminal."""
+"""Who learned what: what left each party, for whom, why, what protects it, what follows from it, and its bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from rich.table import Table
-from rich.text import Text
 
 from veilgraph.core.errors import RunError
-from veilgraph.protocol.disclosures import DisclosureRecord
-from veilgraph.report.tables import human_bytes
+from veilgraph.core.text import listed
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.disclosures import DisclosureRecord, statements
+from veilgraph.protocol.rows import Protection
+from veilgraph.report.html import bar
+from veilgraph.report.run_data import RunData
+from veilgraph.report.tables import add_row, human_bytes, table
+from veilgraph.run.evidence import VerifiedRecord
+from veilgraph.run.run_directory import RunDirectory
 
 _CAPTION: Final = (
     "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "
@@ -24,32 +33,59 @@ _PRIVATE: Final = (
     "job's δ. What has no ε and was not computed from such releases is bounded by none."
 )
 _NOT_PRIVATE: Final = "No differential privacy: nothing bounds what a receiver can infer."
+_EVIDENCE: Final = (
+    "Every line is the one that its owner stated, up to the number under stated; lines after that came since, and the "
+    "next statement is of them too. Countersigned: who has heard of how many lines, and when."
+)
+_UNSIGNED: Final = (
+    "Unsigned: all parties of the run are on one machine and have no certificates, so whoever has the files can make "
+    "them anew, this evidence included."
+)
+_HEAD_SHOWN: Final = 8
 
 
-def read_disclosures(path: Path) -> list[DisclosureRecord]:
-    """Reads a ``disclosures.jsonl``: every line must be whole, for a record with a gap is none.
+@dataclass(frozen=True)
+class Guard:
+    """A protection in words; ``tone`` is how strongly the page points at it."""
 
-    Raises:
-        RunError: the file cannot be read, or a line is no disclosure.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(
-            f"{path}: cannot be read ({error}); give the directory of a run that has been worked on"
-        ) from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            records.append(DisclosureRecord.model_validate_json(line))
-        except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(str(part) for part in problem["loc"]) or "the line"
-            raise RunError(
-                f"{path}, line {number}: not a disclosure ({field}: {problem['msg']}); restore the file from a copy, "
-                "or begin a new run"
-            ) from error
-    return records
+    name: str
+    meaning: str
+    tone: str
+
+
+GUARDS: Final = MappingProxyType[Protection, Guard](
+    {
+        "none": Guard("in the clear", "made from private data, and the receiver can read it", "clear"),
+        "noise": Guard("noised", "readable, but with noise whose strength the privacy ledger states as ε", "noised"),
+        "mask": Guard("masked", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "share": Guard("share", "looks random by itself; what is opened is a sum over the holders", "hidden"),
+        "blinding": Guard("blinded", "under secret keys: it can be compared, not read", "hidden"),
+        "random": Guard("random", "made of random numbers: no data in it", "empty"),
+        "public": Guard("public", "facts of the job that every party may know", "empty"),
+    }
+)
+"""Protection against the receiver, the weakest first."""
+_ORDER: Final = {protection: place for place, protection in enumerate(GUARDS)}
+
+
+def _least(records: Iterable[DisclosureRecord]) -> str:
+    """Before a figure that a killed party had noted."""
+    return "" if all(record.whole for record in records) else "≥ "
+
+
+def _size(records: Sequence[DisclosureRecord]) -> tuple[str, str]:
+    """Messages and bytes of some records together."""
+    messages, size = sum(record.messages for record in records), sum(record.bytes for record in records)
+    return f"{_least(records)}{messages:,}", f"{_least(records)}{human_bytes(size)}"
+
+
+def _epsilons(records: Iterable[DisclosureRecord]) -> dict[PartyId, str]:
+    """Sender → per-release and total ε, as of its newest session."""
+    return {
+        record.party: f"{record.epsilon_release:.4g} / {record.epsilon_total:.4g}"
+        for record in records
+        if record.epsilon_release is not None and record.epsilon_total is not None
+    }
 
 
 def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
@@ -60,38 +96,271 @@ def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     Args:
         records: of one party or of several, in the order in which they were written.
     """
-    totals: dict[tuple[str, ...], tuple[int, int]] = {}
-    epsilons: dict[tuple[str, ...], str] = {}
-    cut_off: set[tuple[str, ...]] = set()
+    groups: dict[tuple[str, ...], list[DisclosureRecord]] = defaultdict(list)
     for record in records:
-        key: tuple[str, ...] = (record.work, record.party, record.to, record.what, record.protection)
-        messages, size = totals.get(key, (0, 0))
-        totals[key] = (messages + record.messages, size + record.bytes)
-        if record.epsilon_release is not None and record.epsilon_total is not None:
-            epsilons[key] = f"{record.epsilon_release:.4g} / {record.epsilon_total:.4g}"
-        if not record.whole:
-            cut_off.add(key)
-    caption = f"{_CAPTION} {_PRIVATE if epsilons else _NOT_PRIVATE}"
-    table = Table(title="Disclosures", title_justify="left", caption=caption, caption_justify="left")
-    for heading in ("work", "from", "to", "what", "protection"):
-        table.add_column(heading)
-    for heading in ("messages", "bytes", *(["ε one / all"] if epsilons else [])):
-        table.add_column(heading, justify="right")
-    for words, (messages, size) in totals.items():
-        style = "bold" if words[-1] == "none" else None
-        least = "≥ " if words in cut_off else ""
-        cells = [f"{least}{messages:,}", f"{least}{human_bytes(size)}"]
-        if epsilons:
-            cells.append(epsilons.get(words, ""))
-        table.add_row(*map(Text, words), *cells, style=style)
-    return table
+        groups[record.work, record.party, record.to, record.what, record.protection].append(record)
+    private = bool(_epsilons(records))
+    columns = (
+        "work",
+        "from",
+        "to",
+        "what",
+        "protection",
+        ">messages",
+        ">bytes",
+        *([">ε one / all"] if private else []),
+    )
+    found = table("Disclosures", columns, caption=f"{_CAPTION} {_PRIVATE if private else _NOT_PRIVATE}")
+    for words, group in groups.items():
+        epsilon = ["".join(_epsilons(group).values())] if private else []
+        add_row(found, (*words, *_size(group), *epsilon), "bold" if words[-1] == "none" else None)
+    return found
 
 
 def reasons_table(records: Sequence[DisclosureRecord]) -> Table:
     """Why each thing that was sent may leave its sender or, where nothing protects it, what follows; each once."""
-    table = Table(title="Why it may leave", title_justify="left")
-    for heading in ("what", "protection", "why"):
-        table.add_column(heading)
-    for what, protection, why in dict.fromkeys((record.what, record.protection, record.why) for record in records):
-        table.add_row(Text(what), Text(protection), Text(why), style="bold" if protection == "none" else None)
-    return table
+    found = table("Why it may leave", ("what", "protection", "why"))
+    for row in dict.fromkeys((record.what, record.protection, record.why) for record in records):
+        add_row(found, row, "bold" if row[1] == "none" else None)
+    return found
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many things of one protection went from one party to another."""
+
+    guard: Guard
+    things: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One thing that was sent; all senders and sessions together."""
+
+    what: str
+    guard: Guard
+    ways: tuple[str, ...]
+    work: str
+    messages: str
+    size: str
+    epsilon: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """A revelation that came true: its name in limits, and the things, with protection, that made it so."""
+
+    name: str
+    statement: str
+    receivers: str
+    through: tuple[tuple[str, Guard], ...]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """The page's section; ``matrix``: sender → a cell for each of ``receivers``, None where the two are the same."""
+
+    notes: tuple[str, ...]
+    receivers: tuple[str, ...]
+    matrix: tuple[tuple[str, tuple[tuple[Count, ...] | None, ...]], ...]
+    guards: tuple[Guard, ...]
+    revealed: tuple[Revealed, ...]
+    sent: tuple[Sent, ...]
+    has_epsilon: bool
+
+    @property
+    def in_the_clear(self) -> int:
+        """How many kinds of things went in the clear."""
+        return sum(sent.guard is GUARDS["none"] for sent in self.sent)
+
+
+def learned(found: RunData) -> Learned:
+    """What the parties whose part is here have sent, to whom and why."""
+    records = found.sent
+    senders = [party for party in found.parties if any(record.party == party for record in records)]
+    receivers = tuple(party for party in found.parties if any(record.to == party for record in records))
+    occurring = {record.protection for record in records}
+    return Learned(
+        notes=tuple(_missing_records(found, senders)),
+        receivers=receivers,
+        matrix=tuple(
+            (sender, tuple(None if sender == to else _cell(records, sender, to) for to in receivers))
+            for sender in senders
+        ),
+        guards=tuple(guard for protection, guard in GUARDS.items() if protection in occurring),
+        revealed=_revealed(records, statements(found.settings)),
+        sent=_things(records),
+        has_epsilon=any(record.epsilon_total is not None for record in records),
+    )
+
+
+def _missing_records(found: RunData, senders: list[str]) -> Iterator[str]:
+    if not senders:
+        yield "Nothing is on record as sent yet: each party writes down what it sent when a session ends."
+        return
+    if silent := [party for party in found.parties if party not in senders]:
+        yield f"Only what {listed(senders)} sent is on record here. What {listed(silent)} sent is on record there."
+    if _least(found.sent):
+        yield "A party was killed during a session: figures with ≥ are what it had noted by then."
+
+
+def _cell(records: list[DisclosureRecord], sender: str, receiver: str) -> tuple[Count, ...]:
+    things: dict[Protection, set[str]] = defaultdict(set)
+    for record in records:
+        if (record.party, record.to) == (sender, receiver):
+            things[record.protection].add(record.what)
+    return tuple(Count(GUARDS[each], len(things[each])) for each in sorted(things, key=_ORDER.__getitem__))
+
+
+def _revealed(records: list[DisclosureRecord], known: Mapping[str, str]) -> tuple[Revealed, ...]:
+    found = []
+    for name in dict.fromkeys((*known, *(name for record in records for name in record.reveals))):
+        telling = [record for record in records if name in record.reveals]
+        if telling:
+            through = dict.fromkeys((record.what, GUARDS[record.protection]) for record in telling)
+            receivers = listed(sorted({record.to for record in telling}))
+            statement = known.get(name, "This is nothing that jobs of its paradigm reveal.")
+            found.append(Revealed(name, statement, receivers, tuple(through)))
+    return tuple(found)
+
+
+def _things(records: list[DisclosureRecord]) -> tuple[Sent, ...]:
+    groups: dict[tuple[int, str, str], list[DisclosureRecord]] = defaultdict(list)
+    for record in records:
+        groups[_ORDER[record.protection], record.what, record.why].append(record)
+    return tuple(_sent(group) for _, group in sorted(groups.items(), key=lambda item: item[0][0]))
+
+
+def _sent(group: list[DisclosureRecord]) -> Sent:
+    ways: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in group:
+        ways[record.party][record.to] = None
+    messages, size = _size(group)
+    return Sent(
+        what=group[0].what,
+        guard=GUARDS[group[0].protection],
+        ways=tuple(f"{sender} → {', '.join(receivers)}" for sender, receivers in ways.items()),
+        work=listed(list(dict.fromkeys(record.work for record in group))),
+        messages=messages,
+        size=size,
+        epsilon="; ".join(f"{party}: {both}" for party, both in _epsilons(group).items()),
+        why=group[0].why,
+    )
+
+
+class _Entry(BaseModel):
+    party: str
+    peer: str
+    direction: str
+    kind: str
+    messages: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+
+
+_ENTRIES: Final = TypeAdapter(list[_Entry])
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Messages and bytes of a party or of a kind; ``share`` is of the largest row, in per cent, for its bar."""
+
+    name: str
+    about: str
+    messages: int
+    size: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The page's section: what each party sent, and what was sent of each kind, the largest first."""
+
+    notes: tuple[str, ...]
+    total: str
+    parties: tuple[Flow, ...]
+    kinds: tuple[Flow, ...]
+
+
+def traffic(found: RunData) -> Traffic:
+    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did.
+
+    Raises:
+        RunError: a file is damaged.
+    """
+    entries = _entries(found)
+    if not entries:
+        return Traffic(("What was sent is counted when a session ends; none has ended here yet.",), "", (), ())
+    counting = {entry.party for entry in entries}
+    flows: dict[tuple[str, PartyId, PartyId], tuple[int, int]] = {}
+    for entry in entries:
+        if entry.direction == "sent":
+            flows[entry.kind, entry.party, entry.peer] = (entry.messages, entry.bytes)
+        elif entry.peer not in counting:
+            flows[entry.kind, entry.peer, entry.party] = (entry.messages, entry.bytes)
+    by_party: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    by_kind: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for (kind, sender, _), (messages, size) in flows.items():
+        for group in (by_party[sender], by_kind[kind]):
+            group[0] += messages
+            group[1] += size
+    words: dict[str, dict[str, None]] = defaultdict(dict)
+    for record in found.sent:
+        words[record.kind][record.what] = None
+    kinds = sorted(by_kind.items(), key=lambda item: -item[1][1])
+    return Traffic(
+        tuple(_traffic_notes(found, counting)),
+        human_bytes(sum(size for _, size in flows.values())),
+        _flows([(party, "", by_party[party]) for party in found.parties if party in by_party]),
+        _flows([(kind.replace("_", " "), "; ".join(words[kind]), sums) for kind, sums in kinds]),
+    )
+
+
+def _traffic_notes(found: RunData, counting: set[PartyId]) -> Iterator[str]:
+    if others := [party for party in found.parties if party not in counting]:
+        missing = f": messages between {' and '.join(others)} are not among it" if len(others) > 1 else ""
+        yield f"As {', '.join(counting)} counted it{missing}."
+    if found.summary is not None and found.summary.get("started_at"):
+        yield f"Of the last session alone, since epoch {found.summary['started_at']}."
+
+
+def _flows(groups: Sequence[tuple[str, str, list[int]]]) -> tuple[Flow, ...]:
+    largest = max((size for _, _, (_, size) in groups), default=0)
+    return tuple(
+        Flow(name, about, messages, human_bytes(size), bar(size, largest)) for name, about, (messages, size) in groups
+    )
+
+
+def _entries(found: RunData) -> list[_Entry]:
+    """Of the run or, where it is not complete, of the parties whose part is here."""
+    run, name = RunDirectory(found.path), "traffic.json"
+    whole = found.path / name
+    files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]
+    return [entry for file in files if file.is_file() for entry in _read_entries(file)]
+
+
+def _read_entries(path: Path) -> list[_Entry]:
+    try:
+        return _ENTRIES.validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete it, or train again") from error
+
+
+def evidence_table(records: Sequence[VerifiedRecord]) -> Table:
+    """Whose signatures vouch for the records of a run: how long each is, who signed that, and who countersigned."""
+
+    def minute(time: str) -> str:
+        return time[:16].replace("T", " ")
+
+    rows = []
+    for record in records:
+        by = record.party if record.signed else "unsigned: one machine"
+        witnesses = [f"{one.party}: {one.lines} lines, {minute(one.time)}" for one in record.witnesses]
+        counts = (str(record.lines), str(record.stated), record.head[:_HEAD_SHOWN])
+        signed = (f"{by}\n{minute(record.time)}", "\n".join(witnesses) or "by nobody")
+        rows.append((record.party, record.name, *counts, *signed))
+    columns = ("party", "record", ">lines", ">stated", "head", "signed", "countersigned")
+    caption = _EVIDENCE if all(record.signed for record in records) else f"{_EVIDENCE} {_UNSIGNED}"
+    found = table("Evidence", columns, rows, caption=caption)
+    found.columns[1].no_wrap = True
+    return found

@@ -1,16 +1,19 @@
-"""How an ε is told of: its name, its digits, what it is about, and whom it holds against."""
+"""How an ε is shown: its digits, what it is about, whom it holds against; and what a protection of a job can show."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.settings import PrivacySettings
+from rich.table import Table
+
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.run.run_directory import Record
 
 PER_RELEASE: Final = "per-release ε"
 TOTAL: Final = "total ε"
@@ -18,21 +21,83 @@ NO_PERSON: Final = " (not a person, not an edge)"
 """Said wherever an ε is shown that is about one published row."""
 OF_NODES: Final = "δ ≤ 1/(10·N), of N common nodes"
 """Said of a δ that follows from N, where N is not known."""
+BOUND: Final = (
+    "Whatever a receiver knows besides and computes from what it got, it can hardly tell two data sets apart that "
+    "differ in one unit: the odds of any conclusion differ by a factor of at most e to the power of the total ε, but "
+    "for a probability δ. Small is strong: below 1 says much, above about 16 says little."
+)
+RELATIONS: Final = MappingProxyType(
+    {"zero-out": "as it is, or empty", "replacement": "as it is, or replaced by any other"}
+)
+ADD_UP: Final = "Each holder's ε is about its own data; where a person is in the data of several, their ε add up."
 _DIGITS: Final = 4
 _ROUNDING: Final = 1 - 1e-9
 """What calibration adds to be safe is not rounded up to another digit."""
 
 
-def holds_against(job: JobSettings) -> str:
-    """Against whom a holder's ε holds."""
-    return paradigm_of(job).holds_against(job)
+@dataclass(frozen=True)
+class Guarantee:
+    """What an ε of a job means.
+
+    Attributes:
+        scope: in a few words; empty where there is no differential privacy.
+        statement: what is guaranteed, or that nothing is.
+        about: what the guarantee is about, by name.
+        limits: what it is not about.
+    """
+
+    scope: str
+    statement: str
+    about: tuple[tuple[str, str], ...] = ()
+    limits: tuple[str, ...] = ()
 
 
-def meaning(privacy: PrivacySettings, delta: float | None) -> str:
-    """What an ε is about."""
-    at = OF_NODES if delta is None else f"δ = {delta:g}"
-    what = NO_PERSON if privacy.unit == "row" else ""
-    return f"{at}, unit {privacy.unit}{what}, {privacy.relation}"
+@dataclass(frozen=True)
+class Protection(ABC):
+    """One kind of differential privacy of a job, as it is shown before and after a run.
+
+    Attributes:
+        job: that has it.
+        nodes: common to all holders; None where that is not known.
+        not_asked: options of ``budget`` that say nothing of it → why; empty: it takes all.
+    """
+
+    job: JobSettings
+    nodes: int | None = None
+    not_asked: ClassVar[tuple[frozenset[str], str]] = (frozenset(), "")
+
+    @property
+    def features(self) -> Protection | None:
+        """What nodes perturb beside it."""
+        return None
+
+    @abstractmethod
+    def table(self) -> Table | None:
+        """What every holder releases and what that costs; None where nothing is noised."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """What must be said beside the table, a line each."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """What the table shows, for programs: holder → facts; an ε that is None is infinite."""
+
+    @abstractmethod
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        """What it says in words; a δ that the job leaves open is the ledgers', where they have one."""
+
+    @abstractmethod
+    def spent_about(self, delta: float | None) -> str | None:
+        """What an ε that a run has spent is about; ``delta``: the largest of the ledgers."""
+
+    def own_epsilons(self) -> dict[float, float]:
+        """Total ε → that of one job, which the job has without being asked for any."""
+        return {}
+
+    def noise(self, totals: list[float]) -> list[Record]:
+        """The noise that totals need, where it is not of published rows."""
+        return []
 
 
 def epsilon_text(epsilon: float | None) -> str:
@@ -51,14 +116,3 @@ def rounded_up(number: float) -> str:
 def counted(releases: Mapping[Any, int]) -> str:
     """How many releases of which kind."""
     return ", ".join(f"{channel} {count:,}" for channel, count in releases.items() if count) or "none"
-
-
-def plans_of(job: JobSettings, nodes: int | None = None) -> dict[str, Plan]:
-    """Holders' names → their plan: the label holder's, and the others', which are all alike."""
-    labelled = job.data.label_party
-    others = [name for name in job.data.names if name != labelled]
-    found = {
-        f"{labelled} (label holder)": paradigm_of(job).plan(job, labelled, nodes),
-        ", ".join(others): paradigm_of(job).plan(job, others[0], nodes),
-    }
-    return {name: planned for name, planned in found.items() if planned is not None}

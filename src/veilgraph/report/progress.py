@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
@@ -135,25 +135,6 @@ class TrainingBars:
                 self._bars.remove_task(task)
         if last:  # after early stopping there is no more to come
             self._bars.update(task, total=last["epoch"])
-
-
-@contextmanager
-def counted(console: Console) -> Iterator[Callable[[str, int, int], None]]:
-    """One bar for many trainings; the block gets the function that takes (what is being done, done, in all)."""
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-    )
-    task = bar.add_task("")
-
-    def progress(what: str, done: int, total: int) -> None:
-        bar.start()
-        bar.update(task, description=what, completed=done, total=total)
-
-    try:
-        yield progress
-    finally:
-        if bar.live.is_started:
-            bar.stop()
 
 
 def _state(record: Record, epochs: int, measures: Measures) -> str:

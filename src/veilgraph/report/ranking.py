@@ -1,20 +1,32 @@
-"""What scores of two classes are worth to whoever looks at the highest: curves, lift, calibration, a threshold.
+"""What predictions are worth: ranking by scores of two classes, groups of nodes by a column, confusions of classes.
 
-Everything is of one array of scores [T] in [0, 1], and of as many truths: whether a node is of class 1.
+Ranking is of one array of scores [T] in [0, 1], and of as many truths: whether a node is of class 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binomtest
-from sklearn.metrics import brier_score_loss, precision_recall_curve
+from sklearn.metrics import brier_score_loss, confusion_matrix, precision_recall_curve
 
-Floats = NDArray[np.float64]
+from veilgraph.comparison.figures import Scored as Tested
+from veilgraph.comparison.figures import estimates
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import called, counted
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.report.run_data import Floats, Scored, Whole
+from veilgraph.report.tables import NOTHING, percent
+from veilgraph.tables.nodes import read_values
+
 Truths = NDArray[np.bool_]
 Curve = list[tuple[float, float]]
 
@@ -23,25 +35,40 @@ SHARES: Final = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 _POINTS: Final = 200
 """Of a curve: more cannot be told apart on a page."""
 _BINS: Final = 10
+FEWEST: Final = 20
+"""Test nodes of a group that is shown by itself."""
+_MOST_GROUPS: Final = 20
+_MOST_NUMBERS: Final = 10
+"""So many different numbers are groups; of more each quarter of the nodes is one."""
+_MOST_CLASSES: Final = 12
+"""With more the matrix is no longer readable, and as many of the most frequent confusions are listed in its place."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share of some nodes, with its 95 % interval by Wilson's method.
-
-    Attributes:
-        count: of them.
-        of: of how many.
-        value: NaN of none.
-        low: end of the interval.
-        high: likewise.
-    """
+    """``count`` of ``of`` nodes, with its 95 % interval by Wilson's method; ``value`` is NaN of none."""
 
     count: int
     of: int
     value: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        return f"{percent(self.value)} ({self.interval})" if self.of else NOTHING
+
+    @property
+    def interval(self) -> str:
+        """The interval as percentages."""
+        return f"{100 * self.low:.1f} to {100 * self.high:.1f} %"
+
+
+def share(count: int, of: int) -> Share:
+    """``count`` of ``of`` with its interval, which is everything where there is nothing to count."""
+    if of == 0:
+        return Share(0, 0, float("nan"), 0.0, 1.0)
+    between = binomtest(count, of).proportion_ci(method="wilson")
+    return Share(count, of, count / of, float(between.low), float(between.high))
 
 
 @dataclass(frozen=True)
@@ -99,19 +126,6 @@ class Alarms:
         return share(self.true_alarms, self.true_alarms + self.missed)
 
 
-def share(count: int, of: int) -> Share:
-    """``count`` of ``of`` with its interval, which is everything where there is nothing to count."""
-    if of == 0:
-        return Share(0, 0, float("nan"), 0.0, 1.0)
-    between = binomtest(count, of).proportion_ci(method="wilson")
-    return Share(count, of, count / of, float(between.low), float(between.high))
-
-
-def interval_of(one: Share) -> str:
-    """The interval of a share, as percentages."""
-    return f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
-
-
 def precision_over_recall(truth: Truths, score: Floats) -> Curve:
     """(Recall, precision) from the highest threshold to the lowest; empty without class 1."""
     if not truth.any():
@@ -129,13 +143,7 @@ def found_over_looked(truth: Truths, score: Floats) -> Curve:
 
 
 def looked_at(truth: Truths, score: Floats, shares: Sequence[float] = SHARES) -> list[Looked]:
-    """What each share of the nodes finds; shares of less than one node are left out.
-
-    Args:
-        truth: with at least one of class 1.
-        score: of the same nodes.
-        shares: in (0, 1].
-    """
+    """What each share of the nodes, in (0, 1], finds of class 1; shares of less than one node are left out."""
     total, positives, found = len(truth), int(truth.sum()), _expected(truth, score)
     rows = []
     for each in shares:
@@ -180,10 +188,8 @@ def best_threshold(truth: Truths, score: Floats) -> float | None:
 def alarms(truth: Truths, score: Floats, threshold: float) -> Alarms:
     """What comes of a threshold."""
     raised = score >= threshold
-    return Alarms(
-        int((raised & truth).sum()), int((raised & ~truth).sum()), int((~raised & truth).sum()),
-        int((~raised & ~truth).sum()),
-    )  # fmt: skip
+    parts = (raised & truth, raised & ~truth, ~raised & truth, ~raised & ~truth)
+    return Alarms(*(int(part.sum()) for part in parts))
 
 
 def _expected(truth: Truths, score: Floats) -> Floats:
@@ -199,3 +205,216 @@ def _thinned(x: Floats, y: Floats) -> Curve:
     """At most so many points as a page shows, the first and the last among them."""
     chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), _POINTS)).round().astype(int))
     return [(float(x[each]), float(y[each])) for each in chosen]
+
+
+# Groups of nodes
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """A column by which test nodes are grouped: its name, and each node's value by its id, where it has one."""
+
+    name: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row: the group's name and its figures, one for each heading."""
+
+    name: str
+    figures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The table; ``joined``: how many groups are in the row of the others."""
+
+    column: str
+    headings: tuple[str, ...]
+    rows: tuple[Group, ...]
+    joined: int
+
+
+def read_column_of(settings: JobSettings, told: Scored | str, column: str, party_file: Path | None) -> ByColumn:
+    """A column of the tables of the party whose predictions are here.
+
+    Args:
+        settings: of the run.
+        told: its predictions with labels, or why they are not here.
+        column: as the party file has it.
+        party_file: that party's; None: the one that the job names.
+
+    Raises:
+        ConfigError: there are no predictions and labels here, the nodes came from no tables, it is not known where
+            these are, or the column is the label or the id.
+        DataError: there is no such column, or the tables cannot be read.
+    """
+
+    def refusal(why: str) -> ConfigError:
+        return ConfigError(f"by={column!r}{why}", key="by", value=column)
+
+    if isinstance(told, str):
+        raise refusal(f": groups are judged where labels and predictions are, and {told} Ask the label holder")
+    if told.ids is None:
+        raise refusal(
+            ": this run's nodes came from no tables, so they have no ids; leave it out, or train from tables "
+            "(docs/tables.md)"
+        )
+    path = party_file or (settings.data.parties or {}).get(told.party)
+    if path is None:
+        raise ConfigError(
+            f"by={column!r}: the run does not say where {told.party}'s tables are; give its party file: --party "
+            "party.yaml",
+            key="party",
+        )
+    own = Organisation.read(path, told.party)
+    nodes = own.settings.nodes
+    label = None if nodes.label is None or nodes.label.file is not None else nodes.label.column
+    if column in (label, nodes.id):
+        what = "the label itself" if column == label else "the nodes' id"
+        raise refusal(f" is {what}, which makes no groups; name another column")
+    return ByColumn(column, read_values(own.settings, own.folder, column))
+
+
+def groups(told: Scored, by: ByColumn, threshold: float | None) -> Groups:
+    """The test nodes' figures by group, the largest first; those of numbers in their order.
+
+    Args:
+        told: predictions with labels, of nodes with ids.
+        by: the column.
+        threshold: of alarms, for two classes with probabilities; None: the share of right classes is all.
+    """
+    assert told.ids is not None
+    values = [by.values.get(told.ids[row]) for row in told.test.rows]
+    kept, rest = _joined(_quarters(values) or _named(values))
+    rows = [Group(name, _figures(told, places, threshold)) for name, places in kept]
+    if rest:
+        others = np.concatenate([places for _, places in rest])
+        name = rest[0][0] if len(rest) == 1 else f"others ({len(rest)} groups)"
+        rows.append(Group(name, _figures(told, others, threshold)))
+    headings: tuple[str, ...] = ("nodes", "accuracy")
+    if threshold is not None:
+        headings = ("nodes", f"of {called(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
+    return Groups(by.name, headings, tuple(rows), len(rest))
+
+
+def _named(values: list[str | None]) -> list[tuple[str, Whole]]:
+    """Value → places of the nodes that have it, the most frequent first."""
+    places: dict[str | None, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    found = sorted(places.items(), key=lambda each: (-len(each[1]), str(each[0])))
+    return [("no value" if name is None else name, np.array(each)) for name, each in found]
+
+
+def _quarters(values: list[str | None]) -> list[tuple[str, Whole]]:
+    """Quarters of a column of numbers, those without one last; nothing where it is not, or has few different ones."""
+    try:
+        numbers = np.array([math.nan if value is None else float(value) for value in values])
+    except ValueError:
+        return []
+    known = np.isfinite(numbers)
+    if len(np.unique(numbers[known])) <= _MOST_NUMBERS:
+        return []
+    edges = np.unique(np.quantile(numbers[known], [0.25, 0.5, 0.75]))
+    ends = [f"{edge:g}" for edge in edges]
+    names = [f"up to {ends[0]}", *(f"above {low} to {high}" for low, high in pairwise(ends))]
+    place = np.where(known, np.digitize(numbers, edges, right=True), -1)
+    found = [(name, np.flatnonzero(place == each)) for each, name in enumerate([*names, f"above {ends[-1]}"])]
+    return [each for each in [*found, ("no value", np.flatnonzero(~known))] if len(each[1])]
+
+
+def _joined(found: list[tuple[str, Whole]]) -> tuple[list[tuple[str, Whole]], list[tuple[str, Whole]]]:
+    """Groups that are shown by themselves, and those that become one, which is no smaller than a group may be."""
+    sizes = [len(places) for _, places in found]
+    largest = sorted(range(len(found)), key=lambda each: -sizes[each])
+    rest = {each for rank, each in enumerate(largest) if sizes[each] < FEWEST or rank >= _MOST_GROUPS}
+    for each in reversed(largest):
+        if not rest or sum(sizes[other] for other in rest) >= FEWEST:
+            break
+        rest.add(each)
+    return (
+        [one for each, one in enumerate(found) if each not in rest],
+        [one for each, one in enumerate(found) if each in rest],
+    )
+
+
+def _figures(told: Scored, places: Whole, threshold: float | None) -> tuple[str, ...]:
+    labels, likely = told.test.labels[places], told.test.likely[places]
+    nodes = f"{len(places):,}"
+    if threshold is None:
+        return nodes, str(share(int((told.test.taken[places] == labels).sum()), len(places)))
+    truth = labels == 1
+    at = alarms(truth, likely[:, 1], threshold)
+    auc = estimates([Tested(labels, likely)], 1.0)["auc"]
+    ranked = NOTHING if math.isnan(auc.value) else f"{auc.value:.3f} ({auc.low:.3f} to {auc.high:.3f})"
+    return nodes, str(share(int(truth.sum()), len(truth))), ranked, str(at.recall), str(at.raised)
+
+
+# Confusions
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How many nodes of one true class are taken for one class, and which share of the true class that is."""
+
+    count: int
+    share: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Confused:
+    """A true class and the other class that some of its nodes are taken for."""
+
+    true: str
+    taken_for: str
+    count: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Either ``missing`` says why there is none, or the rest is there: rows or, of too many classes, the top ones.
+
+    ``always``: the accuracy of always answering the most frequent class of these nodes.
+    """
+
+    missing: str = ""
+    caption: str = ""
+    always: str = ""
+    classes: tuple[str, ...] = ()
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...] = ()
+    top: tuple[Confused, ...] = ()
+
+
+def confusion(told: Scored | str) -> Confusion:
+    """Which classes are taken for which by the newest predictions of test nodes, or why that is not known."""
+    if isinstance(told, str):
+        return Confusion(f"No confusion matrix: {told}")
+    names = told.classes
+    matrix = confusion_matrix(told.test.labels, told.test.taken, labels=range(len(names)))
+    sums, right = matrix.sum(axis=1), int(matrix.trace())
+    caption = f"{told.party}'s {counted(int(sums.sum()), 'test node')}: {right:,} right, {percent(right / sums.sum())}"
+    always = (
+        f"Always answering {called(names[told.commonest])}, the most frequent class, is right for "
+        f"{percent(float(sums.max() / sums.sum()))}."
+    )
+    if len(names) > _MOST_CLASSES:
+        wrong = matrix - np.diag(matrix.diagonal())
+        most = np.argsort(-wrong, axis=None, kind="stable")[:_MOST_CLASSES]
+        pairs = [divmod(int(place), len(names)) for place in most]
+        top = (Confused(names[row], names[to], int(wrong[row, to]), int(sums[row])) for row, to in pairs)
+        return Confusion("", caption, always, top=tuple(each for each in top if each.count))
+    rows = tuple(
+        (
+            names[row],
+            tuple(
+                Cell(int(value), round(float(value / max(sums[row], 1)), 3), row == to)
+                for to, value in enumerate(values)
+            ),
+        )
+        for row, values in enumerate(matrix)
+    )
+    return Confusion("", caption, always, names, rows)

@@ -1,22 +1,65 @@
-"""Tables for the terminal."""
+"""Tables for the terminal: a run, a comparison of trainings, graphs, a party's own tables, costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
+from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.protocol.costs import Costs
 from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES, Measures
 from veilgraph.run.run_directory import Record
+from veilgraph.tables.describe import CategoricalDescription, FileDescription, NumericDescription, PartyDescription
 
+NOTHING: Final = "–"
 _UNITS: Final = ("kB", "MB", "GB", "TB")
-
-_COMMON: Final = "of them common"
 _CLASSES_SHOWN: Final = 12
+_COLUMNS_SHOWN: Final = 40
+_NAMES_SHOWN: Final = 12
+_SENDERS_NAMED: Final = 4
+
+
+def table(
+    title: str | None,
+    columns: Iterable[str],
+    rows: Iterable[Sequence[str]] = (),
+    *,
+    caption: str | None = None,
+    header: bool = True,
+    fold: bool = False,
+) -> Table:
+    """A table of text, taken as it is: no cell is markup.
+
+    Args:
+        title: above it.
+        columns: their headings; one with ``>`` before it is right-aligned.
+        rows: a cell for each column.
+        caption: below it.
+        header: whether headings are shown.
+        fold: whether long cells are folded in a narrow terminal, in place of cut.
+    """
+    made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
+    for heading in columns:
+        right = heading.startswith(">")
+        made.add_column(
+            heading.removeprefix(">"),
+            justify="right" if right else "left",
+            overflow="fold" if fold and not right else "ellipsis",
+        )
+    for row in rows:
+        add_row(made, row)
+    return made
+
+
+def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
+    """Add a row of text, taken as it is."""
+    to.add_row(*map(Text, cells), style=style)
 
 
 def human_bytes(count: int) -> str:
@@ -31,28 +74,25 @@ def human_bytes(count: int) -> str:
 
 def percent(share: float | None) -> str:
     """A share in [0, 1] as a percentage; a dash where there is none."""
-    return "–" if share is None else f"{100 * share:.1f} %"
+    return NOTHING if share is None else f"{100 * share:.1f} %"
 
 
 def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
     """The result of one run."""
     main = measures.main
-    table = Table(title="Result", show_header=False, title_justify="left")
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("best epoch", str(summary["best_epoch"]))
+    found = table("Result", ("", ">"), [("best epoch", str(summary["best_epoch"]))], header=False)
     for split, title in (("val", "validation"), ("test", "test")):
-        table.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
+        found.add_row(f"{title} {main.title}", main.shown(summary.get(f"{split}_{main.name}")))
     if alone := summary.get("without_releases"):
-        table.add_row("test accuracy without what was released (ε → 0)", ACCURACY.shown(alone["test_accuracy"]))
+        found.add_row("test accuracy without what was released (ε → 0)", ACCURACY.shown(alone["test_accuracy"]))
     for figure in measures.figures[1:]:
         if (value := summary.get(f"test_{figure.name}")) is not None:  # AUC is undefined where test nodes lack a class
-            table.add_row(f"test {figure.title}", figure.shown(value) if figure.is_share else f"{value:.3f}")
-    table.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
+            found.add_row(f"test {figure.title}", figure.shown(value) if figure.is_share else f"{value:.3f}")
+    found.add_row("seconds per step", f"{summary['seconds_per_step']:.3f}", end_section=True)
     since = f" since epoch {summary['started_at']}" if summary["started_at"] else ""  # only a resumed run's own bytes
     for party, count in summary["sent_bytes"].items():
-        table.add_row(f"sent by {party}{since}", human_bytes(count))
-    return table
+        add_row(found, (f"sent by {party}{since}", human_bytes(count)))
+    return found
 
 
 def comparison_table(
@@ -65,31 +105,19 @@ def comparison_table(
         caption: said below the table.
         measures: of the job.
     """
-    table = Table(title="Comparison", title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("training")
     main = measures.main
-    for heading in (f"test {main.title}", "validation", "best epoch", "seconds/step"):
-        table.add_column(heading, justify="right")
+    columns = ("training", f">test {main.title}", ">validation", ">best epoch", ">seconds/step")
+    found = table("Comparison", columns, caption=caption)
     for name, summary in summaries.items():
-        table.add_row(
-            name,
-            main.shown(summary.get(f"test_{main.name}")),
-            main.shown(summary.get(f"val_{main.name}")),
-            str(summary["best_epoch"]),
-            f"{summary['seconds_per_step']:.3f}",
-            style="bold" if "sent_bytes" in summary else None,
-        )
-    return table
+        figures = (main.shown(summary.get(f"{split}_{main.name}")) for split in ("test", "val"))
+        cells = (name, *figures, str(summary["best_epoch"]), f"{summary['seconds_per_step']:.3f}")
+        add_row(found, cells, "bold" if "sent_bytes" in summary else None)
+    return found
 
 
 def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
     """Bytes sent by each party over a whole run."""
-    table = Table(title="Traffic", title_justify="left")
-    table.add_column("party")
-    table.add_column("sent", justify="right")
-    for party, count in sent_bytes.items():
-        table.add_row(party, human_bytes(count))
-    return table
+    return table("Traffic", ("party", ">sent"), ((party, human_bytes(count)) for party, count in sent_bytes.items()))
 
 
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
@@ -99,22 +127,19 @@ def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
         graphs: one per holder, in the job's order.
         aligned: whether their common nodes are the first of each; holders with nodes of their own have none to count.
     """
-    table = Table(title="Data", title_justify="left")
-    table.add_column("")
-    for graph in graphs:
-        table.add_column(graph.party, justify="right")
-    rows = [_data_rows(graph) for graph in graphs]
+    facts = data_facts(graphs, aligned=aligned)
+    found = table("Data", ("", *(f">{each['party']}" for each in facts)))
+    rows = [dict(_data_rows(each)) for each in facts]
     for heading in rows[0]:
-        if heading == _COMMON and not aligned:
-            continue
-        table.add_row(heading, *(row[heading] for row in rows))
-    return table
+        add_row(found, (heading, *(row[heading] for row in rows)))
+    return found
 
 
 def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Record]:
     """What ``data_table`` shows, for programs; the arguments are its."""
     found: list[Record] = []
     for graph in graphs:
+        # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
         degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
         masks = {split: getattr(graph, f"{split}_mask") for split in ("train", "val", "test")}
         facts = {
@@ -134,25 +159,20 @@ def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Re
     return found
 
 
-def _data_rows(graph: PartyGraph) -> dict[str, str]:
-    # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
-    degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
-    lonely = int((degrees == 0).sum())
-    rows = {
-        "nodes": f"{graph.num_nodes:,}",
-        _COMMON: f"{graph.common:,}",
-        "edges (directed)": f"{graph.num_edges:,}",
-        "features": f"{graph.num_features:,}",
-        "degrees": f"{int(degrees.min())} to {int(degrees.max())}" if len(degrees) else "–",
-        "isolated nodes": f"{lonely:,}",
-        "classes": "–" if graph.num_classes is None else str(graph.num_classes),
-    }
-    for split in ("train", "val", "test"):
-        mask = getattr(graph, f"{split}_mask")
-        counts = _by_class(graph, mask)
+def _data_rows(facts: Record) -> Iterator[tuple[str, str]]:
+    yield "nodes", f"{facts['nodes']:,}"
+    if facts["common"] is not None:
+        yield "of them common", f"{facts['common']:,}"
+    yield "edges (directed)", f"{facts['edges']:,}"
+    yield "features", f"{facts['features']:,}"
+    smallest, largest = facts["smallest_degree"], facts["largest_degree"]
+    yield "degrees", NOTHING if smallest is None else f"{smallest} to {largest}"
+    yield "isolated nodes", f"{facts['isolated']:,}"
+    yield "classes", NOTHING if facts["classes"] is None else str(facts["classes"])
+    for split, count in facts["labels"].items():
+        counts = facts["labels_by_class"][split]
         each = ", ".join(f"{count:,}" for count in counts[:_CLASSES_SHOWN]) + (", …" * (len(counts) > _CLASSES_SHOWN))
-        rows[f"{split} labels"] = "–" if mask is None else f"{int(mask.sum()):,}" + (f" ({each})" if each else "")
-    return rows
+        yield f"{split} labels", NOTHING if count is None else f"{count:,}" + (f" ({each})" if each else "")
 
 
 def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
@@ -162,3 +182,137 @@ def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
     labels = graph.labels[mask]
     counts: list[int] = labels[labels >= 0].bincount(minlength=graph.num_classes or 0).tolist()
     return counts
+
+
+def party_tables(description: PartyDescription) -> list[Table]:
+    """The graph as a whole, its edges by file and relation, the feature columns and, at a label holder, the labels."""
+    tables = [
+        _overview(description),
+        _files(description.files),
+        *([_edges(description)] if description.edges else []),
+        _features(description),
+    ]
+    if description.classes is not None and description.split_classes is not None:
+        each = {name: f"{sum(of.values()):,}: {_counts(of)}" for name, of in description.split_classes.items()}
+        rows = {"classes": _counts(description.classes), "unlabelled": f"{description.unlabelled:,}", **each}
+        tables.append(table("Labels", ("", ""), rows.items(), header=False, fold=True))
+    if (target := description.target) is not None:
+        rows = {
+            target.column: _values(target),
+            "missing": f"{target.missing:,}",
+            "splits": _counts(description.splits or {}),
+        }
+        tables.append(table("Target", ("", ""), rows.items(), header=False, fold=True))
+    return tables
+
+
+def _overview(description: PartyDescription) -> Table:
+    smallest, median, largest = description.degrees
+    layout = "sparse" if description.sparse else "dense"
+    rows = {
+        "nodes": f"{description.nodes:,}",
+        **({} if description.graphs is None else {"graphs": f"{description.graphs:,}"}),
+        "edges (directed)": f"{sum(edges.edges for edges in description.edges):,}",
+        "degrees: smallest, median, largest": f"{smallest:,}, {median:,g}, {largest:,}",
+        "isolated nodes": f"{description.isolated:,}",
+        "features": f"{description.num_features:,}",
+        "features in memory": f"{human_bytes(description.feature_bytes)}, {layout}",
+        "features of a node's own row alone": "no" if description.beyond_own_row else "yes",
+    }
+    caption = "; ".join(description.beyond_own_row) or None
+    return table(f"Party {description.party}", ("", ">"), rows.items(), caption=caption, header=False)
+
+
+def _files(files: Sequence[FileDescription]) -> Table:
+    repeated = any(file.repeated for file in files)
+    columns = ("file", "written with", ">rows", ">of no node", ">nodes without a row")
+    found = table("Files", (*columns, *([">repeated ids"] if repeated else [])), fold=True)
+    for file in files:
+        counts = (NOTHING if count is None else f"{count:,}" for count in (file.unknown, file.without))
+        more = [f"{file.repeated:,}"] if repeated else []
+        add_row(found, (str(file.file), file.form, f"{file.rows:,}", *counts, *more))
+    return found
+
+
+def _edges(description: PartyDescription) -> Table:
+    each = [relation for edges in description.edges for relation in edges.relations]
+    weighted = any(relation.mean_weight is not None for relation in each)
+    bounded = any(relation.hops is not None for relation in each)
+    columns = ("file", "relation", "direction", ">rows", ">dropped", ">self-loops", ">duplicates")
+    more = [*([">mean weight"] if weighted else []), *([">hops"] if bounded else [])]
+    found = table("Edges", (*columns, *more), caption="duplicates are kept", fold=True)
+    for edges in description.edges:
+        direction = "directed" if edges.directed else "both"
+        for relation in edges.relations:
+            counts = (relation.rows, relation.dropped, relation.self_loops, relation.duplicates)
+            name = NOTHING if relation.relation is None else relation.relation
+            weight = "1" if relation.mean_weight is None else f"{relation.mean_weight:.4g}"
+            hops = "all" if relation.hops is None else str(relation.hops)
+            shown = [*(f"{count:,}" for count in counts), *([weight] if weighted else []), *([hops] if bounded else [])]
+            add_row(found, (str(edges.file), name, direction, *shown))
+        reasons = {"not listed": edges.other, "outside the time": edges.outside, "shared by too many": edges.crowded}
+        for reason, count in reasons.items():
+            if count:
+                shown = [f"{count:,}", f"{count:,}", NOTHING, NOTHING]
+                add_row(found, (str(edges.file), reason, direction, *shown))
+        found.add_section()
+    return found
+
+
+def _features(description: PartyDescription) -> Table:
+    left_out = len(description.features) - _COLUMNS_SHOWN
+    caption = f"and {left_out:,} more columns" if left_out > 0 else None
+    found = table("Feature columns", ("column", "kind", ">missing", "values"), caption=caption, fold=True)
+    for column in description.features[:_COLUMNS_SHOWN]:
+        kind = "number" if isinstance(column, NumericDescription) else "category"
+        add_row(found, (column.column, kind, f"{column.missing:,}", _values(column)))
+    return found
+
+
+def _values(column: NumericDescription | CategoricalDescription) -> str:
+    if isinstance(column, CategoricalDescription):
+        return _counts(column.counts | ({"(other)": column.other} if column.other else {}))
+    if column.minimum is None:
+        return "none"
+    cut = f", {column.cut:,} cut to the scale" if column.cut else ""
+    return f"{column.minimum:.4g} to {column.maximum:.4g}, mean {column.mean:.4g}{cut}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    words = [f"{name} {count:,}" for name, count in counts.items()]
+    left_out = len(words) - _NAMES_SHOWN
+    return ", ".join(words[:_NAMES_SHOWN]) + (f" and {left_out:,} more" if left_out > 0 else "")
+
+
+def will_send(costs: Costs) -> str:
+    """In a sentence: what each party of a job sends in all."""
+    alike: dict[int, list[PartyId]] = {}
+    for party, count in costs.sent().items():
+        alike.setdefault(count, []).append(party)
+    (first, most), *others = [
+        (_senders(parties), human_bytes(count) + (" each" if len(parties) > 1 else ""))
+        for count, parties in alike.items()
+    ]
+    words = ", ".join([f"{first} will send at most {most}", *(f"{names} {count}" for names, count in others)])
+    return f"{words} (veilgraph check --costs: stage by stage)"
+
+
+def _senders(parties: Sequence[PartyId]) -> str:
+    return listed(parties) if len(parties) <= _SENDERS_NAMED else f"{parties[0]} and {len(parties) - 1} other holders"
+
+
+def costs_table(costs: Costs) -> Table:
+    """Stages by parties, those in one column that send and hold as much: rounds, bytes sent, and held at once."""
+    alike: dict[tuple[int, ...], list[PartyId]] = {}
+    for party in costs.sent():
+        counts = (*(stage.sent.get(party, 0) for stage in costs.stages), costs.memory.get(party, 0))
+        alike.setdefault(counts, []).append(party)
+    names = (f">{_senders(parties)}{', each' * (len(parties) > 1)}" for parties in alike.values())
+    found = table("What it will send", ("stage", ">rounds", *names))
+    *stages, memory = ([human_bytes(count) for count in counts] for counts in zip(*alike, strict=True))
+    for stage, sent in zip(costs.stages, stages, strict=True):
+        add_row(found, (stage.name, f"{stage.rounds:,}", *sent))
+    found.add_section()
+    add_row(found, ("in all", f"{costs.rounds:,}", *(human_bytes(sum(counts[:-1])) for counts in alike)))
+    add_row(found, ("memory, about", "", *memory))
+    return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from veilgraph.core.arguments import resuming
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.core.wording import resuming
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import BEGINNING

@@ -17,7 +17,7 @@ from torch import Tensor
 from veilgraph.core.errors import ProtocolError
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.resumption import Start
 from veilgraph.protocol.role import Role
 from veilgraph.run.checkpoints import BEST, Checkpoints, is_final

@@ -15,9 +15,8 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.plain_fitting import Progress
+from veilgraph.protocol.plain_fitting import Inputs, Progress
 from veilgraph.run.run_directory import RunDirectory
 
 _FEDERATED: Final = "federated"
@@ -76,11 +75,11 @@ def compare(run: RunDirectory, stage: Stage = lambda name, epochs: nullcontext(l
     with one_thread():
         for party in job.data.names:
             with stage(f"{party} alone", job.train.epochs) as progress:
-                result = paradigm.alone(inputs, party, progress)
+                result = paradigm.baselines.alone(inputs, party, progress)
             if result is not None:
                 alone[party] = result.summary
         with stage("pooled", job.train.epochs) as progress:
-            pooled = paradigm.pooled(inputs, progress).summary
+            pooled = paradigm.baselines.pooled(inputs, progress).summary
     how = {key: together[key] for key in ("best_epoch", "seconds_per_step")}
     here = {party: {**how, **found["together"]} for party, found in together.get("alone", {}).items()}
     found = Comparison(together, alone, pooled, here)

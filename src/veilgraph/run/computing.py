@@ -17,7 +17,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.privacy.degree import delta_of_too_many, too_many_units
+from veilgraph.privacy.aggregation import delta_of_too_many, too_many_units
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import delta_too_large
 from veilgraph.protocol.organisation import Aligned
@@ -25,13 +25,19 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role, Session
 from veilgraph.run.fitting import Fitted, fit, infer
+from veilgraph.run.launch import spread
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.lifetimes import release_streams
-from veilgraph.run.naming import forget_named, named_nodes
 from veilgraph.run.part import Part, Sitting
-from veilgraph.run.predictions import CALIBRATION, SEPARATOR, calibration_in, save_predictions
+from veilgraph.run.predictions import (
+    CALIBRATION,
+    SEPARATOR,
+    calibration_in,
+    forget_named,
+    named_nodes,
+    save_predictions,
+)
 from veilgraph.run.run_directory import Record, load_tensors, save_tensors
-from veilgraph.run.spread import spread
 
 ALONE: Final = "alone.json"
 """What a holder of own nodes reaches with the others, and by itself."""
@@ -45,8 +51,8 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
     """Trains, or predicts, with the other parties."""
     part, store = sitting.part, sitting.part.store
     session, paradigm = _session(sitting, aligned), paradigm_of(part.settings)
-    aligned = paradigm.release(session, aligned)
-    role = paradigm.role(session, aligned)
+    aligned = paradigm.session.release(session, aligned)
+    role = paradigm.session.role(session, aligned)
     with spread(role, part.machines), closing(role):
         if part.work == "predict":
             _predict(sitting, role)
@@ -155,7 +161,7 @@ def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
     if own is None or part.settings.degree_rule(part.party) is None:
         return ""
-    if paradigm_of(part.settings).most_edges_at_a_node(graph) <= own:
+    if paradigm_of(part.settings).privacy.most_edges_at_a_node(graph) <= own:
         return ""
     return (
         "a node of its graph has more neighbours than limits.most_neighbours: raise that, or have the edges exported "

@@ -24,11 +24,9 @@ from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
-from veilgraph.protocol.batches import inference_batches, training_batches
-from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.judgement import Judgement
+from veilgraph.protocol.judge import Judge, Judgement
 from veilgraph.protocol.resumption import Point
-from veilgraph.protocol.role import Role
+from veilgraph.protocol.role import Role, inference_batches, training_batches
 from veilgraph.run.checkpoint_transfer import transfer
 from veilgraph.run.checkpoints import BEST, Checkpoints, is_final
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from torch import Tensor
 
+from veilgraph.core.arguments import path_of, wrong_type
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.given import path_of, wrong_type
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.hetero import of_one_kind
-from veilgraph.graph.names import MAX_HOLDERS, holder_names
-from veilgraph.graph.parts import HorizontalPart
-from veilgraph.graph.party import PartyGraph, check_names, load_party, load_party_ids
-from veilgraph.graph.settings import PARTY_FILE_SUFFIXES
+from veilgraph.graph.federation import check_names
+from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.party import PartyGraph, load_party, load_party_ids
+from veilgraph.graph.pyg import of_one_kind
+from veilgraph.graph.settings import MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings
-from veilgraph.protocol.revealed import all_revelations
 from veilgraph.tables.file_settings import SUFFIXES
 from veilgraph.tables.frames import Tables
 

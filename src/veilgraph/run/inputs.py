@@ -7,23 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from veilgraph.core.arguments import check_mapping
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
-from veilgraph.core.given import check_mapping
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import yaml_bytes
-from veilgraph.graph.ids import checked_ids
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph, checked_ids, save_party
 from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
-from veilgraph.protocol.inputs import Inputs, LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run import ledger_places
+from veilgraph.protocol.plain_fitting import Inputs, LedgerPlace
+from veilgraph.run import lifetimes
 from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
-from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.lifetimes import GivenLedgers
 from veilgraph.run.run_directory import TABLES, RunDirectory
 from veilgraph.tables.edge_settings import NO_EDGE_FEATURES
 from veilgraph.tables.frames import Tables
@@ -53,7 +52,7 @@ def save_inputs(inputs: Inputs, run: RunDirectory) -> None:
         if graph.party in inputs.ids:
             store.save_ids(inputs.ids[graph.party])
     for name, place in inputs.ledgers.items():
-        ledger_places.keep(run.party(name), place)
+        lifetimes.keep(run.party(name), place)
     for name, tables in inputs.tables.items():
         write_tables(tables, name, _tables_folder(run, name) / _PARTY_FILE)
 
@@ -81,7 +80,7 @@ def gather_inputs(
         check_mapping("ids", ids, "holder → one id for each of its rows")
     if parties is None and ids is not None:
         raise ConfigError(f"ids: they are for parties= {_NO_IDS}")
-    named = ledger_places.named(ledgers, settings.data.names if parties is None else list(by_name(parties, None)))
+    named = lifetimes.named(ledgers, settings.data.names if parties is None else list(by_name(parties, None)))
     if parties is None and settings.data.from_tables:
         _check_tables_say(named, settings.data.names)
         return Inputs(accepted_by_parties(settings))
@@ -94,15 +93,15 @@ def gather_inputs(
         )
     paradigm = paradigm_of(settings)
     if parties is None:
-        loaded = paradigm.load(settings)
+        loaded = paradigm.data.load(settings)
         _check_used(settings, loaded.graphs)
-        paradigm.check_graphs(settings, loaded.graphs)
+        paradigm.data.check_graphs(settings, loaded.graphs)
         return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
     given = taken(parties, stated, aligned=settings.is_aligned)
     if given.tables:
         return _of_tables(settings, given, ids, out, named)
-    label_party = paradigm.label_party(settings, given.graphs)
+    label_party = paradigm.data.label_party(settings, given.graphs)
     for graph in given.graphs:
         if graph.party in given.unchecked:
             graph.validate()
@@ -110,8 +109,8 @@ def gather_inputs(
     names = _names(given, ids, all_of_them=not settings.is_aligned)
     paths = {graph.party: RunDirectory(out).party_path(graph.party) / "graph.safetensors" for graph in given.graphs}
     rows = {} if settings.is_aligned else names
-    inputs = paradigm.accept(_brought(settings, "graphs", paths, label_party), given.graphs, rows)
-    paradigm.check_graphs(inputs.settings, inputs.graphs)
+    inputs = paradigm.data.accept(_brought(settings, "graphs", paths, label_party), given.graphs, rows)
+    paradigm.data.check_graphs(inputs.settings, inputs.graphs)
     inputs = _paying(inputs, given.saved, named, names)
     if settings.is_aligned and (idle := sorted(set(names) - set(inputs.ledgers))):
         raise ConfigError(
@@ -141,24 +140,24 @@ def _paying(
         DataError: a saved graph's ids are damaged.
     """
     settings, found = inputs.settings, dict[PartyId, LedgerPlace]()
-    beside = {name: ledger_places.beside(path) for name, path in saved.items()}
+    beside = {name: lifetimes.beside(path) for name, path in saved.items()}
     for name in settings.data.names:
         place = named.get(name) or beside.get(name)
         if place is not None and name in ids:
             place = replace(place, ids=ids[name])
         elif place is not None and name in saved and settings.adds_noise:
-            place = ledger_places.with_ids_of(place, saved[name])
+            place = lifetimes.with_ids_of(place, saved[name])
         if place is not None:
             found[name] = place
     if settings.adds_noise:
-        ledger_places.check_apart(found)
+        lifetimes.check_apart(found)
     for name in named:
         others = {each.folder for other, each in found.items() if other != name}
         if name in beside and beside[name].folder not in others:  # of two saved under one name, one names another
-            ledger_places.check_own(f"ledgers.{name}", found[name], beside[name])
+            lifetimes.check_own(f"ledgers.{name}", found[name], beside[name])
     nodes = inputs.graphs[0].common if settings.is_aligned and inputs.graphs else None
-    ledger_places.check_limits(found, settings, nodes)
-    return replace(inputs, ledgers=found, passing=ledger_places.without(settings, list(found)))
+    lifetimes.check_limits(found, settings, nodes)
+    return replace(inputs, ledgers=found, passing=lifetimes.without(settings, list(found)))
 
 
 def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
@@ -235,12 +234,12 @@ def _of_tables(
     run = RunDirectory(out.absolute())
     folders = {name: _tables_folder(run, name) for name in given.in_memory}
     found = organisations(given, folders)
-    label_party = paradigm_of(settings).labels_at(settings, list(found), _labelled(found))
+    label_party = paradigm_of(settings).data.labels_at(settings, list(found), _labelled(found))
     written = {name: folder / _PARTY_FILE for name, folder in folders.items()}
     paths = {name: written.get(name, path) for name, path in given.tables.items()}
     brought = _accepted(_brought(settings, "parties", paths, label_party), found)
     inputs = Inputs(brought, tables=given.in_memory)
-    return replace(inputs, passing=ledger_places.without(brought, lasting_of(inputs, named)))
+    return replace(inputs, passing=lifetimes.without(brought, lasting_of(inputs, named)))
 
 
 def _labelled(found: Mapping[PartyId, Organisation]) -> list[PartyId]:
@@ -270,7 +269,7 @@ def accepted_by_parties(settings: JobSettings) -> JobSettings:
     settings = settings.model_copy(update={"data": settings.data.model_copy(update={"parties": paths})})
     found = {name: Organisation.read(path, name) for name, path in paths.items()}
     data = settings.data.model_copy(update={"label_holder": settings.data.label_party})
-    paradigm_of(settings).labels_at(settings.model_copy(update={"data": data}), list(paths), _labelled(found))
+    paradigm_of(settings).data.labels_at(settings.model_copy(update={"data": data}), list(paths), _labelled(found))
     return _accepted(settings, found)
 
 

@@ -12,35 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from veilgraph.core.arguments import check_flags, check_several, check_whole, path_of
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.given import check_several, path_of
 from veilgraph.core.randomness import private_seed
+from veilgraph.core.text import megabytes
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.arguments import check_job, check_options
+from veilgraph.run.arguments import Progress, RunOptions, check_job
 from veilgraph.run.beginning import begin, check_beginning
 from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
 from veilgraph.run.launch import run_processes, run_threads
-from veilgraph.run.ledger_places import GivenLedgers, check_kept
-from veilgraph.run.naming import name_nodes
+from veilgraph.run.lifetimes import GivenLedgers, check_kept
 from veilgraph.run.party import SimulatedWork, run_simulated
-from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, reading
+from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, name_nodes, reading
 from veilgraph.run.run_directory import LEAST_PASSES, Record, RunDirectory, view_size
-from veilgraph.run.spread import check_spread
 from veilgraph.run.summary import summarise
 
 log = logging.getLogger("veilgraph")
 
 _ONE_EACH: Final[Mapping[PartyId, int]] = {}
-
-Progress = Callable[[list[Record]], None]
-"""Called now and then with all epochs' records so far."""
 
 
 @dataclass(frozen=True)
@@ -117,15 +112,14 @@ def train(
     out = path_of("out", out)
     earlier_path = None if begin_with is None else path_of("begin_with", begin_with, "a run")
     check_job(settings)
-    flags = {"processes": processes, "private_seeds": private_seeds, "record_views": record_views, "profile": profile}
-    check_options(flags, custom=custom, link=link, machines=machines, view_passes=view_passes, progress=progress)
+    check_flags(private_seeds=private_seeds, record_views=record_views, profile=profile)
+    check_whole(view_passes=view_passes)
+    options = RunOptions(custom, processes, link, machines, progress)
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
-    wire = _wire(link, processes=processes)
     inputs = gather_inputs(settings, parties, ids, out, ledgers)
     settings = inputs.settings
-    _check_custom(settings, custom, processes=processes)
-    _check_machines(settings, machines, processes=processes)
+    options.check(settings)
     earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
@@ -139,7 +133,7 @@ def train(
             run.party(party).record_views(view_size(settings, view_passes))
         if profile:
             run.party(party).keep_trace()
-    return _train(run, settings, "train", custom, wire, processes=processes, machines=machines, progress=progress)
+    return _train(run, "train", options)
 
 
 def resume(
@@ -171,17 +165,13 @@ def resume(
             parties have no checkpoint in common.
     """
     path = path_of("path", path, "a run")
-    flags = {"restart": restart, "processes": processes}
-    check_options(flags, custom=custom, link=link, machines=machines, progress=progress)
+    check_flags(restart=restart)
+    options = RunOptions(custom, processes, link, machines, progress)
     run = RunDirectory.open(path)
-    settings = run.settings
     if run.summary is not None:
         return load_result(path)
-    _check_custom(settings, custom, processes=processes)
-    _check_machines(settings, machines, processes=processes)
-    work: SimulatedWork = "restart" if restart else "resume"
-    wire = _wire(link, processes=processes)
-    return _train(run, settings, work, custom, wire, processes=processes, machines=machines, progress=progress)
+    options.check(run.settings)
+    return _train(run, "restart" if restart else "resume", options)
 
 
 def predict(
@@ -217,20 +207,19 @@ def predict(
     path = path_of("path", path, "a run")
     check_several("nodes", nodes, "rows")
     check_several("ids", ids, "ids")
-    check_options({"processes": processes}, custom=custom, link=link)
+    options = RunOptions(custom, processes, link)
     run = RunDirectory.open(path)
     settings = run.settings
     summary = run.result()
     if nodes is not None and ids is not None:
         raise ConfigError("nodes: ids are given as well; give one of them")
-    _check_custom(settings, custom, processes=processes)
+    options.check(settings)
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(summary["nodes"]))
         if settings.predicts_named:
             name_nodes(run.party(settings.data.label_party), nodes, ids)
-        wire = _wire(link, processes=processes)
-        _run(run, settings, "predict", custom, wire, processes=processes, tick=lambda: None)
+        _run(run, "predict", options)
     everything = _predictions(run)
     if ids is not None:
         return _all_predictions(run).of_ids(ids)
@@ -275,7 +264,7 @@ def align(
     """
     out = path_of("out", out)
     check_job(settings)
-    check_options({"processes": processes})
+    options = RunOptions(processes=processes)
     tables = parties is not None or settings.data.from_tables
     inputs = gather_inputs(settings, parties, None, out, ledgers) if tables else None
     if inputs is None or not inputs.settings.data.from_tables:
@@ -287,7 +276,7 @@ def align(
         _warn_of(inputs.passing)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(settings.seed)
-    _run(run, settings, "align", None, _wire(None, processes=processes), processes=processes, tick=lambda: None)
+    _run(run, "align", options)
     graphs = {name: load_party(run.party(name).graph_path) for name in settings.data.names}
     counts = {name: graph.num_nodes for name, graph in graphs.items()}
     return counts if not settings.is_aligned else counts | {"": graphs[settings.data.names[0]].common}
@@ -304,29 +293,20 @@ def _warn_of(passing: Sequence[PartyId]) -> None:
         )
 
 
-def _train(
-    run: RunDirectory,
-    settings: JobSettings,
-    work: SimulatedWork,
-    custom: CustomModel | None,
-    wire: str,
-    *,
-    processes: bool,
-    machines: Mapping[PartyId, int],
-    progress: Progress,
-) -> TrainResult:
+def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> TrainResult:
     said = [run.party(SERVER).view_size() is None or work == "resume"]
+    report = options.progress or (lambda records: None)
 
     def tick() -> None:
         said[0] = said[0] or _told_views(run)
-        progress(run.metrics())
+        report(run.metrics())
 
     tick()
-    _run(run, settings, work, custom, wire, processes=processes, tick=tick, machines=machines)
-    progress(run.metrics())
-    parties = (*settings.data.names, SERVER)
+    _run(run, work, options, tick)
+    report(run.metrics())
+    parties = (*run.settings.data.names, SERVER)
     _merge_traces(run, parties)
-    summarise(run, parties, settings.data.label_party)
+    summarise(run, parties, run.settings.data.label_party)
     return load_result(run.path)
 
 
@@ -337,7 +317,7 @@ def _told_views(run: RunDirectory) -> bool:
         return False
     graphs = [load_party(store.graph_path) for store in stores]
     sizes = {graph.party: size_of(graph) for graph in graphs}
-    costs = paradigm_of(settings).costs(settings, graphs[0].common, sizes)
+    costs = paradigm_of(settings).session.costs(settings, graphs[0].common, sizes)
     about = "twice the bytes that are sent"
     if costs is not None:  # at both ends of each message, and what a holder hid in it; parties alike, about
         of = {stage.name: sum(stage.sent.values()) for stage in costs.stages}
@@ -348,7 +328,7 @@ def _told_views(run: RunDirectory) -> bool:
         passes = settings.train.epochs if size.passes is None else min(settings.train.epochs, size.passes + 1)
         if size.most_bytes is not None:
             passes = min(passes, 1 + max(LEAST_PASSES, (size.most_bytes - rest) // max(each, 1)))
-        about = f"at most about {(len(stores) + 1) * (rest + each * passes) / 1e6:,.1f} MB"
+        about = f"at most about {megabytes((len(stores) + 1) * (rest + each * passes))}"
     log.warning(
         "views: %s in %s, with what parties must not show each other; once audited, delete them: rm -r %s",
         about,
@@ -367,65 +347,20 @@ def _merge_traces(run: RunDirectory, parties: Sequence[PartyId]) -> None:
         log.warning("%s: the last %d events of %s did not fit", run.trace_path, dropped, party)
 
 
-def _run(
-    run: RunDirectory,
-    settings: JobSettings,
-    work: SimulatedWork,
-    custom: CustomModel | None,
-    wire: str,
-    *,
-    processes: bool,
-    tick: Callable[[], None],
-    machines: Mapping[PartyId, int] = _ONE_EACH,
-) -> None:
+def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Callable[[], None] = lambda: None) -> None:
+    settings, machines = run.settings, options.machines
     parties = (*settings.data.names, SERVER)
 
     def program(party: PartyId) -> Callable[[Link], None]:
-        return lambda link: run_simulated(run, party, work, link, custom, machines.get(party))
+        return lambda link: run_simulated(run, party, work, link, options.custom, machines.get(party))
 
     check_kept(run, settings)
     with run.lock():
-        if processes:
+        if options.processes:
             arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}
-            run_processes("veilgraph.run.worker", arguments, tick, wire)
+            run_processes("veilgraph.run.worker", arguments, tick, options.wire)
         else:
-            run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, wire)
-
-
-def _wire(link: str | None, *, processes: bool) -> str:
-    """What joins the parties.
-
-    Raises:
-        ConfigError: there is no such link, or it joins no processes.
-    """
-    wire = (IN_PROCESSES if processes else IN_THREADS) if link is None else link
-    LINKS.check("link", wire)
-    if processes:
-        LINKS[wire].invitations(())
-    return wire
-
-
-def _check_custom(settings: JobSettings, custom: CustomModel | None, *, processes: bool) -> None:
-    if settings.is_custom != (custom is not None):
-        raise ConfigError(
-            f"custom={custom!r}: a custom local model is passed from Python as custom=<function of the width>, and "
-            "only with model.local.model: custom"
-        )
-    if custom is not None and processes:
-        raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
-
-
-def _check_machines(settings: JobSettings, machines: Mapping[PartyId, int], *, processes: bool) -> None:
-    if not machines:
-        return
-    for party, count in machines.items():
-        if party not in settings.data.names:
-            raise ConfigError(f"machines: {party!r} is not one of the holders {', '.join(settings.data.names)}")
-        if count < 2:
-            raise ConfigError(f"machines: {party}={count} must be at least 2; leave {party} out for one")
-    check_spread(settings)
-    if len(machines) > 1 and not processes:
-        raise ConfigError("machines: two holders that have several need a process each; use processes=True")
+            run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, options.wire)
 
 
 def _predictions(run: RunDirectory) -> Predictions:

@@ -1,9 +1,10 @@
-"""A party's privacy ledger in its part of a run: opened for a piece of work, and summed up after it."""
+"""A party's privacy ledger in its part of a run: opened for a piece of work, with the door that pays from it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from torch import Tensor
@@ -12,27 +13,24 @@ from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.ledger_file import LedgerFile
-from veilgraph.privacy.local.features import feature_mechanism
-from veilgraph.privacy.local.labels import LabelResponse
-from veilgraph.privacy.local.publish import LocalPublisher
-from veilgraph.privacy.local.publish_labels import LabelPublisher
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.publish import NoisedPublisher
-from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.protocol.inserted import Inserted
+from veilgraph.privacy.ledger import Ledger, delta_at
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.local_features import feature_mechanism
+from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
+from veilgraph.privacy.plan import Plan, SampledPlan
+from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.release_cache import ReleaseCache, RunCache
+from veilgraph.privacy.sampled import SampledPublisher
+from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_canaries import LabelCanaries
 from veilgraph.protocol.label_release import nodes_perturbed, released_labels
-from veilgraph.protocol.node_canaries import NodeCanaries
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.releases import RELEASE, OwnRelease, depends_on
-from veilgraph.protocol.trained_canaries import TrainedCanaries
+from veilgraph.protocol.releases import RELEASE, depends_on
 from veilgraph.run import names
 from veilgraph.run.lifetimes import Lasting, order_of, sent_rows, sent_values
 from veilgraph.run.run_directory import PartyStore
-from veilgraph.run.sampled_ledgers import sampled_publisher_of
 
 LEDGER: Final = names.LEDGER
 LEDGER_SUMMARY: Final = "ledger.json"
@@ -64,91 +62,179 @@ def publisher_of(
 
     Raises:
         RunError: a ledger, or the holder's canaries, are missing or damaged, or the ledger is of another job.
-        ConfigError: the job wants more canaries than there are rows.
+        ConfigError: the job wants more canaries than there are rows, or the mechanism cannot release so many columns.
+        DataError: the data do not say how many classes there are, or which nodes are trained with.
     """
-    if (other := _other_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)) is not None:
-        with other as door:
-            yield door
-        return
-    plan_ = None if graph is None else paradigm_of(settings).plan(settings, graph.party, graph.common)
-    if graph is None or plan_ is None:
+    if graph is None:
         yield OPEN
         return
-    trained = begun and bool(store.epochs() or store.model_path.is_file())
-    released = _has_released(store)
-    canaries = None
-    if plan_.settings.canaries_in == "rows":
-        canaries = _canaries_of(store, plan_, graph.common, expected=trained or released)
-    if plan_.multiplier == 0 and plan_.releases:  # ε = ∞: nothing that a ledger could hold
-        with NoisedPublisher(plan_, None, system_secrets, canaries) as publisher:
-            yield publisher
+    holder = _Holder(store, settings, graph, limit, begun, alignment, lasting)
+    release, labels, training = settings.feature_release, settings.label_privacy, settings.training_plan
+    if release is not None and graph.party not in settings.summing:
+        opened = holder.perturbed_features(release)
+    elif labels is not None:
+        opened = holder.perturbed_labels(labels)
+    elif training is not None:
+        opened = holder.sampled_gradients(training)
     else:
-        budgets = [budget for budget in (plan_.settings.epsilon_total, limit) if budget is not None]
-        kept = sent = account = order = None
-        delta = _delta_of(store, plan_, graph.common)
-        summed, once = plan_.settings.aggregation is not None, plan_.settings.once
-        if lasting is not None:
-            account, each = lasting.account(settings, delta), lasting.each_key(graph.num_nodes)
-            if once and not (summed and plan_.settings.canaries):  # watched rows stay where they are
-                order = order_of(each, graph.common)
-        if not plan_.releases or not once or plan_.joint is not None:
-            pass  # with once, the label holder; or what is in one sum, and in no other
-        elif account is not None and lasting is not None:
-            keys = each if order is None or not summed else each[order.numpy()]
-            classes = graph.num_classes if graph.party in settings.summing else None
-            sent = sent_rows(account, settings, plan_, lasting, keys[: graph.common], store.canaries(), classes)
-        else:
-            kept = OwnRelease(store.keeper, depends_on(alignment, graph))
+        opened = holder.noised_rows(paradigm_of(settings).privacy.plan(settings, graph.party, graph.common))
+    with opened as door:
+        yield door
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """Whose door is opened; the attributes are the arguments of ``publisher_of``."""
+
+    store: PartyStore
+    settings: JobSettings
+    graph: PartyGraph
+    limit: float | None
+    begun: bool
+    alignment: str
+    lasting: Lasting | None
+
+    @contextmanager
+    def noised_rows(self, plan: Plan | None) -> Iterator[Publisher]:
+        """The door of embeddings, gradients and sums."""
+        if plan is None:
+            yield OPEN
+            return
+        store, graph, lasting, privacy = self.store, self.graph, self.lasting, plan.settings
+        expected = (self.begun and _has_trained(store)) or _has_released(store)
+        canaries = None
+        if privacy.canaries_in == "rows":
+            canaries = _canaries_of(store, plan, graph.common, expected=expected)
+        if plan.multiplier == 0 and plan.releases:  # ε = ∞: nothing that a ledger could hold
+            with NoisedPublisher(plan, None, system_secrets, canaries) as publisher:
+                yield publisher
+            return
+        delta, summed, order = self._delta(plan), privacy.aggregation is not None, None
+        if lasting is not None and privacy.once and not (summed and privacy.canaries):  # watched rows stay in place
+            order = order_of(lasting.each_key(graph.num_nodes), graph.common)
+        account = self._account(delta)
         with (
-            Ledger.open(
-                store.path / LEDGER,
-                delta,
-                min(budgets, default=None),
-                job=settings.hash(),
-                expected=trained or released,
-                lifetime=account,
-            ) as ledger,
-            NoisedPublisher(plan_, ledger, system_secrets, canaries, kept, sent) as publisher,
+            self._ledger(delta, privacy.epsilon_total, expected=expected, account=account) as ledger,
+            NoisedPublisher(
+                plan, ledger, system_secrets, canaries, self._row_cache(plan, ledger, account, order)
+            ) as door,
         ):
-            publisher.order = order
-            yield publisher
+            door.order = order
+            yield door
 
-
-def _other_publisher_of(
-    store: PartyStore,
-    settings: JobSettings,
-    graph: PartyGraph | None,
-    limit: float | None,
-    alignment: str,
-    lasting: Lasting | None,
-    *,
-    begun: bool,
-) -> AbstractContextManager[Publisher] | None:
-    """Of a job that releases something else than rows; None where it does not."""
-    if settings.feature_release is not None and (graph is None or graph.party not in settings.summing):
-        return _local_publisher_of(store, settings, graph, limit, alignment, lasting)
-    if settings.label_privacy is not None:
-        return _label_publisher_of(store, settings, graph, limit, alignment, lasting, begun=begun)
-    if (plan := settings.training_plan) is not None:
-        return sampled_publisher_of(store, store.path / LEDGER, settings, plan, graph, limit, lasting, begun=begun)
-    return None
-
-
-def _delta_of(store: PartyStore, of: Plan, nodes: int) -> float:
-    """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common.
-
-    Raises:
-        RunError: there are so many more of them by now that it is 1/N or more.
-    """
-    kept = LedgerFile.delta_at(store.path / LEDGER)
-    if of.settings.delta is not None or kept is None:
-        return of.delta
-    if kept * nodes >= 1:
-        raise RunError(
-            f"{store.path / LEDGER}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
-            f"{1 / nodes:.3g}; begin a new run"
+    def _row_cache(
+        self, plan: Plan, ledger: Ledger, account: Account | None, order: Tensor | None
+    ) -> ReleaseCache | None:
+        """Of what is released once; None: nothing is kept of what is in one sum and in no other."""
+        graph, lasting = self.graph, self.lasting
+        if not plan.releases or not plan.settings.once or plan.joint is not None:
+            return None
+        if account is None or lasting is None:
+            return RunCache(ledger, self.store.keeper, depends_on(self.alignment, graph))
+        each = lasting.each_key(graph.num_nodes)
+        if order is not None and plan.settings.aggregation is not None:
+            each = each[order.numpy()]
+        classes = graph.num_classes if graph.party in self.settings.summing else None
+        return sent_rows(
+            account, ledger, self.settings, plan, lasting, each[: graph.common], self.store.canaries(), classes
         )
-    return kept
+
+    @contextmanager
+    def perturbed_features(self, release: FeatureReleaseSettings) -> Iterator[Publisher]:
+        """The door of features that nodes perturb, and of labels where these are released too."""
+        store, settings, graph, lasting = self.store, self.settings, self.graph, self.lasting
+        if graph.party not in settings.releasing:
+            yield OPEN
+            return
+        mechanism, labels = feature_mechanism(release, graph.num_features), settings.label_release
+        response = known = label_cache = None
+        if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
+            response = LabelResponse(labels.epsilon, graph.num_classes)
+            *_, known = released_labels(graph.common_part())
+        account, delta = self._account(release.delta), _NO_DELTA if release.delta is None else release.delta
+        with self._ledger(delta, None, expected=_has_released(store), account=account) as ledger:
+            cache: ReleaseCache
+            if account is None or lasting is None:
+                cache = RunCache(ledger, store.keeper, depends_on(self.alignment, graph, known))
+            else:
+                each, canaries = lasting.each_key(graph.num_nodes), store.canaries()
+                rows = each if graph.party in settings.learning else each[: graph.common]
+                scaling = settings.data.feature_scaling
+                cache = sent_values(account, ledger, settings, lasting, rows, canaries, scaling)
+                if known is not None:
+                    rows = each[: graph.common][known.numpy()]
+                    label_cache = sent_values(account, ledger, settings, lasting, rows, canaries)
+            yield LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
+
+    @contextmanager
+    def perturbed_labels(self, private: LabelPrivacySettings) -> Iterator[Publisher]:
+        """The door of who learns from perturbed labels; an open one where there are no labels."""
+        store, settings, graph, lasting = self.store, self.settings, self.graph, self.lasting
+        if graph.party not in settings.perturbing or graph.labels is None:
+            yield OPEN
+            return
+        common = graph.common_part()
+        nodes = nodes_perturbed(common, settings.perturbed_splits)
+        if common.labels is None or common.num_classes is None:
+            raise DataError(
+                f"party {graph.party!r}: num_classes: label_privacy needs to know how many classes there are"
+            )
+        response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]
+        account, expected = self._account(None), self.begun and _has_trained(store)
+        with self._ledger(_NO_DELTA, None, expected=expected, account=account) as ledger:
+            cache: ReleaseCache
+            if account is None or lasting is None:
+                cache = RunCache(ledger, store.keeper, depends_on(self.alignment, graph, nodes))
+            else:
+                each = lasting.each_key(graph.num_nodes)[nodes.numpy()]
+                cache = sent_values(account, ledger, settings, lasting, each, store.canaries())
+            yield LabelPublisher(response, labels, ledger, system_secrets, cache)
+
+    @contextmanager
+    def sampled_gradients(self, plan: SampledPlan) -> Iterator[Publisher]:
+        """The door of private training (``averaging.privacy``); an open one where there are no labels."""
+        if self.graph.labels is None:
+            yield OPEN
+            return
+        expected = self.begun and _has_trained(self.store)
+        with self._ledger(plan.delta, plan.settings.epsilon_total, expected=expected, account=None) as ledger:
+            yield SampledPublisher(plan, ledger, system_secrets, self._account(plan.delta))
+
+    def _account(self, delta: float | None) -> Account | None:
+        return None if self.lasting is None else self.lasting.account(self.settings, delta)
+
+    @contextmanager
+    def _ledger(
+        self, delta: float, budget: float | None, *, expected: bool, account: Account | None
+    ) -> Iterator[Ledger]:
+        """The run's, within the job's budget and the party's limit."""
+        budgets = [each for each in (budget, self.limit) if each is not None]
+        with Ledger.open(
+            self.store.path / LEDGER,
+            delta,
+            min(budgets, default=None),
+            job=self.settings.hash(),
+            expected=expected,
+            lifetime=account,
+        ) as ledger:
+            yield ledger
+
+    def _delta(self, plan: Plan) -> float:
+        """δ of the ledger: the job's, or else that which it was begun with, when other nodes may have been common.
+
+        Raises:
+            RunError: there are so many more of them by now that it is 1/N or more.
+        """
+        path, nodes = self.store.path / LEDGER, self.graph.common
+        kept = delta_at(path)
+        if plan.settings.delta is not None or kept is None:
+            return plan.delta
+        if kept * nodes >= 1:
+            raise RunError(
+                f"{path}: its δ is {kept:g}, and with the {nodes} common nodes of now it must be below "
+                f"{1 / nodes:.3g}; begin a new run"
+            )
+        return kept
 
 
 def _canaries_of(store: PartyStore, of: Plan, nodes: int, *, expected: bool) -> Canaries | None:
@@ -186,7 +272,7 @@ def with_canaries(
     if not (of_nodes or of_labels or of_gradients) and (privacy is None or privacy.canaries_in != "data"):
         return graph, None
     kept = store.canaries()
-    if kept is None and begun and (store.epochs() or store.model_path.is_file() or _has_released(store)):
+    if kept is None and begun and (_has_trained(store) or _has_released(store)):
         raise RunError(f"{store.canaries_path}: missing, though the run has begun; restore it, or begin a new run")
     key = None if kept is None else kept.key
     made: NodeCanaries | Inserted | LabelCanaries | TrainedCanaries
@@ -210,92 +296,8 @@ def with_canaries(
     return (graph if release is None else made.into(graph, release.low, release.high, labels=with_labels)), None
 
 
-@contextmanager
-def _local_publisher_of(
-    store: PartyStore,
-    settings: JobSettings,
-    graph: PartyGraph | None,
-    limit: float | None,
-    alignment: str,
-    lasting: Lasting | None,
-) -> Iterator[Publisher]:
-    """Of a holder whose nodes perturb their values; an open door at all other parties.
-
-    Raises:
-        RunError: the ledger is missing, damaged or of another job.
-        ConfigError: the mechanism cannot release so many columns.
-    """
-    release, labels = settings.feature_release, settings.label_release
-    if release is None or graph is None or graph.party not in settings.releasing:
-        yield OPEN
-        return
-    mechanism, response = feature_mechanism(release, graph.num_features), None
-    if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
-        response = LabelResponse(labels.epsilon, graph.num_classes)
-    kept = account = sent = sent_labels = known = None
-    if response is not None:
-        *_, known = released_labels(graph.common_part())
-    if lasting is None:
-        kept = OwnRelease(store.keeper, depends_on(alignment, graph, known))
-    else:
-        account, each = lasting.account(settings, release.delta), lasting.each_key(graph.num_nodes)
-        canaries = store.canaries()
-        rows = each if graph.party in settings.learning else each[: graph.common]
-        sent = sent_values(account, settings, lasting, rows, canaries, settings.data.feature_scaling)
-        if known is not None:
-            sent_labels = sent_values(account, settings, lasting, each[: graph.common][known.numpy()], canaries)
-    with Ledger.open(
-        store.path / LEDGER,
-        _NO_DELTA if release.delta is None else release.delta,
-        limit,
-        job=settings.hash(),
-        expected=_has_released(store),
-        lifetime=account,
-    ) as ledger:
-        yield LocalPublisher(mechanism, response, ledger, system_secrets, kept, sent, sent_labels)
-
-
-@contextmanager
-def _label_publisher_of(
-    store: PartyStore,
-    settings: JobSettings,
-    graph: PartyGraph | None,
-    limit: float | None,
-    alignment: str,
-    lasting: Lasting | None,
-    *,
-    begun: bool,
-) -> Iterator[Publisher]:
-    """Of a holder that learns from perturbed labels; an open door at all other parties, and where there are no labels.
-
-    Raises:
-        RunError: the ledger is missing, damaged or of another job.
-        DataError: it does not say how many classes there are, or which nodes are trained with.
-    """
-    private = settings.label_privacy
-    if private is None or graph is None or graph.party not in settings.perturbing or graph.labels is None:
-        yield OPEN
-        return
-    common = graph.common_part()
-    nodes = nodes_perturbed(common, settings.perturbed_splits)
-    if common.labels is None or common.num_classes is None:
-        raise DataError(f"party {graph.party!r}: num_classes: label_privacy needs to know how many classes there are")
-    response, labels = LabelResponse(private.epsilon, common.num_classes), common.labels[nodes]
-    kept = sent = account = None
-    if lasting is None:
-        kept = OwnRelease(store.keeper, depends_on(alignment, graph, nodes))
-    else:
-        account, each = lasting.account(settings, None), lasting.each_key(graph.num_nodes)[nodes.numpy()]
-        sent = sent_values(account, settings, lasting, each, store.canaries())
-    with Ledger.open(
-        store.path / LEDGER,
-        _NO_DELTA,
-        limit,
-        job=settings.hash(),
-        expected=begun and bool(store.epochs() or store.model_path.is_file()),
-        lifetime=account,
-    ) as ledger:
-        yield LabelPublisher(response, labels, ledger, system_secrets, kept, sent)
+def _has_trained(store: PartyStore) -> bool:
+    return bool(store.epochs() or store.model_path.is_file())
 
 
 def _has_released(store: PartyStore) -> bool:

@@ -1,44 +1,304 @@
-"""A party's lifetime ledger in its jobs: who pays for what, and what is sent again.
+"""A party's ledger for life in its jobs: where it is, what it limits, who pays for what, and what is sent again.
 
-Whose data come from files, or who names one, has one (``ledger_places``). A node with an id is the same in every job.
-Nodes of a graph without ids are nobody's in particular: everybody pays for them.
+Whose data come from files, or who names one, has one. A saved graph has one without being asked: beside the file, in
+the folder ``ledger``, in a folder with the party's name as it was saved, whatever a job calls it. Of what comes from
+memory nobody knows where it belongs: its ledger is named, or it has that of its run alone. A party file says all this
+itself (``ledger``, ``limits``).
+
+What the ledger may come to is in its folder, in ``limits.yaml``, so that it holds for whoever pays from it.
+
+A node with an id is the same in every job. Nodes of a graph without ids are nobody's in particular: everybody pays for
+them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
+from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, private_folder
-from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.files import locked, private_folder, real_file, write_whole
 from veilgraph.core.randomness import LearningStreams, seed_of
+from veilgraph.core.settings import NAME_PATTERN
+from veilgraph.core.tensor_file import FolderKeeper
+from veilgraph.core.types import PartyId
+from veilgraph.core.yaml_file import read_yaml
+from veilgraph.graph.party import load_party_ids, pack_ids, saved_name, unpack_ids
 from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import EVERYBODY, Keys
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
-from veilgraph.privacy.lifetime.sent import FOLDER, SentRows
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
+from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
 from veilgraph.privacy.plan import Plan
-from veilgraph.protocol.inputs import LedgerPlace
+from veilgraph.privacy.release_cache import FOLDER, LifetimeCache
+from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
+from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.limits import LimitSettings
+from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.ledger_places import LIMITS_FILE, limits_in
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.run.run_directory import PartyStore, RunDirectory
 
-_MARKS: Final = Path("veilgraph") / "ledgers"
-_TRAINING: Final = "training"
+GivenLedgers: TypeAlias = "Mapping[PartyId, str | os.PathLike[str] | Mapping[str, object]]"
+"""Holder → folder of its ledger for life; or ``{"folder": ..., "max_epsilon": ...}`` and other limits of ``LIMITS``."""
+
+LIMITS_FILE: Final = "limits.yaml"
+_ABOUT_EPSILON: Final = ("max_epsilon", "max_delta", "epsilon_unit", "epsilon_neighbours")
+LIMITS: Final = (*_ABOUT_EPSILON, "min_colluding", "most_neighbours")
+"""Keys of a party file's ``limits`` that are about its ledger."""
+_FOLDER: Final = "folder"
+_PLACE: Final = "ledger_place.json"
+_IDS: Final = "ledger_ids"
+
+
+def limits_in(folder: Path) -> LimitSettings | None:
+    """What a ledger's folder says that it may come to; None where it says nothing.
+
+    Raises:
+        ConfigError: the file breaks a rule.
+    """
+    path = folder / LIMITS_FILE
+    if not path.is_file():
+        return None
+    return _limits(read_yaml(path, "file of limits"), str(path))
+
+
+def named(ledgers: object, holders: Sequence[PartyId]) -> dict[PartyId, LedgerPlace]:
+    """The ledgers that a caller names.
+
+    Args:
+        ledgers: ``GivenLedgers``, or None.
+        holders: of the job.
+
+    Raises:
+        ConfigError: it is of another type, or of others; or a limit breaks a rule or is not the one in the folder.
+    """
+    if ledgers is None:
+        return {}
+    check_mapping("ledgers", ledgers, "holder → folder of its ledger for life")
+    assert isinstance(ledgers, Mapping)
+    if unknown := sorted(set(ledgers) - set(holders)):
+        raise ConfigError(
+            f"ledgers: {unknown[0]!r} is not one of the holders {', '.join(holders)}; mend the name",
+            key="ledgers",
+            value=unknown[0],
+        )
+    for name, said in ledgers.items():
+        if not isinstance(said, str | os.PathLike | Mapping):
+            way_out = "give a path, or {'folder': path, 'max_epsilon': 1.0}"
+            raise wrong_type("ledgers", said, "a ledger's folder", way_out, party=name)
+    return {name: place(f"ledgers.{name}", said, name) for name, said in ledgers.items()}
+
+
+def place(name: PartyId, said: object, party: str) -> LedgerPlace:
+    """One ledger as a caller names it.
+
+    Args:
+        name: of the argument that is said, in errors.
+        said: a folder, or a mapping with one and with limits.
+        party: whose it is.
+
+    Raises:
+        ConfigError: as ``named``.
+    """
+    if not isinstance(said, Mapping):
+        return LedgerPlace(path_of(name, said, "a ledger's folder").resolve(), party)
+    if _FOLDER not in said:
+        raise ConfigError(f"{name}: says no folder; give {{'folder': 'ledgers/bank', 'max_epsilon': 1.0}}", key=name)
+    folder = path_of(name, said[_FOLDER], "a ledger's folder").resolve()
+    stated = {key: value for key, value in said.items() if key != _FOLDER}
+    limits = _limits(stated, name) if stated else None
+    kept = limits_in(folder)
+    if limits is not None and kept is not None and limits != kept:
+        raise ConfigError(
+            f"{name}: its limits are others than those in {folder / LIMITS_FILE}, which hold for whoever pays from "
+            "that ledger; leave them out, or change the file",
+            key=name,
+            value=stated,
+        )
+    return LedgerPlace(folder, party, limits=limits)
+
+
+def beside(path: Path) -> LedgerPlace:
+    """That of a saved graph, without being asked.
+
+    Raises:
+        DataError: there is no such graph.
+    """
+    party = saved_name(path)
+    name = party if re.fullmatch(NAME_PATTERN, party) else sha256(party.encode("utf-8", "surrogatepass")).hexdigest()
+    return LedgerPlace(real_file(path).parent / "ledger" / name, party)
+
+
+def with_ids_of(found: LedgerPlace, path: Path) -> LedgerPlace:
+    """With the ids that a saved graph has, if any.
+
+    Raises:
+        DataError: they are damaged.
+    """
+    return LedgerPlace(found.folder, found.party, load_party_ids(path), found.limits)
+
+
+def check_apart(places: Mapping[PartyId, LedgerPlace]) -> None:
+    """Refuses two holders of a job that would pay from one ledger.
+
+    Raises:
+        ConfigError: names them.
+    """
+    whose: dict[Path, PartyId] = {}
+    for holder, each in places.items():
+        if (other := whose.setdefault(each.folder, holder)) != holder:
+            raise ConfigError(
+                f"ledgers: {other} and {holder} would both pay from {each.folder}; give each one of its own, as in "
+                f"ledgers={{'{holder}': 'ledgers/{holder}'}}",
+                code="one-ledger",
+                key="ledgers",
+                value=str(each.folder),
+            )
+
+
+def check_own(name: str, said: LedgerPlace, own: LedgerPlace) -> None:
+    """Refuses to pay for a saved graph from elsewhere, where its own ledger has begun or says a limit.
+
+    Args:
+        name: of the argument that says where.
+        said: that place.
+        own: beside the graph.
+
+    Raises:
+        ConfigError: it is another folder.
+    """
+    begun = any((own.folder / each).exists() for each in (FILE, LIMITS_FILE))
+    if begun and own.folder.resolve() != said.folder:
+        raise ConfigError(
+            f"{name}: the graph has a ledger beside it, {own.folder}, which counts what was released of it; leave "
+            f"{name} out, or move that folder to {said.folder}",
+            code="another-ledger",
+            key=name,
+            value=str(said.folder),
+        )
+
+
+def refusal(found: LedgerPlace, settings: JobSettings, holder: PartyId, nodes: int | None = None) -> str | None:
+    """Why a ledger's limits do not allow a job; None where they do.
+
+    Args:
+        found: of the holder.
+        settings: the job.
+        holder: as the job calls it.
+        nodes: common to all holders, where that is known.
+
+    Raises:
+        ConfigError: the limits break a rule.
+    """
+    limits = limits_in(found.folder) or found.limits
+    if limits is None:
+        return None
+    everything = {"leakage": tuple(all_revelations()), "max_rounds": 64}
+    return refusal_of_limits(limits.model_copy(update=everything), settings, holder, nodes)
+
+
+def check_limits(places: Mapping[PartyId, LedgerPlace], settings: JobSettings, nodes: int | None = None) -> None:
+    """Refuses a job that a holder's ledger does not allow.
+
+    Raises:
+        ConfigError: says whose, and why.
+    """
+    for holder, each in places.items():
+        if (reason := refusal(each, settings, holder, nodes)) is not None:
+            raise ConfigError(
+                f"{holder} refuses the job: {reason} ({each.folder / LIMITS_FILE})", code="refused", party=holder
+            )
+
+
+def keep(store: PartyStore, found: LedgerPlace) -> None:
+    """Keeps in a party's part of a run where its ledger is, and its limits in that ledger's folder."""
+    keep_limits(found)
+    if found.ids is not None:
+        store.keeper.put(_IDS, pack_ids(found.ids), {})
+    about = {"folder": str(found.folder), "party": found.party, "ids": found.ids is not None}
+    write_whole(store.path / _PLACE, json.dumps(about).encode())
+
+
+def keep_limits(found: LedgerPlace) -> None:
+    """Has a ledger's folder say from now on what the ledger may come to, where it does not yet."""
+    if found.limits is not None and limits_in(found.folder) is None:
+        said = found.limits.model_dump(mode="json", include=found.limits.model_fields_set)
+        write_whole(private_folder(found.folder) / LIMITS_FILE, yaml.safe_dump(said, sort_keys=False).encode())
+
+
+def kept(store: PartyStore) -> LedgerPlace | None:
+    """Where a party's ledger is; None where it has none but that of the run, or its party file says so.
+
+    Raises:
+        RunError: what was kept is damaged, or its ids are gone.
+    """
+    path = store.path / _PLACE
+    if not path.is_file():
+        return None
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        folder, party, with_ids = Path(said["folder"]), str(said["party"]), bool(said["ids"])
+        ids = None
+        if with_ids:
+            held = store.keeper.get(_IDS)
+            ids = unpack_ids({} if held is None else held.tensors)
+            if ids is None:
+                raise KeyError(_IDS)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error}); restore it, or begin a new run") from error
+    return LedgerPlace(folder, party, ids)
+
+
+def check_kept(run: RunDirectory, settings: JobSettings) -> None:
+    """Refuses to go on with a run that a holder's ledger does not allow any more.
+
+    Raises:
+        ConfigError: as ``check_limits``.
+        RunError: as ``kept``.
+    """
+    found = {name: kept(run.party(name)) for name in settings.data.names}
+    check_limits({name: each for name, each in found.items() if each is not None}, settings)
+
+
+def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
+    """The holders of a job that pay for releases from the ledger of their run alone.
+
+    Args:
+        settings: the job.
+        lasting: those that have a ledger for life.
+    """
+    if not settings.adds_noise:
+        return []
+    passing = (name for name in settings.data.names if name not in lasting)
+    return [name for name in passing if largest_epsilon(settings, name) > 0 or is_noised(settings, name)]
+
+
+def _limits(said: object, source: str) -> LimitSettings:
+    if isinstance(said, Mapping) and (others := [key for key in said if key not in LIMITS]):
+        raise ConfigError(
+            f"{source}: {others[0]!r} is no limit of a ledger, which has {', '.join(LIMITS)}; leave it out, or "
+            "describe tables in a party file",
+            key=source,
+            value=str(others[0]),
+        )
+    return parse_limits(said, source)
+
+
 _BUSY: Final = (
     "another training pays from the same ledger for life in every step, and both might end without a model where "
     "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
@@ -89,7 +349,7 @@ def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[s
         busy = ""
         if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
             try:
-                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / _TRAINING), _BUSY))
+                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / "training"), _BUSY))
             except RunError as error:
                 busy = str(error)
         yield busy
@@ -97,7 +357,7 @@ def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[s
 
 def default_marks() -> Path:
     """Where this account keeps what it has seen of ledgers: in XDG_STATE_HOME, or ~/.local/state."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / _MARKS
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "veilgraph" / "ledgers"
 
 
 def lifetime_of(organisation: Organisation, marks: Path | None = None) -> Lifetime:
@@ -171,27 +431,37 @@ def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: obje
 
 def sent_rows(
     account: Account,
+    ledger: Ledger,
     settings: JobSettings,
     plan: Plan,
     lasting: Lasting,
     each: Keys,
     canaries: Canaries | None,
     classes: int | None = None,
-) -> SentRows:
+) -> LifetimeCache:
     """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
     privacy = plan.settings
     bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
     named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
-    return SentRows(account, each, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None)
+    return LifetimeCache(
+        account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
+    )
 
 
 def sent_values(
-    account: Account, settings: JobSettings, lasting: Lasting, each: Keys, canaries: Canaries | None, *follows: object
-) -> SentRows:
+    account: Account,
+    ledger: Ledger | None,
+    settings: JobSettings,
+    lasting: Lasting,
+    each: Keys,
+    canaries: Canaries | None,
+    *follows: object,
+) -> LifetimeCache:
     """Return what a holder ever released of labels, or of features that nodes perturb: each is its node's own.
 
     Args:
         account: what the job pays from.
+        ledger: of the run; None where nothing is paid there.
         settings: the job.
         lasting: what the holder has beyond the run.
         each: of the released nodes, in their order.
@@ -199,7 +469,7 @@ def sent_values(
         follows: settings beside the mechanism that released values follow from.
     """
     named = snapshot_of(settings, canaries, *follows)
-    return SentRows(account, each, snapshot=named, by_place=lasting.ids is None)
+    return LifetimeCache(account, each, ledger, snapshot=named, by_place=lasting.ids is None)
 
 
 def order_of(each: Keys, common: int) -> Tensor:
@@ -214,5 +484,5 @@ def release_streams(lifetime: Lifetime) -> LearningStreams:
 
 def keeper_of(account: Account, how: str) -> FolderKeeper:
     """Of what was released as a whole in one way, in a folder of its own."""
-    folder = account.lifetime.lines.folder / FOLDER / hashlib.sha256(how.encode()).hexdigest()
+    folder = account.lifetime.lines.folder / FOLDER / sha256(how.encode()).hexdigest()
     return FolderKeeper(private_folder(folder))

@@ -23,7 +23,7 @@ from importlib import import_module
 from itertools import takewhile
 from typing import IO, Final
 
-from veilgraph.core.leaving import run_and_leave
+from veilgraph.core.threads import run_and_leave
 
 FORKS: Final = sys.platform == "linux"
 """Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""

@@ -11,16 +11,15 @@ from typing import Literal
 from veilgraph.core.trace import AnyTrace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
-from veilgraph.nn.local.custom import CustomModel
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.nn.local.build import CustomModel
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.protocol.inputs import LedgerPlace
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.spreading import Machines
 from veilgraph.run.attesting import Attesting
-from veilgraph.run.ledger_places import kept, limits_in
-from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.run.lifetimes import kept, lifetime_at, lifetime_of, limits_in
 from veilgraph.run.run_directory import TABLES, PartyStore, RunDirectory
 from veilgraph.run.sending import SendingRecord
 

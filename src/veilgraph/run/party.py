@@ -14,17 +14,16 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.link.traced import TracedLink
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import TracedLink
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.acceptance import agree_on_job
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.spreading import Machines
-from veilgraph.run.attesting import attesting
+from veilgraph.run.attesting import Stands, attesting
 from veilgraph.run.computing import compute
-from veilgraph.run.heard import Stands
 from veilgraph.run.ledgers import publisher_of, with_canaries
 from veilgraph.run.lifetimes import Lasting, training_alone
 from veilgraph.run.part import Part, Sitting, Work

@@ -93,7 +93,7 @@ def prepare(
     if not anew:
         seed = _seed_for_new_tables(store)
         own = replace(own, streams=LearningStreams(seed, link.party))
-    prepared = paradigm_of(settings).prepare(own)
+    prepared = paradigm_of(settings).session.prepare(own)
     if not anew:
         _keep(store, prepared, digest, seed)
     if organisation is None or prepared.built is None:

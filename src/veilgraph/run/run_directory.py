@@ -49,6 +49,7 @@ from typing import Final, NamedTuple
 
 import torch
 
+from veilgraph.core.arguments import argument, resuming
 from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import (
@@ -60,12 +61,10 @@ from veilgraph.core.files import (
     remove_temporary_files,
     write_whole,
 )
-from veilgraph.core.keeper import FolderKeeper
-from veilgraph.core.tensor_file import Record, load_tensors, save_tensors
+from veilgraph.core.tensor_file import FolderKeeper, Record, load_tensors, save_tensors
 from veilgraph.core.trace import write_trace
 from veilgraph.core.types import PartyId
-from veilgraph.core.wording import argument, resuming
-from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.link.view import ViewFile
 from veilgraph.mpc.aggregation.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.types import Kind
-from veilgraph.link.recorded import RecordedLink, TrafficEntry
+from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings

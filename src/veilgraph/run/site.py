@@ -14,12 +14,11 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.identity import Identity
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.acceptance import agree_on_job
-from veilgraph.protocol.consent import Consent
+from veilgraph.protocol.consent import Consent, JobRequest
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.requests import JobRequest
 from veilgraph.run.part import Auditor, Part, Work
 from veilgraph.run.party import run_party
 from veilgraph.run.repeating import learning_secret, learning_seed, mark

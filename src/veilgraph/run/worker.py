@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.core.leaving import run_and_leave
+from veilgraph.core.threads import run_and_leave
 from veilgraph.link.factory import LINKS
 from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
 from veilgraph.run.party import SimulatedWork, run_simulated

@@ -14,13 +14,11 @@ import pyarrow.parquet
 from veilgraph.core.files import private_folder, whole_file
 from veilgraph.core.types import PartyId
 from veilgraph.graph.payments.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
-from veilgraph.graph.payments.views import SHOP, TELECOM, UNKNOWN, View
-from veilgraph.graph.payments.world import SPLITS, PaymentsWorld, payments_world
-from veilgraph.graph.payments_settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph.graph.payments.world import SHOP, SPLITS, TELECOM, UNKNOWN, PaymentsWorld, View, payments_world
+from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.samples.exported_tables import Rows, TableFormat, write_table, write_yaml, writing
-from veilgraph.samples.organisations import accepting, node_ids
+from veilgraph.samples.organisations import Rows, TableFormat, accepting, node_ids, write_table, write_yaml, writing
 
 ROWS_AT_ONCE: Final = 1 << 20
 """Of a ledger, in memory as text."""
@@ -44,12 +42,6 @@ def export_payments(
     ``vertical.yaml`` and ``sealed.yaml``, which differ in ``paradigm`` and ``data`` alone, and ``truth/`` with
     ``customers``, ``patterns`` and the ``transfers`` that are part of one. Party files
     accept what these jobs reveal, and the probabilities of a sealed one.
-
-    Args:
-        settings: size and shape of the world.
-        out: folder, made here.
-        seed: of the world and of the rows' orders.
-        format: of the tables.
 
     Returns:
         Organisation → its party file.

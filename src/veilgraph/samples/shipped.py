@@ -95,3 +95,9 @@ def _folder() -> Traversable:
 
 def _is_job(file: Traversable) -> bool:
     return file.name.endswith(_SUFFIX) and not file.name.startswith(".")
+
+
+def demo_settings(name: str = "digits", epochs: int | None = None) -> JobSettings:
+    """The shipped job that is demonstrated, with another number of epochs if one is given."""
+    settings = shipped_job(name)
+    return settings if epochs is None else with_overrides(settings, {"train.epochs": epochs})

@@ -250,6 +250,20 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
     )
 
 
+def columns_used(used: int, left_out: Mapping[str, str]) -> str:
+    """How many columns are features, and why the others are none, in one line.
+
+    Args:
+        used: columns that are features.
+        left_out: each other one → why; these reasons are said once each.
+    """
+    reasons = dict[str, list[str]]()
+    for name, why in left_out.items():
+        reasons.setdefault(why, []).append(name)
+    said = "; ".join(f"{', '.join(names)}, because {why}" for why, names in reasons.items())
+    return f"{used} of {used + len(left_out)} columns used" + (f"; left out: {said}" if said else "")
+
+
 def _by_split(table: NodeTable, label: LabelSettings | None) -> dict[str, dict[str, int]] | None:
     if label is None or table.labels is None or table.splits is None:
         return None

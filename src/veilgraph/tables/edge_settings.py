@@ -9,8 +9,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from veilgraph.core.settings import Settings
 from veilgraph.tables.feature_settings import Text
-from veilgraph.tables.file_settings import TableFile, stem
-from veilgraph.tables.time_settings import Moment, TimeFormat
+from veilgraph.tables.file_settings import Moment, TableFile, TimeFormat, stem
 
 
 class WeightSettings(Settings):

@@ -6,9 +6,9 @@ An edge is kept as the rows of its two nodes; ids never pile up in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,17 +26,15 @@ from veilgraph.tables.convert import (
     to_ids,
     to_numbers,
     to_text,
+    to_times,
 )
 from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
 from veilgraph.tables.file_settings import IdSettings
-from veilgraph.tables.formats import Format
-from veilgraph.tables.source import Bools, Column, file_format, stream
-from veilgraph.tables.times import to_times
+from veilgraph.tables.source import Bools, Column, Format, file_format, stream
 
 _NAMED: Final = 3
 """So many ids that the node table lacks are kept of a column."""
 Counts = NDArray[np.int64]
-T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,21 +74,6 @@ class EdgeTable:
     strangers: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """The same of one batch; ``weight`` is empty where no column gives it, ``relation`` 0 where there is but one."""
-
-    source: Codes
-    target: Codes
-    weight: Floats
-    features: Floats
-    relation: Codes
-    rows: Counts
-    dropped: Counts
-    other: int
-    outside: int
-
-
 def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
     """Reads one edge table.
 
@@ -126,29 +109,38 @@ def _read_rows(
     spelling: IdSettings,
 ) -> EdgeTable:
     """Every row is an edge."""
-    relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
     strangers: dict[str, list[str]] = {}
-    parts = list(_parts(settings, batches, ids, spelling, strangers))
-    none = np.zeros(len(relations), np.int64)
-    relation = _join([part.relation for part in parts], np.int32)
-    own = _join([part.weight for part in parts], np.float32) if _has_own(settings) else None
+    parts = [_empty(settings, form), *_parts(settings, form, batches, ids, spelling, strangers)]
+    source, target, features = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("source", "target", "features")
+    )
+    relation = np.concatenate([part.relation for part in parts if part.relation is not None])
+    own = [part.weight for part in parts if part.weight is not None]
     return EdgeTable(
-        settings=settings,
-        form=form,
-        source=_join([part.source for part in parts], np.int32),
-        target=_join([part.target for part in parts], np.int32),
-        weight=_weights(settings, path, own, relation),
-        features=np.concatenate(
-            [np.empty((0, len(settings.features)), np.float32), *(part.features for part in parts)]
-        ),
+        settings,
+        form,
+        source,
+        target,
+        weight=_weights(settings, path, np.concatenate(own) if own else None, relation),
+        features=features,
         relation=None if settings.relation is None else relation,
-        relations=relations,
-        rows=sum((part.rows for part in parts), none),
-        dropped=sum((part.dropped for part in parts), none),
+        relations=parts[0].relations,
+        rows=np.sum([part.rows for part in parts], axis=0),
+        dropped=np.sum([part.dropped for part in parts], axis=0),
         other=sum(part.other for part in parts),
         outside=sum(part.outside for part in parts),
         strangers=strangers,
     )
+
+
+def _empty(settings: EdgeSettings, form: Format) -> EdgeTable:
+    """A table of the settings' columns without an edge."""
+    none = np.empty(0, np.int32)
+    relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
+    counts = np.zeros(len(relations), np.int64)
+    weight = np.empty(0, np.float32) if _has_own(settings) else None
+    features = np.empty((0, len(settings.features)), np.float32)
+    return EdgeTable(settings, form, none, none, weight, features, none, relations, counts, counts, 0)
 
 
 def _read_shared(
@@ -162,16 +154,11 @@ def _read_shared(
     """Nodes that have the same value are joined, each two of them, once for each such value."""
     rows = dropped = outside = 0
     nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
-    for columns in batches:
-        raw = dict(zip(_wanted(settings), columns, strict=True))
-        read = len(columns[0].rows)
-        if settings.filter is not None:
-            within = _within(settings.filter, raw["filter"])
-            raw = {key: column.filter(within) for key, column in raw.items()}
+    for raw, left_out in _in_time(settings, batches):
         codes = look_up(to_ids(raw["source"], spelling), ids)
         if settings.unknown == "error":
             raw["source"].refuse_any(codes < 0, "is no id of the node table", "add the node, or set unknown to drop")
-        rows, outside = rows + len(codes), outside + read - len(codes)
+        rows, outside = rows + len(codes), outside + left_out
         dropped += int((codes < 0).sum())
         text = to_text(raw["shared"])
         kept = (codes >= 0) & ~is_null(text)
@@ -188,19 +175,15 @@ def _read_shared(
         first, second = np.triu_indices(size, 1)
         source.append(members[:, first].ravel())
         target.append(members[:, second].ravel())
-    ends = np.concatenate(source), np.concatenate(target)
-    weight = None if settings.factor == 1 else np.full(len(ends[0]), settings.factor, np.float32)
-    return EdgeTable(
-        settings,
-        form,
-        *ends,
-        weight,
-        features=np.empty((len(ends[0]), 0), np.float32),
+    joined = replace(_empty(settings, form), source=np.concatenate(source), target=np.concatenate(target))
+    count = len(joined.source)
+    return replace(
+        joined,
+        weight=None if settings.factor == 1 else np.full(count, settings.factor, np.float32),
+        features=np.empty((count, 0), np.float32),
         relation=None,
-        relations=(None,),
         rows=np.array([rows]),
         dropped=np.array([dropped]),
-        other=0,
         outside=outside,
         crowded=int((sizes > settings.at_most).sum()),
     )
@@ -222,22 +205,29 @@ def _has_own(settings: EdgeSettings) -> bool:
     return settings.weight is not None or settings.decay is not None
 
 
+def _in_time(settings: EdgeSettings, batches: Iterator[list[Column]]) -> Iterator[tuple[dict[str, Column], int]]:
+    """The columns of each batch by what is read of them, and how many of its rows ``filter`` left out."""
+    for columns in batches:
+        raw = dict(zip(_wanted(settings), columns, strict=True))
+        if settings.filter is not None:
+            within = _within(settings.filter, raw["filter"])
+            raw = {key: column.filter(within) for key, column in raw.items()}
+        yield raw, len(columns[0].rows) - len(raw["source"].rows)
+
+
 def _parts(
     settings: EdgeSettings,
+    form: Format,
     batches: Iterator[list[Column]],
     ids: pa.StringArray,
     spelling: IdSettings,
     strangers: dict[str, list[str]],
-) -> Iterator[_Part]:
-    kinds = 1 if settings.relation is None else len(settings.relation.weights)
-    for columns in batches:
-        raw = dict(zip(_wanted(settings), columns, strict=True))
-        read = len(columns[0].rows)
-        if settings.filter is not None:
-            within = _within(settings.filter, raw["filter"])
-            raw = {key: column.filter(within) for key, column in raw.items()}
-        outside = read - len(raw["source"].rows)
-        relation, raw, other = _listed(settings.relation, raw)
+) -> Iterator[EdgeTable]:
+    """The edges of each batch, with a weight where columns give it, and relation 0 where there is but one."""
+    empty = _empty(settings, form)
+    kinds = len(empty.relations)
+    for columns, outside in _in_time(settings, batches):
+        relation, raw, other = _listed(settings.relation, columns)
         source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)
         _note(strangers, raw["source"], source)
         _note(strangers, raw["target"], target)
@@ -245,7 +235,7 @@ def _parts(
         known = (source >= 0) & (target >= 0)
         if not known.all():
             source, target, relation = source[known], target[known], relation[known]
-        weight = np.empty(0, np.float32)
+        weight = None
         if _has_own(settings):
             own = {key: column.filter(known) for key, column in raw.items() if key in {"weight", "decay"}}
             weight = _own_weight(settings, own, len(source))
@@ -253,7 +243,8 @@ def _parts(
         for place, each in enumerate(settings.features):
             features[:, place] = _scaled(raw[f"feature {place}"].filter(known), each)
         dropped = rows - np.bincount(relation, minlength=kinds)
-        yield _Part(source, target, weight, features, relation, rows, dropped, other, outside)
+        counts = rows, dropped, other, outside
+        yield EdgeTable(settings, form, source, target, weight, features, relation, empty.relations, *counts)
 
 
 def _within(window: TimeFilter, column: Column) -> Bools:
@@ -362,7 +353,3 @@ def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False
         rule = "a weight is at least 0" if is_weight else "scale=log takes numbers of at least 0"
         column.refuse_any(numbers < 0, f"is negative, and {rule}", "mend it or remove the row")
     return np.log1p(numbers.astype(np.float64)).astype(np.float32) if settings.scale == "log" else numbers
-
-
-def _join(parts: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
-    return np.concatenate([np.empty(0, dtype), *parts])

@@ -1,4 +1,8 @@
-"""Node tables to feature matrices. What is fitted on one table is recorded, and holds for every later one."""
+"""Node tables to feature matrices. What is fitted on one table is recorded, and holds for every later one.
+
+Holders that fit together add up whole numbers: sums of floating-point numbers are exact, so that neither order nor
+division among holders matters.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,9 +22,58 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import MISSING, Floats
-from veilgraph.tables.exact import exact, exact_sums, mean_of
 from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
+
+FRACTION_BITS: Final = 300
+"""A number v is the integer v·2^300, which holds every float32 and every square of one exactly."""
+
+AT_ONCE: Final = 1 << 24
+"""Sums of so many pieces of 28 bits are exact in float64."""
+
+_HIGH_BITS, _DIGITS = 27, 53
+
+
+def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integer], width: int) -> list[int]:
+    """The sum of the values at each place, times 2^300.
+
+    Args:
+        places: [n], each in 0 … ``width`` − 1.
+        values: [n] finite; what is below 2^−300 of a float64 is rounded down.
+        width: number of places.
+    """
+    sums = [0] * width
+    for start in range(0, len(values), AT_ONCE):
+        at, piece = places[start : start + AT_ONCE], values[start : start + AT_ONCE].astype(np.float64)
+        fractions, exponents = np.frexp(piece)
+        lowest = int(exponents.min())
+        span = int(exponents.max()) - lowest + 1
+        keys = at * span + (exponents - lowest)
+        scaled = fractions * 2.0**_HIGH_BITS
+        high = np.trunc(scaled)
+        low = (scaled - high) * 2.0 ** (_DIGITS - _HIGH_BITS)
+        for part, digits in ((high, _HIGH_BITS), (low, _DIGITS)):
+            by_exponent = np.bincount(keys, weights=part, minlength=width * span)
+            for key in np.flatnonzero(by_exponent).tolist():
+                place, exponent = divmod(key, span)
+                sums[place] += _shifted(int(by_exponent[key]), exponent + lowest - digits + FRACTION_BITS)
+    return sums
+
+
+def exact(value: float) -> int:
+    """A finite number times 2^300, rounded down."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << FRACTION_BITS) // denominator
+
+
+def mean_of(total: int, count: int) -> float:
+    """The mean of ``count`` > 0 numbers whose exact sum is ``total``: the nearest float64."""
+    return total / (count << FRACTION_BITS)
+
+
+def _shifted(number: int, bits: int) -> int:
+    return number << bits if bits >= 0 else number >> -bits
+
 
 Scaling = Literal["none", "row", "length", "standard"]
 Total = Callable[[Sequence[int]], Sequence[int]]

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from veilgraph.core.settings import Settings
-from veilgraph.tables.time_settings import DateSettings
+from veilgraph.tables.file_settings import DateSettings
 
 MissingNumber = Literal["error", "zero", "mean"]
 _MISSING_NUMBERS: Final[tuple[MissingNumber, ...]] = get_args(MissingNumber)

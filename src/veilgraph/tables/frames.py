@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from veilgraph.core.arguments import check_flags, check_several, check_text, kind_of, wrong_type
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import private_folder, write_whole
-from veilgraph.core.given import check_flags, check_several, check_text, kind_of, wrong_type
 from veilgraph.core.types import PartyId
 from veilgraph.tables.convert import to_text
 from veilgraph.tables.settings import is_pattern

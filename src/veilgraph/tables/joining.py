@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from veilgraph.core.errors import DataError
 from veilgraph.tables.convert import AS_WRITTEN, Codes, look_up, to_ids, to_text
 from veilgraph.tables.file_settings import Duplicates, IdSettings
-from veilgraph.tables.formats import Format
-from veilgraph.tables.source import Bools, Column, Rows, stream
+from veilgraph.tables.source import Bools, Column, Format, Rows, stream
 
 Values = NDArray[Any]
 _NAMED: Final = 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -13,16 +14,76 @@ import numpy as np
 import pyarrow as pa
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.types import PartyId
-from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats, to_codes, to_numbers, to_truths, to_whole, to_words
+from veilgraph.tables.convert import (
+    MISSING,
+    OTHER,
+    Codes,
+    Floats,
+    Times,
+    date_part,
+    to_codes,
+    to_numbers,
+    to_times,
+    to_truths,
+    to_whole,
+    to_words,
+)
 from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
 from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.joining import FileCounts, JoinedTable, Source, Values, Wanted, find, read_joined
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, SplitTimes, TableSettings, is_pattern
 from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
-from veilgraph.tables.split import draw_splits, split_by_time
-from veilgraph.tables.times import date_part, to_times
+
+
+def draw_splits(
+    labels: Codes,
+    fractions: SplitFractions,
+    party: PartyId,
+    ids: Sequence[str] | None = None,
+    streams: LearningStreams | None = None,
+) -> Codes:
+    """Which split each labelled node is in.
+
+    Stratified: of each class, the fractions' share of its nodes, rounded to whole nodes, so that the splits are a
+    function of all labels. Else every node by its id alone, whatever its label and the others': the splits then say
+    nothing but who is labelled.
+
+    Args:
+        labels: int32 [N] in the table's order, negative where unlabelled.
+        fractions: of the labelled nodes.
+        party: keeps parties' draws apart.
+        ids: [N], each once; default: the places.
+        streams: of a run, which keep the draw by id secret where the fractions have no key; default: whoever knows the
+            fractions' seed can repeat it.
+
+    Returns:
+        int32 [N]: 0 train, 1 validation, 2 test, ``MISSING`` in none.
+    """
+    shares = np.cumsum([fractions.train, fractions.val, fractions.test])
+    public = LearningStreams(fractions.seed, party)
+    if not fractions.stratify:
+        if fractions.key is not None:  # the same at all holders: no party is in it
+            streams = LearningStreams(seed_of(hashlib.sha256(fractions.key.encode()).digest()), "")
+        drawn = (streams or public).uniform(f"split/{fractions.seed}", ids or [str(row) for row in range(len(labels))])
+        places = np.searchsorted(shares, drawn, side="right").astype(np.int32)
+        return np.where((labels >= 0) & (places < len(shares)), places, MISSING).astype(np.int32)
+    splits = np.full(len(labels), MISSING, np.int32)
+    for label in range(int(labels.max(initial=-1)) + 1):
+        nodes = np.flatnonzero(labels == label)
+        generator = np.random.default_rng(public.seed("split", label))
+        parts = np.split(generator.permutation(nodes), np.rint(shares * len(nodes)).astype(int))
+        for split, part in enumerate(parts[:-1]):
+            splits[part] = split
+    return splits
+
+
+def split_by_time(times: Times, split: SplitTimes) -> Codes:
+    """Which split each time is in: int32 [n], ``MISSING`` where there is none."""
+    ends = np.array([split.train_before, split.val_before], "datetime64[us]")
+    places = np.searchsorted(ends, times, side="right")
+    return np.where(np.isnat(times), MISSING, places).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,15 @@ from veilgraph.core.settings import PartyName, Settings
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.tables.edge_settings import EdgeSettings, check_reaches
 from veilgraph.tables.feature_settings import Features, Text, check_distinct
-from veilgraph.tables.file_settings import Duplicates, FormatSettings, IdSettings, TableFile, TablePath
-from veilgraph.tables.time_settings import Moment, TimeFormat
+from veilgraph.tables.file_settings import (
+    Duplicates,
+    FormatSettings,
+    IdSettings,
+    Moment,
+    TableFile,
+    TablePath,
+    TimeFormat,
+)
 
 _WILDCARDS = frozenset("*?[")
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -83,8 +90,17 @@ class SplitFractions(Settings):
         "secret of the run, as it must be where labels are released (release.labels): a split by classes tells them",
     )
 
+    key: Text | None = Field(
+        None,
+        min_length=16,
+        description="with stratify: false: a secret text that all holders agree on, by which a node that several have "
+        "is in the same split at each; null: a secret of the run, another one at each",
+    )
+
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.key is not None and self.stratify:
+            raise ValueError("key draws each node by its id alone, not by its class; set stratify to false")
         total = self.train + self.val + self.test
         if total > 1 + 1e-9:
             raise ValueError(f"train + val + test = {total:g} must be at most 1; lower one of them")
@@ -243,6 +259,7 @@ class TableSettings(Settings):
             "columns_from_edges": True,
             **({"duplicates": True} if nodes.duplicates == "refuse" else {}),
             "join": {"__all__": each},
+            **({"split": {"key"}} if getattr(nodes.split, "key", None) is None else {}),
             "label": each,
             **dict.fromkeys(each, True),
         }

@@ -12,13 +12,12 @@ from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
 
-from veilgraph.audit.attack import ATTACKS, Attack
-from veilgraph.audit.case import Case
-from veilgraph.audit.evidence import Evidence, Sort
+from veilgraph.audit.attack import ATTACKS, Attack, Case
 from veilgraph.audit.finding import Finding, Outcome, Secret, measured
-from veilgraph.audit.roc import Floats
 from veilgraph.core.types import SERVER, PartyId
+from veilgraph.protocol.evidence import Evidence, Sort
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.view import Floats
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.testing.generators import untouched

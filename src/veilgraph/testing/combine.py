@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 from torch.testing import assert_close
 
-from veilgraph.nn.combine.strategy import COMBINES, Combine, CombineSettings, build_combine, combine_settings
+from veilgraph.nn.combine import COMBINES, Combine, CombineSettings, build_combine, combine_settings
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.testing.graphs import NODES, random_graph, random_rows
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.datasets import load_for_learner, load_parties, load_parts
+from veilgraph.graph.dataset import DataSet, load_for_learner, load_parties, load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DATASETS, DataSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from veilgraph.graph.relations import Relation
+from veilgraph.graph.rules import Relation
 from veilgraph.nn.propagate import Adjacency
 
 NODES = 12

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from veilgraph.core.keeper import Keeper, Kept
+from veilgraph.core.tensor_file import Keeper, Kept
 
 
 class KeeperConformance:

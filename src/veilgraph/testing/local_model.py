@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.graph.relations import Relation
-from veilgraph.nn.local.build import build_local, local_settings
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.graph.rules import Relation
+from veilgraph.nn.local.build import CustomModel, build_local, local_settings
 from veilgraph.nn.local.model import LOCAL_MODELS, LocalModel, LocalSettings
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency

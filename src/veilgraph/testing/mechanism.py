@@ -17,12 +17,10 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError, RangeOverflow
 from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.privacy.accountant import per_step, total
-from veilgraph.privacy.event import EVENTS, Event, from_json, sensitivity_in_clips, to_json
-from veilgraph.privacy.local.features import FeatureMechanism, feature_mechanism
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
+from veilgraph.privacy.event import EVENTS, Event, Neighbours, from_json, sensitivity_in_clips, to_json
+from veilgraph.privacy.local_features import FeatureMechanism, feature_mechanism
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.settings import MECHANISMS
-from veilgraph.privacy.units import Neighbours
+from veilgraph.privacy.settings import MECHANISMS, FeatureReleaseSettings
 from veilgraph.testing.generators import untouched
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 

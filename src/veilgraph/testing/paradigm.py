@@ -13,13 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.audit.source import source_of
+from veilgraph.audit.attack import Case
 from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.protocol.disclosures import causes, rows_of, statements
+from veilgraph.protocol.evidence import source_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
-from veilgraph.protocol.revealed import causes, rows_of, statements
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.predictions import Predictions
 from veilgraph.run.run_directory import Record, RunDirectory
@@ -64,7 +65,7 @@ class ParadigmConformance:
 
         By default that of the audit's ``Source``.
         """
-        infer: Callable[[], Tensor] = source_of(run.settings).twin(run).infer
+        infer: Callable[[], Tensor] = source_of(run.settings).twin(Case(run, seed=0, shadows=2)).infer
         return infer().softmax(dim=1)
 
     @pytest.fixture(scope="class")
@@ -79,13 +80,13 @@ class ParadigmConformance:
         assert type(settings) is JOBS[settings.paradigm]
         again = parse_job(json.loads(settings.model_dump_json()))
         assert (again, again.hash()) == (settings, settings.hash())
-        sentences = paradigm.describe(settings)
+        sentences = paradigm.words.describe(settings)
         assert sentences
         assert all(sentence.strip() == sentence and sentence.endswith(".") for sentence in sentences)
         assert paradigm.title
-        assert paradigm.server_part(settings)
-        assert all(paradigm.part_of(settings, holder) for holder in settings.data.names)
-        assert paradigm.verdict(settings, "the class", "1 node").endswith(".")
+        assert paradigm.words.server_part(settings)
+        assert all(paradigm.words.part_of(settings, holder) for holder in settings.data.names)
+        assert paradigm.words.verdict(settings, "the class", "1 node").endswith(".")
 
     def test_memory_and_another_wire_give_the_same(self, trained: TrainResult, tmp_path: Path) -> None:
         wire: dict[str, Any] = {"processes": True} if self.processes else {"link": "sockets"}
@@ -139,10 +140,10 @@ class ParadigmConformance:
         settings, paradigm = self.settings, self.paradigm
         nodes = int(trained.summary["nodes"])
         for holder in settings.data.names:
-            largest = paradigm.largest_epsilon(settings, holder, nodes)
+            largest = paradigm.privacy.largest_epsilon(settings, holder, nodes)
             assert largest >= 0
             if math.isinf(largest):
-                assert paradigm.unbounded(settings)
+                assert paradigm.guarantee.unbounded(settings)
             ledger = trained.path / "parties" / holder / "ledger.json"
             if ledger.is_file():
                 spent = json.loads(ledger.read_text(encoding="utf-8"))["epsilon_total"]

@@ -14,10 +14,9 @@ from torch.autograd import backward
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.network import Averaged, Own
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import Task
+from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job_file import parse_job

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks.attributes import auxiliary_nodes, choose_attributes, infer_attribute
+from veilgraph.audit.features import auxiliary_nodes, choose_attributes, infer_attribute
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.embedded import digits_data
+from veilgraph.graph.builtin import digits_data
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import pytest
 from sklearn.cluster import KMeans
 
 from tests.errors import refused
-from veilgraph.audit.attacks.blind_labels import blind_labels
-from veilgraph.audit.attacks.label_gradients import UNASSIGNED, directions, matched, mean_rows
-from veilgraph.audit.attacks.pairs import random_pairs
+from veilgraph.audit.labels import UNASSIGNED, blind_labels, directions, matched, mean_rows
+from veilgraph.audit.pairs import random_pairs
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilgraph.audit.attacks.ciphertexts import Ciphertext, chosen_words, ciphertexts_p_value
-from veilgraph.audit.attacks.orders import Order, orders_p_value
+from veilgraph.audit.sealing import ciphertexts_p_value, orders_p_value
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.evidence import Ciphertext, Order, chosen_words
 
 Random = np.random.Generator
 SIZE, WIDTH = 120, 4

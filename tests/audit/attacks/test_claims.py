@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks.dependence import order_p_value, split_p_value
-from veilgraph.audit.attacks.low_bits import low_bits_p_value
-from veilgraph.audit.attacks.noise_level import Noisy, noise_level
-from veilgraph.audit.roc import Floats
+from veilgraph.audit.noise import low_bits_p_value, noise_level, order_p_value, split_p_value
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.evidence import Noisy
+from veilgraph.protocol.view import Floats
 
 LEVEL, REPEATS = 0.05, 400
 MOST = LEVEL * REPEATS + 4 * (LEVEL * (1 - LEVEL) * REPEATS) ** 0.5

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks.combination import alike, combination_scores, standardised
-from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
-from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
+from veilgraph.audit.edges import alike, combination_scores, neighbour_weights, standardised, weight_scores
+from veilgraph.audit.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -11,12 +11,14 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from tests.errors import refused
-from veilgraph.audit.attacks.epsilon import canary_scores, least_probability, one_run_epsilon, p_value
-from veilgraph.audit.roc import Floats, Truth
+from veilgraph.audit.one_run import GaussianClaims, canary_scores, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.privacy.accountant import gaussian_epsilon
+from veilgraph.protocol.view import Floats
 
 DELTA = 1e-4
+LEVEL = GaussianClaims().level
 
 
 def gaussian_run(m: int, mu: float, seed: int) -> tuple[Floats, Truth]:
@@ -45,14 +47,14 @@ def test_p_value_is_theorem_5_2():
 def test_what_independent_gaussian_canaries_do_is_not_called_impossible(m, r, mu):
     for correct in range(r + 1):
         tail = binom.sf(correct - 1, r, ndtr(mu / 2))
-        assert least_probability(m, r, correct, mu, tail) <= 1 + 1e-9
+        assert least_probability(m, r, correct, LEVEL(mu), tail) <= 1 + 1e-9
 
 
 def test_one_gaussian_canary_is_guessed_right_as_often_as_its_error_allows_and_no_more():
     for mu in (0.1, 1.0, 3.0):
         best = float(ndtr(mu / 2))
-        assert least_probability(1, 1, 1, mu, best) == pytest.approx(1)
-        assert least_probability(1, 1, 1, mu, best + 0.01) > 1
+        assert least_probability(1, 1, 1, LEVEL(mu), best) == pytest.approx(1)
+        assert least_probability(1, 1, 1, LEVEL(mu), best + 0.01) > 1
 
 
 def test_the_recursion_finds_the_largest_tail_of_all_distributions_that_keep_to_the_inequalities():
@@ -64,8 +66,8 @@ def test_the_recursion_finds_the_largest_tail_of_all_distributions_that_keep_to_
     h1, h0 = p1 / 2, p1 / 2 + p0
     fits = (p0 >= 0) & (p2 <= power(h1, mu) + 1e-12) & (p2 + p1 / 2 <= power(h0, mu) + 1e-12)
     most = p2[fits].max()
-    assert least_probability(2, 2, 2, mu, most) <= 1 + 1e-9
-    assert least_probability(2, 2, 2, mu, most + 0.005) > 1
+    assert least_probability(2, 2, 2, LEVEL(mu), most) <= 1 + 1e-9
+    assert least_probability(2, 2, 2, LEVEL(mu), most + 0.005) > 1
 
 
 def power(level, mu):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks import generative
-from veilgraph.audit.attacks.equations import LinearModel, fit_model, log_ratios, solve_equations
-from veilgraph.audit.attacks.generative import generated_columns
+from veilgraph.audit import features as generative
+from veilgraph.audit.features import LinearModel, fit_model, generated_columns, log_ratios, solve_equations
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -12,9 +12,10 @@ from scipy.special import logsumexp
 from scipy.stats import binom, multivariate_normal
 
 from tests.errors import refused
-from veilgraph.audit.attacks.gradient_canaries import Part, Round, gradient_scores
-from veilgraph.audit.roc import Floats
+from veilgraph.audit.canaries import gradient_scores
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.evidence import Part, Round
+from veilgraph.protocol.view import Floats
 
 Coins = NDArray[np.bool_]
 RATE, NOISE, WIDTH = 0.3, 0.8, 9

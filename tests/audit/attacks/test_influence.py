@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks.influence import influence_scores, queried_pairs, reach_scores
+from veilgraph.audit.edges import influence_scores, queried_pairs, reach_scores
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import DataError
 

@@ -8,9 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.errors import About, refused
-from veilgraph.audit.attacks.label_attacks import COMPLETIONS
-from veilgraph.audit.attacks.label_gradients import matched, membership_scores
-from veilgraph.audit.attacks.labels import accuracy, flattened, label_scores
+from veilgraph.audit.labels import COMPLETIONS, accuracy, flattened, label_scores, matched, membership_scores
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -6,14 +6,7 @@ from scipy.spatial import distance as scipy_distances
 from scipy.stats import entropy
 
 from tests.errors import refused
-from veilgraph.audit.attacks.link_features import (
-    DISTANCES,
-    OPERATIONS,
-    NodeRows,
-    entropies,
-    pair_distances,
-    pair_features,
-)
+from veilgraph.audit.pairs import DISTANCES, OPERATIONS, NodeRows, entropies, pair_distances, pair_features
 from veilgraph.core.errors import ConfigError, DataError
 
 SCIPY = {
@@ -44,7 +37,7 @@ class TestDistances:
     def test_blocks_change_nothing(self, name, monkeypatch, random):
         rows, pairs = random.dirichlet(np.ones(4), 30), random.integers(30, size=(50, 2))
         whole = pair_distances(rows, pairs, name)
-        monkeypatch.setattr("veilgraph.audit.attacks.link_features.BLOCK", 28)
+        monkeypatch.setattr("veilgraph.audit.pairs.BLOCK", 28)
         assert pair_distances(rows, pairs, name).tolist() == whole.tolist()
 
     @pytest.mark.parametrize(

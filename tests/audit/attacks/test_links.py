@@ -7,13 +7,12 @@ import torch
 from research.attack_strength_models import PlainSettings, induced, train_plain
 from research.link_reference import reference_posteriors
 from tests.errors import refused
-from veilgraph.audit.attacks.classifiers import train_classifier
-from veilgraph.audit.attacks.link_features import NodeRows
-from veilgraph.audit.attacks.links import STEALING, Knowledge, link_scores
-from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.classifiers import train_classifier
+from veilgraph.audit.links import STEALING, Knowledge, link_scores
+from veilgraph.audit.pairs import KnownPairs, NodeRows, sample_pairs
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.embedded import digits_data
+from veilgraph.graph.builtin import digits_data
 
 NETWORK = PlainSettings("GCN", width=16, epochs=100, dropout=0.5, weight_decay=5e-4)
 
@@ -135,7 +134,7 @@ class TestAttacks:
     def test_many_pairs_are_scored_in_parts(self, digits, monkeypatch):
         knowledge, attacked = digits
         whole = link_scores(3, knowledge, attacked.pairs[:100], seed=0)
-        monkeypatch.setattr("veilgraph.audit.attacks.links.PAIRS_A_TIME", 33)
+        monkeypatch.setattr("veilgraph.audit.links.PAIRS_A_TIME", 33)
         assert link_scores(3, knowledge, attacked.pairs[:100], seed=0) == pytest.approx(whole)
 
     @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, train_plain
 from tests.errors import refused
-from veilgraph.audit.attacks.membership import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
+from veilgraph.audit.members import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
 from veilgraph.core.errors import DataError
-from veilgraph.graph.embedded import synthetic_data
+from veilgraph.graph.builtin import synthetic_data
 
 
 def posteriors_of(logits, labels, classes=3):

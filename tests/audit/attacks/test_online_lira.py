@@ -5,8 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from tests.errors import refused
-from veilgraph.audit.attacks.membership import lira_scores
-from veilgraph.audit.attacks.online_lira import online_lira_scores
+from veilgraph.audit.members import lira_scores, online_lira_scores
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import DataError
 

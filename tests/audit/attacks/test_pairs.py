@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.errors import refused
-from veilgraph.audit.attacks.pairs import KnownPairs, sample_pairs
+from veilgraph.audit.pairs import KnownPairs, sample_pairs
 from veilgraph.core.errors import ConfigError, DataError
 
 

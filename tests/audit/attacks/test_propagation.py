@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.errors import refused
-from veilgraph.audit.attacks.pairs import sample_pairs
-from veilgraph.audit.attacks.propagation import neighbour_weights, weight_scores
+from veilgraph.audit.edges import neighbour_weights, weight_scores
+from veilgraph.audit.pairs import sample_pairs
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tests.errors import refused
-from veilgraph.audit.attacks import reconstruction
-from veilgraph.audit.attacks.reconstruction import (
-    alike_pairs,
+from veilgraph.audit import reconstruction
+from veilgraph.audit.pairs import alike_pairs
+from veilgraph.audit.reconstruction import (
     complete_columns,
     gram_estimate,
     gram_scores,
@@ -20,8 +20,8 @@ from veilgraph.audit.attacks.reconstruction import (
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.paradigms.vertical.initial.collaborative import PlainCollaborative
-from veilgraph.paradigms.vertical.initial.method import InitialSettings, init_std
+from veilgraph.paradigms.vertical.initial import InitialSettings, init_std
+from veilgraph.paradigms.vertical.twin import PlainCollaborative
 
 NODES, OWN, PRIVATE, WIDTH = 90, 6, 14, 4
 RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.errors import refused
-from veilgraph.audit.attacks.uniformity import Words, noise_scores, uniformity_p_value
+from veilgraph.audit.sealing import Words, noise_scores, uniformity_p_value
 from veilgraph.audit.statistics import measure
 from veilgraph.core.errors import DataError
 

@@ -16,15 +16,13 @@ from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import LinkTimeout, PeerFailed
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.mpc.aggregation.holder import HolderRound
-from veilgraph.mpc.aggregation.keys import Round
-from veilgraph.mpc.aggregation.server import ServerRound
-from veilgraph.mpc.aggregation.signatures import Signatures
+from veilgraph.mpc.aggregation.keys import Round, Signatures
+from veilgraph.mpc.aggregation.rounds import HolderRound, ServerRound
 from veilgraph.mpc.aggregation.summing import Group, Sum, SummingHolder, SummingServer
-from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.mpc.mask import SecretRounding
 
 Result = TypeVar("Result")
 NAMES = tuple("EADBCGF")

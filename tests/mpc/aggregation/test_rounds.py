@@ -14,8 +14,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError, RangeOverflow
 from veilgraph.core.types import SERVER
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import holder_bytes
-from veilgraph.mpc.mask import add
-from veilgraph.mpc.plain import masked_sum
+from veilgraph.mpc.mask import add, masked_sum
 
 BITS = 24
 FROM_FOUR = {

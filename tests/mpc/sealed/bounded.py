@@ -8,9 +8,10 @@ from typing_extensions import override
 
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.machine import GUARD, HiddenGraph, Ring
-from veilgraph.mpc.sealed.twin import PlainMachine
-from veilgraph.mpc.sealed.wire import Summands, Wire
+from veilgraph.mpc.sealed.hops import HiddenGraph
+from veilgraph.mpc.sealed.machine import PlainMachine
+from veilgraph.mpc.sealed.opening import GUARD
+from veilgraph.mpc.sealed.wire import Ring, Summands, Wire
 
 
 class BoundedMachine(PlainMachine):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.mpc.sealed import borrow, placement
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.drawing import Form, Stream
+from veilgraph.mpc.sealed import comparison, hops
+from veilgraph.mpc.sealed.correlations import Form, Stream
+from veilgraph.mpc.sealed.machine import DealerMachine
 
 Patch = pytest.MonkeyPatch
 Forms = Sequence[Form]
@@ -49,7 +49,7 @@ def repeated(wanted: Wanted) -> Callable[[Patch], None]:
 def compared(shape: tuple[int, ...]) -> Callable[[Patch], None]:
     """What is opened in comparisons of so many numbers is left as it is."""
     words = -(-torch.Size(shape).numel() // 64)
-    own = [form for forms in borrow.forms(borrow.levels(64), words, shape)[1:] for form in forms]
+    own = [form for forms in comparison.forms(comparison.levels(64), words, shape)[1:] for form in forms]
 
     def mutate(patch: Patch) -> None:
         drawing(
@@ -66,9 +66,9 @@ def unshuffled(nodes: int) -> Callable[[Patch], None]:
     """Random orders of so many rows are none."""
 
     def mutate(patch: Patch) -> None:
-        shuffled = placement.shuffled
+        shuffled = hops.shuffled
         patch.setattr(
-            placement, "shuffled", lambda numbers: torch.arange(nodes) if len(numbers) == nodes else shuffled(numbers)
+            hops, "shuffled", lambda numbers: torch.arange(nodes) if len(numbers) == nodes else shuffled(numbers)
         )
 
     return mutate
@@ -80,7 +80,7 @@ def cuts_alike(patch: Patch) -> None:
 
     def with_one_seed(self: DealerMachine, *arguments: object) -> None:
         init(self, *arguments)  # type: ignore[arg-type]
-        self._own = Stream(bytes(32))
+        self.dealer.own = Stream(bytes(32))
 
     patch.setattr(DealerMachine, "__init__", with_one_seed)
 

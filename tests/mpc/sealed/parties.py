@@ -12,12 +12,9 @@ from torch import Tensor
 
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Wire
 
 Program = Callable[[Machine], object]

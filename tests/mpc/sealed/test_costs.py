@@ -14,11 +14,10 @@ from torch import Tensor
 from tests.mpc.sealed.parties import NAMES, of, run
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed import functions
-from veilgraph.mpc.sealed.counter import CountingMachine
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import CountingMachine, Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
 PAGE = Path(__file__).parents[3] / "docs" / "sealed.md"
@@ -211,7 +210,7 @@ def graphs(machine: Machine) -> list[Any]:
 
 @pytest.mark.parametrize(("chunk", "rounds"), [(1 << 20, 1), (64, 3)])
 def test_hops_of_all_holders_go_on_side_by_side(chunk: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilgraph.mpc.sealed.machine.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("veilgraph.mpc.sealed.hops.CHUNK_BYTES", chunk)
 
     def before(machine: Machine) -> tuple[Any, ...]:
         return graphs(machine), whole(machine, 32)
@@ -255,7 +254,7 @@ def test_a_function_has_the_rounds_that_are_said_and_counted(name: str) -> None:
 def test_holders_say_that_they_used_what_was_dealt_and_nothing_else_reaches_the_dealer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("veilgraph.mpc.sealed.drawing.STRIDE_BYTES", 256)
+    monkeypatch.setattr("veilgraph.mpc.sealed.correlations.STRIDE_BYTES", 256)
     links: dict[PartyId, RecordedLink] = {}
 
     def program(machine: Machine) -> None:

@@ -14,16 +14,15 @@ from typing_extensions import override
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, of
 from veilgraph.core.errors import PeerFailed, ProtocolError
-from veilgraph.core.keeper import Keeper, MemoryKeeper
 from veilgraph.core.secrets import SecretSource
+from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.link.memory import MemoryHub
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.factory import MemoryHub
+from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import functions
 from veilgraph.mpc.sealed.cut_and_choose import checked_link, dealer_of, unfinished
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import HolderMachine, Machine
 from veilgraph.mpc.sealed.wire import Summands
 
 COLUMNS = 64

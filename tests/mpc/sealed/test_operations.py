@@ -15,7 +15,7 @@ from tests.mpc.sealed.parties import NAMES, TWIN, of, run, secret, wire
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed import functions, machine
+from veilgraph.mpc.sealed import functions, hops
 from veilgraph.mpc.sealed.functions import BITS, ERROR_BITS, FINE_BITS
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Summands, Wire, joined
@@ -184,7 +184,7 @@ def test_hops(holders: int, nodes: int, columns: int, seed: int, small: bool, ri
 
     with pytest.MonkeyPatch.context() as patch:
         if small:  # a column or two at a time
-            patch.setattr(machine, "CHUNK_BYTES", 64)
+            patch.setattr(hops, "CHUNK_BYTES", 64)
         agree(program, holders)
 
 

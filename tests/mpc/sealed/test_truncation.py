@@ -14,10 +14,11 @@ from tests.mpc.sealed.faults import bits_unmasked
 from tests.mpc.sealed.parties import of, run, secret
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import Kind, PartyId
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.mpc.sealed.machine import GUARD, Machine
+from veilgraph.mpc.sealed.correlations import Holder
+from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.opening import GUARD, Open
 from veilgraph.mpc.sealed.wire import Wire
 
 # ring of what is opened, bits that are cut off, ring of the result
@@ -98,17 +99,17 @@ def guessed(x: Tensor) -> float:
     """How many signs of values of one size B gets right, of those between which A's highest bit decides."""
     summands: dict[str, Tensor] = {}
     links: dict[PartyId, RecordedLink] = {}
-    cut = HolderMachine.cut_by_bits
+    cut = Open.cut_by_bits
 
-    def spied(self: HolderMachine, opening: Any, tag: Any, summand: Tensor, *more: Any) -> Tensor:
-        summands[self.party] = summand
-        return cut(self, opening, tag, summand, *more)
+    def spied(self: Open, holder: Holder, tag: Any, summand: Tensor, *more: Any) -> Tensor:
+        summands[holder.party] = summand
+        return cut(self, holder, tag, summand, *more)
 
     def program(machine: Machine) -> Wire:
         return machine.open(machine.summands(of(machine, "A", x), (SIZE,), 0, of="A"), 16)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HolderMachine, "cut_by_bits", spied)
+        patch.setattr(Open, "cut_by_bits", spied)
         run(program, links=links, secrets=fixed_secrets("signs"), keeps=True)
     (got,) = [each for each in links["B"].transcript() if (each.sender, each.tag.kind) == ("A", Kind.MASKED_BITS)]
     bit, own = planes.from_plane(got.tensor, SIZE).numpy(), summands["B"].numpy().view(np.uint64)

@@ -29,10 +29,9 @@ from tests.mpc.sealed.faults import Forms, bits_unmasked, compared, cuts_alike, 
 from tests.mpc.sealed.parties import NAMES, of, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId
-from veilgraph.link.message import Message
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import Message, RecordedLink
 from veilgraph.mpc.ring import matmul
-from veilgraph.mpc.sealed import placement
+from veilgraph.mpc.sealed import hops
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Wire
 
@@ -312,7 +311,7 @@ def is_weighted_rows(forms: Forms) -> bool:
 
 
 def is_orders(forms: Forms) -> bool:
-    return list(forms) == placement.orders(N + PADDED)
+    return list(forms) == hops.orders(N + PADDED)
 
 
 compares_unmasked = compared((N, D))

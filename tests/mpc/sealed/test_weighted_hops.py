@@ -10,8 +10,7 @@ import torch
 from tests.mpc.sealed.parties import NAMES, run
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.types import SERVER
-from veilgraph.mpc.sealed.counter import CountingMachine
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import CountingMachine, Machine
 
 BITS = 16
 

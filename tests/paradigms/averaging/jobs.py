@@ -13,9 +13,9 @@ from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.roles.federation import Settings, merge
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import Judged

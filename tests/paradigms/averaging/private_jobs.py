@@ -19,11 +19,11 @@ from veilgraph.paradigms.averaging.network import AveragedNetwork
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_settings import SampledPlan
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import sampled_ledgers
+from veilgraph.run import ledgers
 
 CLASSES = 2
 FEATURES = 3
@@ -105,7 +105,7 @@ def known_noise() -> Iterator[None]:
         return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+        patch.setattr(ledgers, "SampledPublisher", of_party)
         yield
 
 

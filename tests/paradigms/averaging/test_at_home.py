@@ -17,14 +17,12 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.at_home import AtHome
-from veilgraph.paradigms.averaging.at_home_settings import AtHomeSettings
+from veilgraph.paradigms.averaging.network import AtHome, AtHomeSettings, Own
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.tasks.own import Own
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.run import sampled_ledgers
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.sampled import SampledPublisher
+from veilgraph.run import ledgers
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
@@ -37,7 +35,7 @@ def _known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_party(plan: object, ledger: Ledger, _: object, account: Account | None) -> SampledPublisher:
         return SampledPublisher(plan, ledger, source(ledger.path.parent.name), account)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sampled_ledgers, "SampledPublisher", of_party)
+    monkeypatch.setattr(ledgers, "SampledPublisher", of_party)
 
 
 def weights(run: Path, party: str) -> dict[str, Tensor]:

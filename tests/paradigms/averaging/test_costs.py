@@ -37,7 +37,7 @@ JOBS: Mapping[str, tuple[Settings, ...]] = {
 
 def planned(settings: AveragingJob) -> Costs | None:
     sizes = {graph.party: size_of(graph) for graph in graphs(settings)}
-    return paradigm_of(settings).costs(settings, 0, sizes)
+    return paradigm_of(settings).session.costs(settings, 0, sizes)
 
 
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
@@ -63,7 +63,7 @@ def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
 def test_plan_and_check_say_it(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("paradigm: averaging\ndata: {dataset: synthetic, holders: 6}\ntrain: {epochs: 20}\n")
-    told = veilgraph("plan", path)
+    told = veilgraph("check", "--costs", path)
     assert told.exit_code == 0, told.output
     for part in ("set-up", "rounds", "evaluations", "inference", "all stay to the end", "at most: training ends"):
         assert part in told.stdout
@@ -77,15 +77,14 @@ def test_plan_and_check_say_it(tmp_path: Path) -> None:
 
 
 def test_of_tables_columns_and_classes_are_asked_for_and_nothing_else(tmp_path: Path) -> None:
-    data = "{parties: {A: a.yaml, B: b.yaml}}"
     path = tmp_path / "job.yaml"
-    path.write_text(f"paradigm: averaging\ndata: {data}\n")
-    assert "--classes, and --columns of every holder" in one_error(veilgraph("plan", path))
+    path.write_text("paradigm: averaging\ndata: {holders: [A, B]}\n")
+    assert "--classes, and --columns of every holder" in one_error(veilgraph("check", "--costs", path))
     sizes = ["--classes", "2", "--columns", "A=8", "--columns", "B=8"]
-    assert veilgraph("plan", path, *sizes).exit_code == 0
-    assert "leave it out" in usage_error(veilgraph("plan", path, *sizes, "--nodes", "100"))
-    assert "--classes" in usage_error(veilgraph("plan", path, *sizes[2:]))
-    assert "columns" in one_error(veilgraph("plan", path, *sizes[:-1], "B=9"))
+    assert veilgraph("check", "--costs", path, *sizes).exit_code == 0
+    assert "leave it out" in usage_error(veilgraph("check", "--costs", path, *sizes, "--nodes", "100"))
+    assert "--classes" in usage_error(veilgraph("check", "--costs", path, *sizes[2:]))
+    assert "columns" in one_error(veilgraph("check", "--costs", path, *sizes[:-1], "B=9"))
 
 
 def test_of_tables_check_says_it_and_nothing_of_common_nodes(tmp_path: Path) -> None:
@@ -107,5 +106,5 @@ def test_of_a_network_of_ones_own_no_plan_is_made() -> None:
 def test_where_no_plan_is_made_no_sizes_are_asked_for(paradigm: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     release = "\nrelease: {features: {epsilon: 1}, labels: {epsilon: 1, holder: B}}" if paradigm == "node-dp" else ""
-    path.write_text(f"paradigm: {paradigm}\ndata: {{parties: {{A: a.yaml, B: b.yaml}}}}{release}\n")
-    assert "depends on more than sizes" in one_error(veilgraph("plan", path))
+    path.write_text(f"paradigm: {paradigm}\ndata: {{holders: [A, B], label_holder: A}}{release}\n")
+    assert "depends on more than sizes" in one_error(veilgraph("check", "--costs", path))

@@ -25,11 +25,10 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.aggregation.summing import SummingHolder
-from veilgraph.nn.correction import corrected_losses
-from veilgraph.paradigms.averaging.baselines import alone
+from veilgraph.nn.calibration import corrected_losses
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.privacy.local.labels import LabelResponse
+from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.label_release import nodes_perturbed
@@ -190,16 +189,16 @@ def test_a_private_training_covers_labels_and_takes_none_that_are_perturbed() ->
 def test_a_job_says_what_is_noised() -> None:
     base: Settings = {"paradigm": "averaging", "data": {"dataset": "synthetic", "holders": 3}}
     private, bare = parse_job(merge(base, PRIVATE)), parse_job(base)
-    assert any("randomised response, ε 2 of one label" in said for said in paradigm_of(private).describe(private))
-    assert any("There is no differential privacy" in said for said in paradigm_of(bare).describe(bare))
+    assert any("randomised response, ε 2 of one label" in said for said in paradigm_of(private).words.describe(private))
+    assert any("There is no differential privacy" in said for said in paradigm_of(bare).words.describe(bare))
 
 
 def test_a_split_by_classes_is_refused_and_a_limit_about_labels_bounds_it() -> None:
     base: Settings = {"paradigm": "averaging", "data": {"dataset": "synthetic", "holders": 3}}
     private = parse_job(merge(base, PRIVATE))
     with refused(ConfigError, key="data.split", party="A"):
-        paradigm_of(private).load(private)
-    paradigm_of(private).load(parse_job(base))
+        paradigm_of(private).data.load(private)
+    paradigm_of(private).data.load(parse_job(base))
     accepting = LimitSettings(leakage=tuple(revelations(private)), max_epsilon=2, **about.LABELS)
     assert refusal_of_limits(accepting, private, "B") is None
     assert "total ε of 2" in str(refusal_of_limits(accepting.model_copy(update={"max_epsilon": 1.5}), private, "B"))

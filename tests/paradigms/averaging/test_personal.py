@@ -18,9 +18,8 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.link.view import read_view
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.tasks.classes import Classes
-from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.network import Averaged, Own
+from veilgraph.paradigms.averaging.node_tasks import Classes
 from veilgraph.paradigms.averaging.training import public, summand
 from veilgraph.run.jobs import predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors

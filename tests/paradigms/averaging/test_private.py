@@ -25,28 +25,23 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.terms import Terms
-from veilgraph.paradigms.averaging.training import EXTRA
+from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, Terms
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import epsilon, price
-from veilgraph.privacy.lifetime.ledger import Budget
-from veilgraph.privacy.lifetime.lines import FILE
-from veilgraph.privacy.publish_sampled import CHANNEL, SampledPublisher
+from veilgraph.privacy.lifetime_costs import epsilon, price
+from veilgraph.privacy.lifetime_file import FILE
+from veilgraph.privacy.lifetime_ledger import Account, Budget
 from veilgraph.privacy.publisher import OPEN
+from veilgraph.privacy.sampled import CHANNEL, SampledPublisher
 from veilgraph.privacy.settings import fitting_delta
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.limits import LimitSettings, delta_too_large, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.lifetime import outlook_facts
-from veilgraph.report.page.guarantee import guarantee
-from veilgraph.report.sampled import sampled_facts, sampled_noise, sampled_notes
-from veilgraph.report.spent import spent_table
+from veilgraph.report.budget import protection_of
+from veilgraph.report.ledgers import outlook_facts, spent_table
 from veilgraph.run.jobs import resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
@@ -98,7 +93,7 @@ def test_a_run_that_was_cut_off_makes_no_more_rounds_than_were_planned(tmp_path:
 def test_a_holder_with_a_node_of_too_many_neighbours_takes_no_part(tmp_path: Path) -> None:
     settings = job({"averaging": {"privacy": {"degree_bound": 2}}})
     with refused(DataError, code="degree-bound"):
-        paradigm_of(settings).check_graphs(settings, graphs(settings))
+        paradigm_of(settings).data.check_graphs(settings, graphs(settings))
     with refused(DataError, code="degree-bound"):
         twin_of(settings)
     with refused(DataError, code="degree-bound"):  # where all graphs are on one machine: before the job
@@ -275,7 +270,7 @@ def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
 
 def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     private, bare = job(), job({"averaging": {"privacy": None}})
-    total = paradigm_of(private).largest_epsilon(private, "A")
+    total = paradigm_of(private).privacy.largest_epsilon(private, "A")
     fits = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, **about.WITH_EDGES, max_delta=1e-5)
     assert refusal(fits, private, "A", epsilon=total) is None
     for limits in (
@@ -285,7 +280,7 @@ def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
         fits.model_copy(update={"epsilon_neighbours": "replacement"}),
     ):
         assert refusal(limits, private, "A", epsilon=total)
-    assert refusal(fits, bare, "A", epsilon=paradigm_of(bare).largest_epsilon(bare, "A"))
+    assert refusal(fits, bare, "A", epsilon=paradigm_of(bare).privacy.largest_epsilon(bare, "A"))
     assert "score-tallies" in revelations(bare)
     assert "score-tallies" not in revelations(private)
 
@@ -308,7 +303,7 @@ def test_a_delta_that_a_job_leaves_out_fits_the_training_nodes_by_public_knowled
     assert plans[0].delta == pytest.approx(delta)
     assert plans[0].multiplier == plans[1].multiplier
     assert plans[0].epsilon_total == plans[1].epsilon_total
-    assert sampled_facts(left_out, plans[0])["A"]["delta"] == pytest.approx(delta)
+    assert protection_of(left_out).facts()["A"]["delta"] == pytest.approx(delta)
     assert refusal(
         LimitSettings(leakage=(), max_epsilon=9, **about.WITH_EDGES, max_delta=delta / 2), left_out, "A", epsilon=6
     )
@@ -321,14 +316,14 @@ def test_what_is_said_of_it_has_its_figures() -> None:
     plan = settings.training_plan
     assert plan is not None
     assert 5.9 < plan.epsilon_total <= 6.0
-    facts = sampled_facts(settings, plan)["B"]
+    facts = protection_of(settings).facts()["B"]
     assert (facts["terms"], facts["releases"], facts["epsilon_total"]) == (21, 3, plan.epsilon_total)
-    (needed,) = sampled_noise(plan, [6.0])
+    (needed,) = protection_of(settings).noise([6.0])
     assert needed["noise_multiplier"] == pytest.approx(plan.multiplier, rel=1e-3)
-    assert any("degree_bound=20" in note for note in sampled_notes(settings, plan))
-    said = guarantee(settings)
+    assert any("degree_bound=20" in note for note in protection_of(settings).notes())
+    said = protection_of(settings).guarantee()
     assert dict(said.about)["δ"] == "1e-05"
-    assert any("no node may have more than 20" in line for line in paradigm_of(settings).describe(settings))
+    assert any("no node may have more than 20" in line for line in paradigm_of(settings).words.describe(settings))
 
 
 def test_a_job_without_it_is_the_job_that_it_was() -> None:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.private_jobs import graph, job, network, without
-from veilgraph.paradigms.averaging.terms import Terms
+from veilgraph.paradigms.averaging.training import Terms
 from veilgraph.privacy import accountant
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_event import SampledEvent, reach
+from veilgraph.privacy.event import SampledEvent, reach
+from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.testing.lower_bound import epsilon_lower_bound
 
 ROUNDS, RATE, NOISE, CLIP, DELTA, TRIALS = 3, 0.5, 10.0, 0.01, 1e-5, 200

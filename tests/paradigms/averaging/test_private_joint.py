@@ -23,22 +23,19 @@ from tests.paradigms.averaging.private_jobs import known_noise, source
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import ConfigError, RangeOverflow, VeilgraphError
 from veilgraph.core.secrets import system_secrets
-from veilgraph.mpc.aggregation.holder import HolderRound
+from veilgraph.mpc.aggregation.rounds import HolderRound
 from veilgraph.mpc.mask import add
-from veilgraph.paradigms.averaging.private import PrivateTraining
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.training import EXTRA, opened
+from veilgraph.paradigms.averaging.training import EXTRA, PrivateTraining, opened
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import from_json, to_json
-from veilgraph.privacy.lifetime.costs import price
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_event import JointSampledEvent, SampledEvent
-from veilgraph.privacy.sampled_settings import SampledPlan
+from veilgraph.privacy.event import JointSampledEvent, SampledEvent, from_json, to_json
+from veilgraph.privacy.lifetime_costs import price
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.page.guarantee import guarantee
-from veilgraph.report.sampled import sampled_facts, sampled_notes
+from veilgraph.report.budget import protection_of
 from veilgraph.run.jobs import train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
@@ -174,7 +171,7 @@ def test_an_epsilon_is_that_of_the_noise_together_and_costs_the_same_for_life() 
 
 def test_a_party_has_to_accept_that_it_relies_on_others() -> None:
     settings = job()
-    total = paradigm_of(settings).largest_epsilon(settings, "A")
+    total = paradigm_of(settings).privacy.largest_epsilon(settings, "A")
     base = LimitSettings(leakage=("single-updates",), max_epsilon=total + 1, **about.WITH_EDGES, max_delta=1e-5)
     for most, accepted in ((None, False), (2, False), (1, True), (0, True)):
         found = refusal(base.model_copy(update={"min_colluding": most}), settings, "A", epsilon=total)
@@ -182,17 +179,17 @@ def test_a_party_has_to_accept_that_it_relies_on_others() -> None:
         if found is not None:
             assert "averaging.privacy.joint_noise.colluding=1" in found
     bare = private_job()
-    assert refusal(base, bare, "A", epsilon=paradigm_of(bare).largest_epsilon(bare, "A")) is None
+    assert refusal(base, bare, "A", epsilon=paradigm_of(bare).privacy.largest_epsilon(bare, "A")) is None
 
 
 def test_what_is_said_names_against_whom() -> None:
     settings = job()
-    plan = plan_of(settings)
+    plan_of(settings)
     words = "the server and one other holder"
-    assert any(words in note and "3 holders make together" in note for note in sampled_notes(settings, plan))
-    assert sampled_facts(settings, plan)["A"]["joint_noise"] == {"holders": 4, "colluding": 1}
-    assert dict(guarantee(settings).about)["holds against"] == words
-    assert any("more than 1 collude" in line for line in paradigm_of(settings).describe(settings))
+    assert any(words in note and "3 holders make together" in note for note in protection_of(settings).notes())
+    assert protection_of(settings).facts()["A"]["joint_noise"] == {"holders": 4, "colluding": 1}
+    assert dict(protection_of(settings).guarantee().about)["holds against"] == words
+    assert any("more than 1 collude" in line for line in paradigm_of(settings).words.describe(settings))
     assert plan_of(private_job()).against == "the server and all other holders"
 
 
@@ -206,8 +203,6 @@ def test_a_holder_without_labels_takes_no_part() -> None:
 
 
 def test_a_job_without_it_is_the_job_that_it_was() -> None:
-    bare = private_job()
-    assert "joint_noise" not in bare.model_dump(mode="json")["averaging"]["privacy"]
     assert job().hash() != private_job({"data": {"holders": HOLDERS}, "averaging": {"threshold": 4}}).hash()
 
 

@@ -17,14 +17,11 @@ from tests.paradigms.averaging.private_jobs import graph, job, local, network, w
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.averaging.terms import Terms
-from veilgraph.privacy.aggregation import most_neighbours
-from veilgraph.privacy.degree import too_many_neighbours
-from veilgraph.privacy.publish_sampled import SampledPublisher
-from veilgraph.privacy.sampled_event import reach
-from veilgraph.privacy.sampled_sum import SampledSum
+from veilgraph.nn.propagate import Adjacency, FixedInput
+from veilgraph.paradigms.averaging.training import Terms
+from veilgraph.privacy.aggregation import most_neighbours, too_many_neighbours
+from veilgraph.privacy.event import reach
+from veilgraph.privacy.sampled import SampledPublisher, SampledSum
 
 
 def source(number: int) -> SecretSource:

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, source, without
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.activation import ACTIVATIONS
+from veilgraph.nn.layers import ACTIVATIONS
 from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.private import PrivateTraining
-from veilgraph.paradigms.averaging.row_terms import RowTerms
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.paradigms.averaging.terms import Terms
+from veilgraph.paradigms.averaging.training import PrivateTraining, RowTerms, Terms
 from veilgraph.privacy.mechanism import clip_to_grid
-from veilgraph.privacy.sampled_sum import Places, SampledSum
+from veilgraph.privacy.sampled import Places, SampledSum
 
 
 def bare(**model: object) -> AveragingJob:

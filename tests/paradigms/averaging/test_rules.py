@@ -13,15 +13,11 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.paradigms.averaging.baselines import OnePlace
-from veilgraph.paradigms.averaging.network import AveragedNetwork
-from veilgraph.paradigms.averaging.rules.fedadam import FedAdamSettings
-from veilgraph.paradigms.averaging.rules.fedprox import FedProxSettings
-from veilgraph.paradigms.averaging.rules.fedsgd import FedSgdSettings
-from veilgraph.paradigms.averaging.tasks.beside import side_by_side
-from veilgraph.paradigms.averaging.tasks.own import Own
+from veilgraph.paradigms.averaging.network import AveragedNetwork, Own
+from veilgraph.paradigms.averaging.rules import FedAdamSettings, FedProxSettings, FedSgdSettings
+from veilgraph.paradigms.averaging.tasks import side_by_side
 from veilgraph.paradigms.averaging.training import averaged, heard, said
-from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.averaging.twin import OnePlace, PlainAveraging
 
 STILL: Settings = {"model": {"dropout": 0.0}}
 ONE: Settings = {"averaging": {"local_epochs": 1}}

@@ -35,14 +35,13 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
-from veilgraph.graph.datasets import load_parts
+from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.memory import MemoryHub
+from veilgraph.link.factory import MemoryHub
 from veilgraph.mpc.aggregation.summing import holder_bytes
-from veilgraph.paradigms.averaging import baselines
-from veilgraph.paradigms.averaging.holder import AveragingHolder
-from veilgraph.paradigms.averaging.server import AveragingServer
+from veilgraph.paradigms.averaging import twin as baselines
+from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification

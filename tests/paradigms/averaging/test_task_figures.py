@@ -16,11 +16,11 @@ from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.tasks.graphs import Graphs, GraphsOwn
-from veilgraph.paradigms.averaging.tasks.pairs import PairsOwn, unlinked
+from veilgraph.paradigms.averaging.links import PairsOwn, unlinked
+from veilgraph.paradigms.averaging.node_tasks import Graphs, GraphsOwn
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification
-from veilgraph.protocol.score_histograms import binned_auc, binned_precision, bins_of, histogram
+from veilgraph.protocol.scores import binned_auc, binned_precision, bins_of, histogram
 
 SEEDS = st.integers(0, 10_000)
 

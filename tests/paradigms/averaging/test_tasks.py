@@ -25,18 +25,17 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.paradigms.averaging.baselines import OnePlace
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.twin import PlainAveraging
+from veilgraph.paradigms.averaging.twin import OnePlace, PlainAveraging
 from veilgraph.protocol.costs import size_of
+from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.revealed import rows_of
 from veilgraph.run.comparing import compare
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.exported_tables import Export, export_party
+from veilgraph.samples.organisations import Export, export_party
 
 LAST: Settings = {"train": {"select_by": "last"}}
 each_task = pytest.mark.parametrize("task", SAID)
@@ -206,7 +205,7 @@ def test_in_one_place_there_is_what_the_holders_have(task: str) -> None:
 @each_task
 def test_a_job_sends_what_the_plan_says(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, LAST), graphs_for(task)
-    costs = paradigm_of(settings).costs(settings, 0, {graph.party: size_of(graph) for graph in graphs})
+    costs = paradigm_of(settings).session.costs(settings, 0, {graph.party: size_of(graph) for graph in graphs})
     assert costs is not None
     run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
     rows = [row for row in json.loads((run.path / "traffic.json").read_text()) if row["direction"] == "sent"]

@@ -14,8 +14,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SecretSource
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed import dealer
-from veilgraph.mpc.sealed.noise import rounded_gaussian
+from veilgraph.mpc.sealed import machine
+from veilgraph.mpc.sealed.correlations import rounded_gaussian
 
 KEY = bytes(range(32))
 PROBABILITIES: Settings = {"output": "probabilities"}
@@ -35,7 +35,7 @@ def noise_from(key: bytes) -> Iterator[None]:
         return rounded_gaussian(shape, deviation, bits, noise_of(key))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dealer, "rounded_gaussian", drawn)
+        patch.setattr(machine, "rounded_gaussian", drawn)
         yield
 
 

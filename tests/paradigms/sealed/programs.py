@@ -16,7 +16,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed

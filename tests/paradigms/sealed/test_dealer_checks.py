@@ -22,16 +22,14 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed import cut_and_choose
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.drawing import Stream
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.correlations import Stream
+from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 from veilgraph.paradigms.sealed import roles
-from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.paradigms.sealed.paradigm import costs_of, describe
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
-from veilgraph.paradigms.sealed.words import describe
 from veilgraph.protocol.costs import Costs
 from veilgraph.run.jobs import predict, resume, train
 
@@ -100,7 +98,7 @@ def test_a_job_ends_at_the_first_message_that_was_not_committed_to(tmp_path: Pat
     def wrong(self: SealedDealer, dealing: cut_and_choose.Dealing) -> Machine:
         made = machine(self, dealing)
         assert isinstance(made, DealerMachine)
-        made._streams["A"] = Stream(bytes(32))
+        made.dealer.streams["A"] = Stream(bytes(32))
         return made
 
     with pytest.MonkeyPatch.context() as patch:

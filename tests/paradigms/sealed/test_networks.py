@@ -14,11 +14,10 @@ from tests.paradigms.sealed.programs import TWIN, outcomes, small_graphs, small_
 from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.twin import PlainMachine
-from veilgraph.paradigms.sealed import propagation
-from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
+from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
@@ -136,7 +135,7 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     job = small_job(2, network("mlp"))
     graphs = graphs_of(job, training=MANY)
     together_ = outcomes(job, graphs, lambda program: trained(program, 3))
-    monkeypatch.setattr(propagation, "AT_ONCE", 2 * graphs[0].features.shape[0] + 1)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.networks.network.AT_ONCE", 2 * graphs[0].features.shape[0] + 1)
     found = outcomes(job, graphs, lambda program: trained(program, 3))
     for name, weight in summed(found, WEIGHT_BITS).items():
         assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3

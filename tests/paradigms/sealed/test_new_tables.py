@@ -20,20 +20,19 @@ from tests.paradigms.apart import apart
 from tests.paradigms.sealed.programs import small_graphs, small_job, weights
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
-from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.paradigms.sealed.plan import Context
 from veilgraph.paradigms.sealed.program import SealedProgram
-from veilgraph.paradigms.sealed.roles import SealedHolder
+from veilgraph.paradigms.sealed.roles import NamedNodes, SealedHolder
 from veilgraph.paradigms.sealed.settings import sealed
-from veilgraph.paradigms.sealed.stated import NamedNodes
 from veilgraph.paradigms.sealed.twin import predicting_twin
+from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import read_job
-from veilgraph.protocol.revealed import causes
 from veilgraph.run.jobs import predict, train
-from veilgraph.run.naming import name_ahead
+from veilgraph.run.predictions import name_ahead
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 

@@ -19,25 +19,24 @@ from tests.paradigms.sealed.programs import TWIN, outcomes, saved, small_graphs,
 from tests.roles.federation import Settings
 from veilgraph.api.runs import load_run
 from veilgraph.core.errors import ConfigError, ProtocolError
-from veilgraph.core.keeper import FolderKeeper
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.link.recorded import RecordedLink
-from veilgraph.mpc.sealed.twin import PlainMachine
-from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data, plan_of
+from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
-from veilgraph.paradigms.sealed.roles import SealedLabelHolder
+from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.paradigms.sealed.stated import NamedNodes, check_learning
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
-from veilgraph.protocol.revealed import causes
 from veilgraph.protocol.stated import check_stated
 from veilgraph.run.jobs import TrainResult, predict, train
-from veilgraph.run.naming import name_ahead
+from veilgraph.run.predictions import name_ahead
 from veilgraph.run.run_directory import RunDirectory, load_tensors
 
 MOST = 7

@@ -25,14 +25,13 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.sealed.correlations import rounded_gaussian
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
-from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.noise import rounded_gaussian
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
 from veilgraph.paradigms.sealed.entering import edges_once, own_data, padded, slots_of
-from veilgraph.paradigms.sealed.networks.voting import VOTE_BITS
-from veilgraph.paradigms.sealed.private import deviation_of, release_plan, shrink
+from veilgraph.paradigms.sealed.networks.decoupled import VOTE_BITS
+from veilgraph.paradigms.sealed.plan import deviation_of, release_plan, shrink
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
@@ -350,7 +349,7 @@ def test_what_one_edge_shows_is_held_to_epsilon() -> None:
 
 def test_the_attack_finds_noise_that_is_too_weak(monkeypatch: pytest.MonkeyPatch) -> None:
     weak = lambda shape, deviation, bits, source: rounded_gaussian(shape, deviation / 64, bits, source)  # noqa: E731
-    monkeypatch.setattr("veilgraph.mpc.sealed.twin.rounded_gaussian", weak)
+    monkeypatch.setattr("veilgraph.mpc.sealed.machine.rounded_gaussian", weak)
     assert proven(epsilon_total=CLAIMED, delta=DELTA) > CLAIMED
 
 

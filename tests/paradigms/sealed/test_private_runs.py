@@ -20,20 +20,19 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.mpc.sealed import dealer
-from veilgraph.mpc.sealed.noise import rounded_gaussian
+from veilgraph.mpc.sealed import machine
+from veilgraph.mpc.sealed.correlations import rounded_gaussian
 from veilgraph.paradigms.sealed.paradigm import SEALED
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.privacy.publish import NoisedPublisher
+from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.report.budget import budget_facts, budget_notes
-from veilgraph.report.lifetime import ledger_at
-from veilgraph.report.page.guarantee import guarantee
-from veilgraph.report.spent import read_spent
+from veilgraph.report.budget import protection_of
+from veilgraph.report.ledgers import ledger_at
+from veilgraph.report.run_data import read_spent
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
@@ -152,7 +151,8 @@ def test_votes_that_are_counted_anew_have_new_noise_and_are_paid_for_again(
         drawn.append(rounded_gaussian(*args))
         return drawn[-1]
 
-    monkeypatch.setattr(dealer, "rounded_gaussian", kept)
+    monkeypatch.setattr(machine, "rounded_gaussian", kept)
+    monkeypatch.setattr("veilgraph.paradigms.sealed.paradigm.check_ranges", lambda *_: None)  # the twin draws too
     job = private_job(tmp_path, {"train": {"checkpoint_every": 3}}, TWICE)
     with monkeypatch.context() as patch:
         patch.setattr(SealedLabelHolder, "learn", fails)
@@ -216,18 +216,20 @@ def test_what_has_no_noise_is_refused(name: str) -> None:
 
 def test_a_job_says_what_it_costs_and_against_whom() -> None:
     job = small_job(3, STEPS, PRIVATE)
-    assert [SEALED.largest_epsilon(job, party) for party in "ABC"] == pytest.approx([0, EPSILON, EPSILON], rel=1e-6)
+    assert [SEALED.privacy.largest_epsilon(job, party) for party in "ABC"] == pytest.approx(
+        [0, EPSILON, EPSILON], rel=1e-6
+    )
     for bare in (small_job(3, STEPS, voting()), small_job(3)):
-        assert SEALED.largest_epsilon(bare, "B") == float("inf")
-        assert SEALED.unbounded(bare)
-    facts = budget_facts(job, 500)
+        assert SEALED.privacy.largest_epsilon(bare, "B") == float("inf")
+        assert SEALED.guarantee.unbounded(bare)
+    facts = protection_of(job, 500).facts()
     assert [each["releases"] for each in facts.values()] == [0, 1]
     assert all("A and all other holders" in each["holds_against"] for each in facts.values())
-    assert any("features" in note for note in budget_notes(job))
-    said = guarantee(job)
+    assert any("features" in note for note in protection_of(job).notes())
+    said = protection_of(job).guarantee()
     assert "without the dealer" in said.scope
     assert any("features" in limit for limit in said.limits)
-    assert any("no holder knows" in line.replace("\n", " ") for line in SEALED.describe(job))
+    assert any("no holder knows" in line.replace("\n", " ") for line in SEALED.words.describe(job))
 
 
 def from_tables(folder: Path, **limits: object) -> SealedJob:

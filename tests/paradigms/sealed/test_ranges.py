@@ -23,9 +23,7 @@ from veilgraph.core.errors import RangeOverflow, RunError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, range_tests
-from veilgraph.mpc.sealed.holder import HolderMachine
-from veilgraph.mpc.sealed.machine import Machine
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.machine import HolderMachine, Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Wire
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS

@@ -23,7 +23,7 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
-from veilgraph.protocol.revealed import rows_of
+from veilgraph.protocol.disclosures import rows_of
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import TrainResult, predict, resume, train
 from veilgraph.run.run_directory import RunDirectory, load_tensors

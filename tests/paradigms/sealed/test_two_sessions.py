@@ -24,7 +24,7 @@ from veilgraph.core.randomness import Keystream
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, FINE_BITS
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from veilgraph.privacy.event import Event, GaussianEvent
-from veilgraph.privacy.lifetime.costs import Keys
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.privacy.lifetime_costs import Keys
+from veilgraph.privacy.lifetime_file import Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 
 NODES = [f"customer {number}" for number in range(20)]
 EVENT = GaussianEvent(5.0)

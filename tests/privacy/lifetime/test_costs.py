@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
-from veilgraph.privacy.lifetime.costs import EVERYBODY, NOTHING, Costs, Price, epsilon, is_everybody, price
+from veilgraph.privacy.lifetime_costs import EVERYBODY, NOTHING, Costs, Price, epsilon, is_everybody, price
 
 EVENTS: list[Event] = [GaussianEvent(3.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(4.0), LocalEvent(0.25)]
 CHARGES = st.lists(

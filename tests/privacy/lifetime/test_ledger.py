@@ -17,11 +17,10 @@ from tests.errors import refused
 from tests.privacy.lifetime.ledgers import EVENT, NODES, charge, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
-from veilgraph.privacy.gaussian import Gaussian
-from veilgraph.privacy.lifetime.costs import EVERYBODY
-from veilgraph.privacy.lifetime.ledger import About, Budget
-from veilgraph.privacy.sampled_event import SampledEvent
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, SampledEvent
+from veilgraph.privacy.lifetime_costs import EVERYBODY
+from veilgraph.privacy.lifetime_ledger import About, Budget
+from veilgraph.privacy.mechanism import Gaussian
 
 EDGE = GaussianEvent(5.0, "replacement", "edge")
 NODE = GaussianEvent(5.0, "replacement", "node")

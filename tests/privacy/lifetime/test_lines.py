@@ -10,9 +10,8 @@ import pytest
 from tests.errors import refused
 from tests.privacy.lifetime.ledgers import NODES, charge, count_of, ledger
 from veilgraph.core.errors import RunError
-from veilgraph.privacy.lifetime.ledger import Budget, Lifetime
-from veilgraph.privacy.lifetime.lines import FILE
-from veilgraph.privacy.lifetime.marks import Marks
+from veilgraph.privacy.lifetime_file import FILE, Marks
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 
 
 @pytest.fixture

@@ -11,13 +11,29 @@ from tests.privacy.lifetime.ledgers import NODES, count_of, ledger
 from veilgraph.core.errors import BudgetSpent, RunError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import EVERYBODY
-from veilgraph.privacy.lifetime.ledger import Budget
-from veilgraph.privacy.lifetime.sent import SentRows
+from veilgraph.privacy.lifetime_costs import EVERYBODY
+from veilgraph.privacy.lifetime_ledger import Account, Budget
+from veilgraph.privacy.release_cache import LifetimeCache, Release
 
 EVENT = GaussianEvent(2.0)
 ONE = Budget(accountant.total({EVENT: 1}, 1e-5), 1e-5)
+
+
+class RunLedger:
+    """Of a run that shows each release."""
+
+    def __init__(self, pay):
+        self.pay = pay
+
+    def has_paid(self, channel, content):
+        return False
+
+    def spend(self, event, channel, step, *, content, by_rows):
+        assert by_rows
+        self.pay(content)
+
+    def room(self, event, *, by_rows):
+        return None
 
 
 class Holder:
@@ -29,20 +45,21 @@ class Holder:
         self.made, self.paid = [], []
 
     def sent(self, event=EVENT, mechanism="gaussian", kill=None, **of):
-        rows = self.of(**of)
-        return rows.release("embeddings", self.rows, event, mechanism, self._noised, kill or self.paid.append)
+        cache = self.of(kill, **of)
+        return cache.release(Release("embeddings", event, mechanism), self.rows, self._noised)
 
     def is_free(self, event=EVENT, mechanism="gaussian", **of):
-        return self.of(**of).owing("embeddings", event, mechanism) is None
+        return self.of(**of).is_free(Release("embeddings", event, mechanism))
 
     def fits(self, **of):
-        return self.of(**of).fits("embeddings", EVENT, "gaussian")
+        return self.of(**of).room(Release("embeddings", EVENT, "gaussian")) != 0
 
-    def of(self, **of):
+    def of(self, kill=None, **of):
         """Without ids everybody pays, and rows go by their places."""
         keys = self.lifetime.keys(self.ids) if self.named else EVERYBODY
         each = self.lifetime.each_key(self.ids) if self.named else np.arange(len(self.rows), dtype=np.uint64)
-        return SentRows(Account(self.lifetime, keys, 1e-5, "ab" * 32, "job"), each, by_place=not self.named, **of)
+        account, run = Account(self.lifetime, keys, 1e-5, "ab" * 32, "job"), RunLedger(kill or self.paid.append)
+        return LifetimeCache(account, each, run, by_place=not self.named, **of)  # type: ignore[arg-type]
 
     def _noised(self, rows):
         self.made.append(len(rows))

@@ -1,7 +1,7 @@
 """Embeddings without weights, and how far one node's features or one edge can move them.
 
 h^0(v) is row v of the features under a fixed random projection, of length 1 (or 0). With B = A/D, where A holds the
-pairs that ``privacy.degree`` keeps, at most D of a node, the embeddings are
+pairs that ``bound_degrees`` keeps, at most D of a node, the embeddings are
 
     H = (1/K)·(B·h^0 + B²·h^0 + … + B^K·h^0),      or h^0 itself where K = 0.
 
@@ -14,7 +14,7 @@ of 1/D, so its length is at most 1/√D; B^k with k ≥ 1 moves the whole matrix
 most **2/√D** in the Frobenius norm (2 where K = 0).
 
 *One edge*, everything that is recorded between two nodes a and b, added or removed; h^0 is the same. At most three
-pairs differ in being kept: {a, b}, and {a, c}, {b, d} the other way round (``privacy.degree``). With E = B − B', rows
+pairs differ in being kept: {a, b}, and {a, c}, {b, d} the other way round (``bound_degrees``). With E = B − B', rows
 of Y of length 1 at most, and c ≠ d, the rows of E·Y are at most 2/D, 2/D, 1/D and 1/D long at a, b, c and d, and where
 c = d they are 2/D at each of a, b and c: ‖E·Y‖ ≤ √12/D. Then B^k − B'^k = Σ_j B^j·E·B'^(k−1−j), a sum of k terms of
 ‖B^j‖·‖E·(B'^(k−1−j)·h^0)‖ ≤ √12/D each. So H moves by at most **√3·(K+1)/D** (none where K = 0): √12/D·(1/K)·Σ_k k.
@@ -37,7 +37,7 @@ from torch.nn import functional
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.privacy.degree import bound_degrees
+from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph_embeddings.world import both_ways, to_scipy
 
 _UNIT: Final = 2.0**-52

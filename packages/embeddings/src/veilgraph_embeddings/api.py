@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from veilgraph.core.arguments import check_functions, path_of, wrong_type
 from veilgraph.core.files import fresh_path, locked
-from veilgraph.core.given import check_functions, path_of, wrong_type
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.pyg import check_one_graph
 from veilgraph_embeddings.directory import EmbeddingDirectory

@@ -15,12 +15,10 @@ import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from veilgraph.audit.attacks.classifiers import Floats
-from veilgraph.audit.attacks.link_features import NodeRows
-from veilgraph.audit.attacks.links import Knowledge, link_scores
-from veilgraph.audit.attacks.pairs import sample_pairs
-from veilgraph.audit.roc import MIN_TARGETS
-from veilgraph.audit.statistics import Interval, intervals
+from veilgraph.audit.links import Knowledge, link_scores
+from veilgraph.audit.pairs import NodeRows, sample_pairs
+from veilgraph.audit.statistics import MIN_TARGETS, Interval, intervals
+from veilgraph.protocol.view import Floats
 from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES, Attacker, Flags, View
 from veilgraph_embeddings.measure import Told, best, told
 from veilgraph_embeddings.world import Attribute, World

@@ -14,7 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from veilgraph.audit.attacks.classifiers import Floats, fitted
+from veilgraph.audit.classifiers import fitted
+from veilgraph.protocol.view import Floats
 
 Codes = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veilgraph.cli.app import Out, Overrides, command, override
-from veilgraph.cli.output import echo, messages, results
-from veilgraph.cli.telling import tell
+from veilgraph.cli.output import echo, messages, results, tell
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.core.csv_cells import csv_cell
+from veilgraph.core.arguments import argument
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import check_private, fresh_folder, private_folder, write_whole
 from veilgraph.core.tensor_file import load_tensors, save_tensors
-from veilgraph.core.wording import argument
-from veilgraph.graph.ids import pack_ids, unpack_ids
+from veilgraph.core.text import csv_cell
+from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph_embeddings.settings import EmbedJob, read_embed_job, write_embed_job
 
 PUBLISHED: Final = ("embeddings.csv", "embeddings.safetensors", "card.json")

@@ -24,10 +24,9 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import SecretSource, derive_key, system_secrets
 from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.sent import releasing
+from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Mechanism
-from veilgraph.privacy.single import fingerprint
+from veilgraph.privacy.release_cache import fingerprint, releasing
 from veilgraph.run.lifetimes import keeper_of
 
 CHANNEL: Final = "embeddings to the public"

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import party_folder, read_party_settings
-from veilgraph.run import ledger_places
+from veilgraph.run import lifetimes
 from veilgraph.run.lifetimes import lifetime_at, lifetime_of
 from veilgraph.tables.settings import NodeSettings
 from veilgraph_embeddings.settings import EmbedJob
@@ -58,16 +58,16 @@ def lifetime_of_job(job: EmbedJob, ledger: GivenLedger | None = None) -> Lifetim
         return lifetime_of(organisation) if job.method.kind.is_private else None
     if ledger is None and data.graph is None:
         return None
-    beside = None if data.graph is None else ledger_places.beside(data.graph)
+    beside = None if data.graph is None else lifetimes.beside(data.graph)
     party = _PARTY if beside is None else beside.party
-    found = beside if ledger is None else ledger_places.place("ledger", ledger, party)
+    found = beside if ledger is None else lifetimes.place("ledger", ledger, party)
     assert found is not None
     if beside is not None:
-        ledger_places.check_own("ledger", found, beside)
-    limits = ledger_places.limits_in(found.folder) or found.limits
+        lifetimes.check_own("ledger", found, beside)
+    limits = lifetimes.limits_in(found.folder) or found.limits
     if limits is not None:
         check_method(job, limits.model_copy(update={"leakage": (_PUBLISHED,)}))
-    ledger_places.keep_limits(found)
+    lifetimes.keep_limits(found)
     return lifetime_at(found) if job.method.kind.is_private else None
 
 

@@ -13,9 +13,8 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime.account import Account
-from veilgraph.privacy.lifetime.costs import EVERYBODY
-from veilgraph.privacy.lifetime.ledger import Lifetime
+from veilgraph.privacy.lifetime_costs import EVERYBODY
+from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph_embeddings.assess import Assessment, HeldOut, assess
 from veilgraph_embeddings.door import Door
 from veilgraph_embeddings.method import Embedded, MethodSettings, Tools

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.audit.statistics import Interval
+from veilgraph.protocol.view import Floats
 from veilgraph_embeddings.attackers import Codes
 
 _SAMPLES: Final = 2000

@@ -15,8 +15,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, named_in
+from veilgraph.core.settings import Registry, Settings, named_in
 from veilgraph.privacy.ledger import LedgerSummary
 from veilgraph_embeddings.door import Door
 from veilgraph_embeddings.world import World

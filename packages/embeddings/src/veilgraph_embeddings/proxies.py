@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from veilgraph.audit.attacks.classifiers import Floats
 from veilgraph.core.errors import DataError
+from veilgraph.protocol.view import Floats
 from veilgraph_embeddings.attackers import Codes
 from veilgraph_embeddings.world import World, to_scipy
 

@@ -15,8 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
-from veilgraph.graph.payments_settings import PaymentsSettings
-from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, BlockModelSettings
+from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, BlockModelSettings, PaymentsSettings
 from veilgraph_embeddings.attackers import FAMILIES
 from veilgraph_embeddings.method import AnyMethodSettings, MethodSettings
 from veilgraph_embeddings.methods.apge import ApgeSettings

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.nn.dropout import Masks, draw_mask
+from veilgraph.nn.layers import Masks, draw_mask
 from veilgraph.nn.local.model import HopModel, LocalSettings, not_partitioned
 from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.nn.propagate import Adjacency

@@ -18,7 +18,7 @@ from typing import Final
 import torch
 
 from veilgraph.core.errors import ConfigError, VeilgraphError
-from veilgraph.core.leaving import run_and_leave
+from veilgraph.core.threads import run_and_leave
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, reported_failure
 from veilgraph_machines.rendezvous import follow

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from veilgraph.nn.dropout import Masks
-from veilgraph.nn.handed import handed
+from veilgraph.nn.autograd import handed
+from veilgraph.nn.layers import Masks
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LocalSettings
 from veilgraph_machines.halo import HaloAdjacency

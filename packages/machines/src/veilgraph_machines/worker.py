@@ -7,7 +7,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from veilgraph.nn.dropout import Masks
+from veilgraph.nn.layers import Masks
 from veilgraph_machines.blocks import Block
 from veilgraph_machines.group import MachineGroup
 from veilgraph_machines.halo import HaloAdjacency

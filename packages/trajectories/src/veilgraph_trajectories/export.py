@@ -11,8 +11,7 @@ import pyarrow as pa
 from veilgraph.core.files import private_folder
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.samples.exported_tables import TableFormat, write_table, write_yaml, writing
-from veilgraph.samples.organisations import accepting
+from veilgraph.samples.organisations import TableFormat, accepting, write_table, write_yaml, writing
 from veilgraph_trajectories.dataset import COLUMNS
 from veilgraph_trajectories.settings import TrajectoriesSettings
 from veilgraph_trajectories.world import Camera, trajectories_world

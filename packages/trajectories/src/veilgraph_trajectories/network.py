@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from veilgraph.nn.linear import linear
+from veilgraph.nn.layers import linear
 from veilgraph_trajectories.windows import Windows, near_of
 
 _PLANE: Final = 2

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 from pydantic import Field, field_validator, model_validator
 
 from veilgraph.core.settings import Settings
-from veilgraph.graph.names import MAX_HOLDERS
+from veilgraph.graph.settings import MAX_HOLDERS
 
 SceneKind = Literal["corridor", "crossing", "plaza", "gate"]
 SCENE_KINDS: Final[tuple[SceneKind, ...]] = get_args(SceneKind)

@@ -20,10 +20,8 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import Share
-from veilgraph.paradigms.averaging.network import Averaged
-from veilgraph.paradigms.averaging.network_settings import NetworkSettings
-from veilgraph.paradigms.averaging.tasks.own import Own
-from veilgraph.paradigms.averaging.tasks.task import Task, TaskSettings
+from veilgraph.paradigms.averaging.network import Averaged, NetworkSettings, Own
+from veilgraph.paradigms.averaging.tasks import Task, TaskSettings
 from veilgraph.protocol.figures import Figure, Found, Measures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted

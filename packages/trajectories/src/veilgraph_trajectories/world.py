@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import unsettled
-from veilgraph.graph.names import holder_names
+from veilgraph.graph.settings import holder_names
 from veilgraph_trajectories.near import pairs_in
 from veilgraph_trajectories.scenes import Scene, draw_scene
 from veilgraph_trajectories.settings import TrajectoriesSettings

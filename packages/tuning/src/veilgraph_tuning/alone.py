@@ -8,9 +8,9 @@ from pathlib import Path
 
 from veilgraph.comparison.study import inputs_of
 from veilgraph.core.errors import ConfigError
-from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph_tuning.allowed import check_space
 from veilgraph_tuning.space import Space
 from veilgraph_tuning.spaces import space_of
@@ -74,6 +74,6 @@ class _AtHome:
         job = job.model_copy(update={"seed": of.settings.seed})
         with self._stage(f"{holder} alone, trial {number}", job.train.epochs) as show:
             progress = watched(show, watch, self._figure, job)
-            result = paradigm_of(job).alone(Inputs(job, of.graphs), holder, progress)
+            result = paradigm_of(job).baselines.alone(Inputs(job, of.graphs), holder, progress)
         assert result is not None  # it has the labels
         return of_result(result, self._figure, job)

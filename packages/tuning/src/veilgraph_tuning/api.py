@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from veilgraph.api.jobs import Job, settings_beside
+from veilgraph.api.fit import Job, settings_beside
+from veilgraph.core.arguments import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.core.files import fresh_path
-from veilgraph.core.given import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.run.given import GivenIds, GivenParties
-from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.lifetimes import GivenLedgers
 from veilgraph_tuning import alone, trying
 from veilgraph_tuning.space import Choice, Space, Value, choice_of
 from veilgraph_tuning.trying import Tuning

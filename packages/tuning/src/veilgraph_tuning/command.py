@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import INTERRUPTED, Ledgers, Overrides, command, ledgers_of, read_settings
-from veilgraph.cli.output import echo, messages, results, say
-from veilgraph.cli.telling import tell
+from veilgraph.cli.output import echo, messages, results, say, tell
 from veilgraph.core.files import fresh_path
 
 

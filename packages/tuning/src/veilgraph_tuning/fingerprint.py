@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from torch import Tensor
 
-from veilgraph.privacy.single import parts
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.privacy.release_cache import parts
 from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.run.inputs import write_tables
 
 

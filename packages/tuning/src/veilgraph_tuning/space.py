@@ -9,8 +9,8 @@ from typing import Final
 
 import yaml
 
+from veilgraph.core.arguments import check_several
 from veilgraph.core.errors import ConfigError
-from veilgraph.core.given import check_several
 from veilgraph.core.yaml_file import parse_yaml
 
 Value = bool | int | float | str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from veilgraph.core.registry import Registry
+from veilgraph.core.settings import Registry
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.paradigms.node_dp.settings import NodeDpJob

@@ -18,13 +18,13 @@ from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.inputs import Inputs
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.protocol.plain_fitting import PlainResult
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult
+from veilgraph.run.arguments import Progress
 from veilgraph.run.evidence import EVIDENCE
 from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
-from veilgraph.run.jobs import Progress, TrainResult, align, resume, train
-from veilgraph.run.ledger_places import GivenLedgers
+from veilgraph.run.jobs import TrainResult, align, resume, train
+from veilgraph.run.lifetimes import GivenLedgers
 from veilgraph.run.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.allowed import check_paid, check_space

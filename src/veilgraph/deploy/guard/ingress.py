@@ -41,7 +41,7 @@ from veilgraph.deploy.guard.policy import (
 )
 from veilgraph.deploy.guard.refusals import Refusals, shown
 from veilgraph.deploy.guard.sockets import LocalConnection
-from veilgraph.link.topics import FROM_HEADER
+from veilgraph.link.channel import FROM_HEADER
 
 log = logging.getLogger("veilgraph")
 

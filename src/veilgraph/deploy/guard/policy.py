@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from veilgraph.link.topics import CHANNEL
+from veilgraph.link.channel import CHANNEL
 
 Who = Literal["server", "server job", "holder", "holder job", "administrator"]
 """Whose cell it is."""

@@ -13,7 +13,7 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from nvflare.fuel.f3.streaming.stream_const import StreamHeaderKey
 
-from veilgraph.core.printable import printable
+from veilgraph.core.text import printable
 from veilgraph.deploy.guard.policy import NOTICE, OURS, STREAM, STREAM_DATA, CellName
 from veilgraph.link.refusals import RefusalLog, Source
 

@@ -20,7 +20,7 @@ from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
 from veilgraph.deploy.presence import LOST_S
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
-from veilgraph.protocol.requests import all_waiting
+from veilgraph.protocol.consent import all_waiting
 
 
 class WatchedSite:

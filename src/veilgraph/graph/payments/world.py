@@ -12,30 +12,120 @@ Models*, 2023, figure 2). The world around them is simpler than theirs, and prom
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError
-from veilgraph.graph.names import holder_names
-from veilgraph.graph.payments.customers import Customers, draw_customers
-from veilgraph.graph.payments.facts import Column, Columns, draw_facts
-from veilgraph.graph.payments.lookalikes import lookalike_transfers
-from veilgraph.graph.payments.ordinary import ordinary_transfers
-from veilgraph.graph.payments.patterns import draw_patterns
-from veilgraph.graph.payments.transfers import LAWFUL, Transfers, Whole, in_order
-from veilgraph.graph.payments.views import (
-    BANK_COLUMNS,
-    SHOP,
-    SHOP_COLUMNS,
-    TELECOM,
-    TELECOM_COLUMNS,
-    UNKNOWN,
-    View,
-    pairs_of,
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import MASKS
+from veilgraph.graph.dataset import DataSet
+from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.payments.laundering import draw_patterns, lookalike_transfers
+from veilgraph.graph.payments.transfers import (
+    BANK_FACTS,
+    LAWFUL,
+    SHOP_FACTS,
+    TELECOM_FACTS,
+    Column,
+    Columns,
+    Customers,
+    Transfers,
+    Whole,
+    draw_customers,
+    draw_facts,
+    in_order,
+    ordinary_transfers,
 )
-from veilgraph.graph.payments_settings import PATTERN_KINDS, PatternKind, PaymentsSettings
+from veilgraph.graph.settings import (
+    PATTERN_KINDS,
+    DataSettings,
+    PartitionSettings,
+    PatternKind,
+    PaymentsSettings,
+    holder_names,
+)
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+SHOP: Final = "shop"
+TELECOM: Final = "telecom"
+
+UNKNOWN: Final = -1
+"""A label or a part of the split that a customer has not, or that is another's to know."""
+BANK_COLUMNS: Final = (
+    *("company", "age", "log_income"),
+    *BANK_FACTS,
+    *("log_received", "log_sent", "log_euros_in", "log_euros_out", "passed_on", "other_banks"),
+)
+"""A bank's columns, the last six from the transfers over its own accounts."""
+SHOP_COLUMNS: Final = (*SHOP_FACTS, "orders")
+TELECOM_COLUMNS: Final = (*TELECOM_FACTS, "calls")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What one organisation sees.
+
+    Attributes:
+        name: of the organisation.
+        nodes: int64 [n], ascending: customers that it knows, be it as another's counterparty.
+        columns: column → float32 [n], NaN where a customer is not its own.
+        ends: int64 [2, E], customers, the lower first: pairs that it sees joined, each once.
+        labels: int8 [n], 1 launders, 0 does not; ``UNKNOWN`` but for those whose first bank it is. None: not a bank.
+        splits: int8 [n], place in ``SPLITS`` where there is a label. None: not a bank.
+    """
+
+    name: str
+    nodes: Whole
+    columns: Columns
+    ends: Whole
+    labels: Whole | None = None
+    splits: Whole | None = None
+
+    @property
+    def rows(self) -> Whole:
+        """The ends as places in ``nodes``, [2, E]."""
+        return np.searchsorted(self.nodes, self.ends)
+
+    def features(self) -> NDArray[np.float32]:
+        """The columns as they are, the mean of a column where there is no value: [n, columns]."""
+        found = [np.where(np.isnan(each), np.nanmean(each), each) for each in self.columns.values()]
+        return np.stack(found, axis=1).astype(np.float32)
+
+    def data(self) -> Data:
+        """All that as one graph, the pairs in both directions.
+
+        Returns:
+            ``Data`` with ``x`` [n, columns] float32, the features; ``edge_index`` [2, 2E]; ``n_id`` [n], the nodes; of
+            a bank also ``y`` [n], the labels, and three masks.
+        """
+        import torch  # noqa: PLC0415  (seconds to import)
+        from torch_geometric.data import Data  # noqa: PLC0415
+
+        rows = torch.from_numpy(self.rows)
+        found = Data(x=torch.from_numpy(self.features()), edge_index=torch.cat([rows, rows.flip(0)], dim=1))
+        found.n_id = torch.from_numpy(self.nodes)
+        if self.labels is not None and self.splits is not None:
+            found.y = torch.from_numpy(self.labels.astype(np.int64))
+            found.update({mask: torch.from_numpy(self.splits == place) for place, mask in enumerate(MASKS)})
+        return found
+
+
+def pairs_of(one: Whole, other: Whole, customers: int) -> Whole:
+    """The pairs that there are, in whichever direction, each once and ascending: int64 [2, E], the lower first."""
+    codes = np.minimum(one, other).astype(np.int64)
+    codes *= customers
+    codes += np.maximum(one, other)
+    codes.sort()  # np.unique hashes, which takes several times as long
+    first = np.ones(len(codes), np.bool_)
+    np.not_equal(codes[1:], codes[:-1], out=first[1:])
+    return np.stack(np.divmod(codes[first], customers))
+
 
 SPLITS: Final = ("train", "val", "test")
 _CASES: Final = (0.5, 0.2)
@@ -117,10 +207,6 @@ class PaymentsWorld:
 
 def payments_world(settings: PaymentsSettings, seed: int) -> PaymentsWorld:
     """Makes a world; time is linear in customers and, but for a sort, in transfers.
-
-    Args:
-        settings: size and shape.
-        seed: fixes everything.
 
     Raises:
         DataError: a bank has too few customers for the patterns.
@@ -235,3 +321,101 @@ def _partner(
     ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
     ends = ends[:, known[ends].all(axis=0)]
     return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)
+
+
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
+_CLASSES: Final = 2
+_PARTNERS: Final = (SHOP, TELECOM)
+
+
+class Payments(DataSet):
+    """Customers of several banks, of whom some launder: two classes."""
+
+    @override
+    def whole(self, settings: DataSettings, seed: int) -> Data:
+        """All customers with what their banks know of them together, and who pays whom."""
+        return _world(settings, seed).together().data()
+
+    @override
+    def classes(self, settings: DataSettings) -> int:
+        return _CLASSES
+
+    @override
+    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
+        """A bank for each holder: its customers and their counterparties, of whom it knows nothing else.
+
+        With ``partition.by`` nodes, those alone whose first bank it is: no node is at two holders.
+
+        Raises:
+            DataError: there are not as many banks as holders, or ``partition`` is given.
+        """
+        banks = (settings.payments or PaymentsSettings()).banks
+        if len(settings.names) != banks:
+            raise DataError(
+                f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
+                "the same"
+            )
+        apart = settings.partition == PartitionSettings(by="nodes")
+        if not apart and settings.partition != PartitionSettings():
+            raise DataError("data.partition: payments are divided by banks, and in no other way; leave it out")
+        world = _world(settings, seed)
+        found = []
+        for name, bank in zip(settings.names, world.banks, strict=True):
+            seen = world.view(bank).data()
+            if apart:
+                seen = _among(seen, seen.n_id[seen.y != UNKNOWN].numpy())
+            nodes, told = seen.n_id, seen.y != UNKNOWN
+            seen.update({mask: data[mask][nodes] & told for mask in MASKS})
+            found.append(HorizontalPart(PartyGraph.from_data(name, seen, _CLASSES), nodes))
+        return found
+
+    @override
+    def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
+        """The first bank, the shop and, of three holders, the telecom, over the bank's customers that all of them know.
+
+        Raises:
+            DataError: more than three holders, or proportions, which this data set does not have.
+        """
+        if settings.feature_proportions is not None or settings.edge_proportions is not None:
+            raise DataError(
+                "data.dataset='payments' gives a bank, a shop and a telecom their own columns and edges, and takes no "
+                "feature_proportions or edge_proportions; leave them out"
+            )
+        names = settings.names
+        if len(names) > 1 + len(_PARTNERS):
+            raise DataError(
+                f"data.holders={len(names)}: payments has a bank, a shop and a telecom for holders of the same "
+                "customers; take 2 or 3"
+            )
+        world = _world(settings, seed)
+        bank = world.view(world.banks[0])
+        views = [bank, *(world.view(each) for each in _PARTNERS[: len(names) - 1])]
+        common = np.flatnonzero(world.customers.first == 0)
+        for each in views[1:]:
+            common = np.intersect1d(common, each.nodes, assume_unique=True)
+        found = []
+        for name, each in zip(names, views, strict=True):
+            data = _among(each.data(), common)
+            if name == settings.label_party:
+                told = _among(bank.data(), common)
+                data.update({key: told[key] for key in ("y", *MASKS)})
+            else:
+                for key in ("y", *MASKS):
+                    data.pop(key, None)
+            found.append(PartyGraph.from_data(name, data, _CLASSES if "y" in data else None))
+        return found
+
+
+def _among(data: Data, nodes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Data:
+    """The graph of some of its nodes, in their order."""
+    rows = torch.from_numpy(np.searchsorted(data.n_id.numpy(), nodes))
+    return data.subgraph(rows)
+
+
+def _world(settings: DataSettings, seed: int) -> PaymentsWorld:
+    return payments_world(settings.payments or PaymentsSettings(), seed)
+
+
+PAYMENTS = Payments()

@@ -26,14 +26,12 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import Shape, gather_present, receive_as
-from veilgraph.link.recorded import RecordedLink
+from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
-from veilgraph.mpc.aggregation.holder import HolderRound
-from veilgraph.mpc.aggregation.keys import OFFER_BYTES, SEALED_BYTES, Round
-from veilgraph.mpc.aggregation.server import Received, ServerRound
-from veilgraph.mpc.aggregation.signatures import SIGNATURE_BYTES, Signatures
+from veilgraph.mpc.aggregation.keys import OFFER_BYTES, SEALED_BYTES, SIGNATURE_BYTES, Round, Signatures
+from veilgraph.mpc.aggregation.rounds import HolderRound, Received, ServerRound
 from veilgraph.mpc.aggregation.survivors import UNRECORDED, RecordedSum
-from veilgraph.mpc.secret_rounding import SecretRounding
+from veilgraph.mpc.mask import SecretRounding
 from veilgraph.mpc.shamir import ELEMENT_BYTES
 
 GONE: Final = (PeerFailed, LinkTimeout)

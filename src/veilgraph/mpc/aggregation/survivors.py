@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from veilgraph.core.errors import ProtocolError
-from veilgraph.core.keeper import Keeper
+from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import PartyId
 
 RECORD: Final = "survivors"

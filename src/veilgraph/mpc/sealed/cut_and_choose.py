@@ -27,14 +27,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.errors import LinkError, ProtocolError
-from veilgraph.core.keeper import Keeper
 from veilgraph.core.randomness import Keystream
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, exchange, receive_as
 from veilgraph.link.wrapper import Wrapper
-from veilgraph.mpc.sealed.dealer import DealerMachine
-from veilgraph.mpc.sealed.machine import Machine
+from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 
 DIGEST_BYTES: Final = 32
 _DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)

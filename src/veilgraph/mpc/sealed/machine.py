@@ -1,62 +1,45 @@
 """What a program computes with: every party runs the same program, each on a machine of its own.
 
-A program (``functions``, or a network) calls the operations below in an order that depends on public sizes alone. A
-holder's machine does them on Λ and shares of λ, the dealer's on λ, the twin's on the numbers themselves, and the
-counter's on nothing but shapes.
+A program (``functions``, or a network) calls the operations below in an order that depends on public sizes alone. Each
+machine runs its part of them: a holder's on Λ and shares of λ, the dealer's on λ, the twin's on the numbers themselves,
+and the counter's on nothing but shapes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
-from typing import ClassVar, Final, Literal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from veilgraph.core.types import PartyId
-from veilgraph.mpc.sealed.wire import Bit, Summands, Wire
-
-Bilinear = Callable[[Tensor, Tensor], Tensor]
-"""A bilinear function of two tensors."""
-Ring = Literal[32, 64]
-DTYPES: Final[dict[int, torch.dtype]] = {32: torch.int32, 64: torch.int64}
-GUARD: Final = 2
-"""An opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude."""
-
-CHUNK_BYTES: Final = 8 << 20
-"""Of the rows of a hop that are in hand at a time."""
-
-
-def chunks(rows: int, columns: int) -> Iterator[slice]:
-    """Columns that are summed over edges at a time, the same at all parties."""
-    width = max(1, CHUNK_BYTES // (4 * rows))
-    return (slice(start, min(start + width, columns)) for start in range(0, columns, width))
-
-
-class HiddenGraph(ABC):
-    """Directed edges that one holder knows, of a public padded number; what each party has of them is its own."""
-
-    owner: PartyId
-    nodes: int
-    """N."""
-    slots: int
-    """N and the padded number of edges."""
-    weight_bits: int
-    """Fractional bits of the edges' weights, which are hidden as well; 0: every edge counts once."""
-
-
-def portions(graphs: Sequence[HiddenGraph], columns: int) -> Iterator[list[tuple[HiddenGraph, slice]]]:
-    """Graphs with the columns that are summed over their edges at a time, side by side as far as they go.
-
-    Raises:
-        ValueError: there is none, or their weights have not the same bits.
-    """
-    if len({graph.weight_bits for graph in graphs}) != 1:
-        raise ValueError("a hop is over one graph or more, with edge weights of as many bits; take a hop for each")
-    for parts in zip_longest(*(chunks(graph.slots, columns) for graph in graphs)):
-        yield [(graph, part) for graph, part in zip(graphs, parts, strict=True) if part is not None]
+from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
+from veilgraph.core.types import SERVER, Kind, Link, PartyId
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.link.collectives import broadcast, gather, receive_as
+from veilgraph.mpc.sealed.comparison import Negative
+from veilgraph.mpc.sealed.correlations import (
+    Dealer,
+    DealtCorrelations,
+    Draws,
+    Form,
+    Holder,
+    LinkedDealer,
+    Operation,
+    Pace,
+    Result,
+    Step,
+    added,
+    rounded_gaussian,
+    size_of,
+)
+from veilgraph.mpc.sealed.hops import HiddenGraph, Hide, Hop, Pick
+from veilgraph.mpc.sealed.opening import Open
+from veilgraph.mpc.sealed.wire import Bilinear, Bit, Ring, Summands, Wire, floating, plain_wire
 
 
 class Machine(ABC):
@@ -65,10 +48,7 @@ class Machine(ABC):
     Attributes:
         holders: in the job's order.
         party: which it is.
-        exact: whether numbers are in fixed point; False in the twin.
     """
-
-    exact: ClassVar[bool] = True
 
     def __init__(self, holders: Sequence[PartyId], party: PartyId) -> None:
         self.holders, self.party = tuple(holders), party
@@ -77,10 +57,19 @@ class Machine(ABC):
         """Names the part of the program that begins; nothing that is computed depends on it."""
 
     @abstractmethod
+    def run(self, operation: Operation[Result]) -> Result:
+        """This party's part in an operation."""
+
     def share(self, wire: Wire) -> Tensor:
         """This party's summand of a wire, to be kept; those of all holders add up to it."""
+        return self.run(
+            Step(
+                hold=lambda holder: wire.known - wire.mask if holder.leads else -wire.mask,
+                deal=lambda _: torch.zeros_like(wire.mask),
+                plain=lambda: wire.known,
+            )
+        )
 
-    @abstractmethod
     def put(self, owner: PartyId, values: Tensor | None, shape: Sequence[int], bits: int) -> Wire:
         """What one holder knows becomes a wire of Z_2^64. One round.
 
@@ -90,8 +79,26 @@ class Machine(ABC):
             shape: of it, which all know.
             bits: fractional bits.
         """
+        size = tuple(shape)
+        forms: list[Form] = [(size, torch.int64)]
 
-    @abstractmethod
+        def hold(holder: Holder) -> Wire:
+            tag = holder.next(Kind.MASKED_WIRE)
+            if holder.party != owner:
+                public = receive_as(holder.link, owner, tag, size, torch.int64)
+                return Wire(public, torch.zeros((), dtype=torch.int64).expand(size), bits, owner)
+            (mask,) = holder.correlations.drawn(forms)
+            public = holder.encoded(values, size, bits) + mask
+            broadcast(holder.link, holder.others, tag, public)
+            return Wire(public, mask, bits, owner)
+
+        def deal(dealer: Dealer) -> Wire:
+            dealer.next()
+            return Wire(None, dealer.draw(owner, forms)[0], bits, owner)
+
+        sent = (owner,), self.holders, size_of(forms)
+        return self.run(Step(hold, deal, lambda: plain_wire(floating(values), bits), [[sent]]))
+
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
         """What everybody knows, whole numbers of 2^−bits, as a wire of Z_2^64. No message.
 
@@ -99,8 +106,14 @@ class Machine(ABC):
             values: int64, the numbers times 2^bits.
             bits: fractional bits.
         """
+        return self.run(
+            Step(
+                hold=lambda _: Wire(values, torch.zeros_like(values), bits),
+                deal=lambda dealer: Wire(None, dealer.zeros(values.shape), bits),
+                plain=lambda: plain_wire(floating(values) * 2.0**-bits, bits),
+            )
+        )
 
-    @abstractmethod
     def summands(
         self, values: Tensor | None, shape: Sequence[int], bits: int, *, of: PartyId | None = None
     ) -> Summands:
@@ -112,20 +125,90 @@ class Machine(ABC):
             bits: fractional bits.
             of: the only one that has any.
         """
+        size = tuple(shape)
 
-    @abstractmethod
+        def hold(holder: Holder) -> Summands:
+            if values is None or of not in (None, holder.party):
+                return Summands(torch.zeros(size, dtype=torch.int64), bits)
+            return Summands(holder.encoded(values, size, bits), bits)
+
+        return self.run(
+            Step(
+                hold,
+                deal=lambda dealer: Summands(dealer.zeros(size), bits),
+                plain=lambda: Summands(floating(torch.zeros(size) if values is None else values), bits),
+            )
+        )
+
     def split(self, wire: Wire) -> Summands:
-        """A wire as summands. No message."""
+        """A wire as summands: the dealer takes off the mask. No message."""
+        return self.run(
+            Step(
+                hold=lambda holder: Summands(wire.known if holder.leads else torch.zeros_like(wire.known), wire.bits),
+                deal=lambda _: Summands(-wire.mask, wire.bits),
+                plain=lambda: Summands(wire.known, wire.bits),
+            )
+        )
 
-    @abstractmethod
     def product(self, function: Bilinear, left: Wire, right: Wire) -> Summands:
-        """A bilinear function of two wires of Z_2^64. No message."""
+        """A bilinear function f of two wires of Z_2^64. No message.
 
-    @abstractmethod
+        f(l, r) = f(Λ_l, Λ_r − λ_r) − f(λ_l, Λ_r) + f(λ_l, λ_r), of which the last is the dealer's summand.
+        """
+        bits, owner = left.bits + right.bits, left.owner or right.owner
+
+        def hold(holder: Holder) -> Summands:
+            a, b = left.known, right.known
+            # What all know is added by a factor's owner, which saves it a product, else by the holder that leads.
+            if holder.leads if owner is None else holder.party == owner:
+                if owner is None or left.owner != owner:
+                    return Summands(function(a, b - right.mask) - function(left.mask, b), bits)
+                part = function(a - left.mask, b)
+                return Summands(part - function(a, right.mask) if right.owner in (None, owner) else part, bits)
+            parts = [
+                function(*factors)
+                for factors, whose in (((a, right.mask), right.owner), ((left.mask, b), left.owner))
+                if whose in (None, holder.party)
+            ]
+            return Summands(-added(parts) if parts else function(left.mask, b), bits)
+
+        return self.run(
+            Step(
+                hold,
+                deal=lambda _: Summands(function(left.mask, right.mask), bits),
+                plain=lambda: Summands(function(left.known, right.known), bits),
+            )
+        )
+
     def triple(self, left: Wire, middle: Wire, right: Wire) -> Summands:
-        """left·middle·right of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's."""
+        """left·middle·right of wires of Z_2^64 of one shape, entry by entry. No message but the dealer's.
 
-    @abstractmethod
+        Holders get shares of the products of two masks, of the same ones once; the product of three is the dealer's.
+        """
+        wires, bits = (left, middle, right), left.bits + middle.bits + right.bits
+        places = [next(at for at, same in enumerate(wires) if same is wire) for wire in wires]
+        twos = [tuple(sorted((places[one], places[other]))) for one, other in ((0, 1), (0, 2), (1, 2))]
+        pairs = sorted(set(twos))
+        forms: list[Form] = [(left.shape, torch.int64)] * len(pairs)
+
+        def hold(holder: Holder) -> Summands:
+            dealt, _ = holder.correlations.shared(holder.next(Kind.CORRELATION), forms)
+            a, b, c = (wire.known for wire in wires)
+            part = a * b * c if holder.leads else torch.zeros_like(a)
+            for known, wire in zip((b * c, a * c, a * b), wires, strict=True):
+                part -= known * wire.mask
+            for known, two in zip((c, b, a), twos, strict=True):
+                part += known * dealt[pairs.index(two)]
+            return Summands(part, bits)
+
+        def deal(dealer: Dealer) -> Summands:
+            dealer.next()
+            a, b, c = masks = [wire.mask for wire in wires]
+            dealer.correct(forms, lambda: [masks[one] * masks[other] for one, other in pairs], dealer.draws(forms))
+            return Summands(-(a * b * c), bits)
+
+        return self.run(Step(hold, deal, lambda: Summands(left.known * middle.known * right.known, bits)))
+
     def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
         """Summands become a wire: what is opened is the value under a fresh mask.
 
@@ -137,8 +220,8 @@ class Machine(ABC):
             ring: of the result.
             bits: fractional bits that the result is said to have, where a power of two is divided by as well.
         """
+        return self.run(Open(summands, shift, ring, bits, by_two=len(self.holders) == 2))
 
-    @abstractmethod
     def noised(self, summands: Summands, deviation: float) -> Summands:
         """With Gaussian noise on every entry, which the dealer draws and no holder ever has. No message.
 
@@ -146,24 +229,48 @@ class Machine(ABC):
             summands: whole numbers, with fractional bits that are 0: the noise is rounded to these bits.
             deviation: standard deviation of the noise on one entry; 0: there is none.
         """
+        return summands
 
-    @abstractmethod
     def negative(self, wire: Wire) -> Bit:
         """Whether each entry of a wire of Z_2^64 is below zero. Three rounds."""
+        return self.run(Negative(wire))
 
-    @abstractmethod
     def value(self, bit: Bit) -> Summands:
-        """A bit as a number. No message."""
+        """A bit as a number: Λ + (1 − 2Λ)·λ. No message."""
 
-    @abstractmethod
+        def hold(holder: Holder) -> Summands:
+            share = torch.where(bit.known, -bit.mask, bit.mask)
+            return Summands(share + bit.known.to(torch.int64) if holder.leads else share, 0)
+
+        return self.run(
+            Step(
+                hold,
+                deal=lambda _: Summands(torch.zeros_like(bit.mask), 0),
+                plain=lambda: Summands(floating(bit.known), 0),
+            )
+        )
+
     def gate(self, bit: Bit, wire: Wire) -> Summands:
-        """bit·wire, entry by entry. No message but the dealer's."""
+        """bit·wire, entry by entry. No message but the dealer's: shares of the product of both masks."""
+        forms: list[Form] = [(wire.shape, torch.int64)]
+
+        def hold(holder: Holder) -> Summands:
+            ((both,), _) = holder.correlations.shared(holder.next(Kind.CORRELATION), forms)
+            signed = torch.where(bit.known, both - wire.known * bit.mask, wire.known * bit.mask - both)
+            clear = wire.known - wire.mask if holder.leads else -wire.mask
+            return Summands(signed + torch.where(bit.known, clear, 0), wire.bits)
+
+        def deal(dealer: Dealer) -> Summands:
+            dealer.next()
+            dealer.correct(forms, lambda: [wire.mask * bit.mask], dealer.draws(forms))
+            return Summands(torch.zeros_like(wire.mask), wire.bits)
+
+        return self.run(Step(hold, deal, lambda: Summands(torch.where(bit.known, wire.known, 0.0), wire.bits)))
 
     def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
         """Entries of ``left`` where the bit is set, of ``right`` elsewhere. No message but the dealer's."""
         return self.gate(bit, left - right) + self.split(right)
 
-    @abstractmethod
     def hidden_graph(
         self,
         owner: PartyId,
@@ -183,8 +290,8 @@ class Machine(ABC):
             weights: [E] of the edges, floating; None at all others, and where there are none.
             weight_bits: of the weights, which all are told; 0: there are none.
         """
+        return self.run(Hide(owner, edges, nodes, padded, weights, weight_bits))
 
-    @abstractmethod
     def hop(self, graphs: Sequence[HiddenGraph], wire: Wire) -> Summands:
         """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
 
@@ -192,8 +299,8 @@ class Machine(ABC):
             graphs: whose edges count, each one with its duplicates; all with weights of the same bits, or none.
             wire: [N, d] of the ring that sums are made in, with weights Z_2^64; their bits are added to its own.
         """
+        return self.run(Hop(graphs, wire))
 
-    @abstractmethod
     def pick(self, owner: PartyId, rows: Tensor | None, count: int, wire: Wire) -> Summands:
         """Rows of a wire that one holder chooses and nobody else knows.
 
@@ -203,7 +310,191 @@ class Machine(ABC):
             count: how many.
             wire: [N, d].
         """
+        return self.run(Pick(owner, rows, count, wire))
 
-    @abstractmethod
     def reveal(self, wire: Wire, to: PartyId) -> Tensor | None:
         """A wire's numbers at one holder, float64; None at all others. One round."""
+
+        def hold(holder: Holder) -> Tensor | None:
+            tag = holder.next(Kind.MASK_SHARE)
+            if holder.party != to:
+                holder.link.send(to, tag, wire.mask.contiguous())
+                return None
+            shares = gather(holder.link, holder.others, tag, wire.shape, wire.mask.dtype)
+            return floating(wire.known - wire.mask - added(shares.values())) * 2.0**-wire.bits
+
+        sent = self.holders, (to,), prod(wire.shape) * wire.ring // 8
+        return self.run(Step[Tensor | None](hold, Dealer.next, lambda: wire.known, [[sent]]))
+
+
+class HolderMachine(Machine):
+    """One holder's.
+
+    Args:
+        link: of the holder.
+        holders: all of them, in the job's order.
+        dealer: who deals.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId = SERVER) -> None:
+        super().__init__(holders, link.party)
+        correlations = DealtCorrelations(link, dealer, is_last=link.party == self.holders[-1])
+        self._holder = Holder(link, self.holders, correlations)
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return operation.hold(self._holder)
+
+
+class DealerMachine(Machine):
+    """The dealer's: it knows every mask and no message between holders.
+
+    Args:
+        link: of the dealer.
+        holders: in the job's order.
+        secrets: source of the seeds and of noise.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
+        super().__init__(holders, link.party)
+        self.dealer, self._secrets = LinkedDealer(link, self.holders, secrets), secrets
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return operation.deal(self.dealer)
+
+    @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        if not deviation:
+            return summands
+        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._secrets)
+        return Summands(summands.part + noise.to(summands.part.dtype), summands.bits)
+
+
+class PlainMachine(Machine):
+    """The twin: the same program on floating numbers in one place, with nothing secret and nothing rounded.
+
+    What a holder alone would give is looked up by its name.
+
+    Args:
+        holders: in the job's order.
+        noise: source of it.
+    """
+
+    def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
+        super().__init__(holders, "")
+        self._noise = noise
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        return operation.plain()
+
+    @override
+    def choose(self, bit: Bit, left: Wire, right: Wire) -> Summands:
+        """Select, for (l − r) + r may differ from l in floating point."""
+        return Summands(torch.where(bit.known, left.known, right.known), left.bits)
+
+    @override
+    def noised(self, summands: Summands, deviation: float) -> Summands:
+        if not deviation:
+            return summands
+        noise = rounded_gaussian(summands.shape, deviation, summands.bits, self._noise)
+        return Summands(summands.part + noise.to(torch.float64) * 2.0**-summands.bits, summands.bits)
+
+
+@dataclass
+class Cost:
+    """Of a part of a program.
+
+    Attributes:
+        rounds: messages between holders that wait for the ones before.
+        sent: party → bytes that it sends, headers included.
+    """
+
+    rounds: int = 0
+    sent: Counter[PartyId] = field(default_factory=Counter)
+
+
+class CountingMachine(Machine):
+    """Runs a program on shapes alone, and counts every message that it would send, to the byte.
+
+    Args:
+        holders: in the job's order.
+        dealer: the dealer's name.
+
+    Attributes:
+        costs: place in the program → its cost.
+        widest: entries of the largest tensor that is opened.
+        dealt: holder → messages that the dealer sends it.
+    """
+
+    def __init__(self, holders: Sequence[PartyId], dealer: PartyId) -> None:
+        super().__init__(holders, dealer)
+        self.costs: dict[str, Cost] = {}
+        self.widest = 0
+        self.dealt = Counter(dict.fromkeys(holders, 1))
+        self._paces = {holder: Pace() for holder in holders}
+        self._dealer = _CountingDealer(self.holders, self._deal)
+        self.at("")
+        for _ in holders:
+            self._sent(dealer, SEED_BYTES)
+
+    @override
+    def at(self, place: str) -> None:
+        self._here = self.costs.setdefault(place, Cost())
+
+    @override
+    def run(self, operation: Operation[Result]) -> Result:
+        for messages in operation.rounds(self.holders):
+            self._here.rounds += 1
+            for senders, receivers, size in messages:
+                for sender in senders:
+                    self._sent(sender, size, sum(receiver != sender for receiver in receivers))
+        return operation.deal(self._dealer)
+
+    @override
+    def open(self, summands: Summands, shift: int = 0, ring: Ring = 64, *, bits: int | None = None) -> Wire:
+        self.widest = max(self.widest, prod(summands.shape))
+        return super().open(summands, shift, ring, bits=bits)
+
+    def _sent(self, sender: PartyId, size: int, messages: int = 1) -> None:
+        self._here.sent[sender] += messages * (HEADER_BYTES + size)
+
+    def _deal(self, holder: PartyId, size: int) -> None:
+        self.dealt[holder] += 1
+        self._sent(self.party, size)
+        self._sent(holder, 1, len(self._paces[holder].count(size)))
+
+
+class _CountingDealer(Dealer):
+    """Tells how many bytes it would send a holder; nothing that it draws has any content."""
+
+    device = "meta"
+
+    def __init__(self, holders: Sequence[PartyId], sends: Callable[[PartyId, int], None]) -> None:
+        super().__init__(holders)
+        self._sends = sends
+
+    @override
+    def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
+        return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in forms]
+
+    @override
+    def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:
+        last = self.holders[-1]
+        return {last: ([], self.draw(last, own))}  # the sum of one has the shape of all
+
+    @override
+    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
+        return self.draw("", forms)
+
+    @override
+    def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
+        self._sends(holder, size_of(forms))
+
+    @override
+    def correct(
+        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
+    ) -> list[Tensor]:
+        self.deal(self.holders[-1], forms, make)
+        return self.draw("", forms)

@@ -1,7 +1,7 @@
-"""How summands are opened, cut or lifted: what all parties know of it, and two holders' cut by one masked bit each.
+"""Openings, which cut or lift where they have to.
 
-x₀ + x₁ = v + 2^(n−2) − 1 in Z_2^n, |v| < 2^(n−2), wraps around exactly if a highest bit is set. With n_p = 1 − msb(x_p)
-and ≫ on numbers without a sign
+Two holders do it by one masked bit each: x₀ + x₁ = v + 2^(n−2) − 1 in Z_2^n,
+|v| < 2^(n−2), wraps around exactly if a highest bit is set. With n_p = 1 − msb(x_p) and ≫ on numbers without a sign
 
     ⌈v / 2^s⌉ = (x₀ ≫ s) + (x₁ ≫ s) − ((2^(n−2) − 1) ≫ s) − 2^(n−s)·(1 − n₀·n₁) + {0, 1}.
 
@@ -11,35 +11,65 @@ shared by Beaver's product with random bits b_p, whose product the dealer deals:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Final
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
+from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.link.collectives import exchange
 from veilgraph.mpc import bits as planes
-from veilgraph.mpc.sealed.drawing import Form
-from veilgraph.mpc.sealed.machine import DTYPES, GUARD, Ring
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, added, size_of
+from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
-_DTYPES = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
+GUARD: Final = 2
+"""An opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude."""
+_ONES_32: Final = 0xFFFF_FFFF
+_SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
-@dataclass(frozen=True)
-class Opening:
-    """What all parties know of one opening.
+@dataclass(frozen=True, eq=False)
+class Open(Operation[Wire]):
+    """Summands become a wire: what is opened is the value under a fresh mask.
 
     Attributes:
-        shape: of what is opened.
-        width: n of the ring that its summands are of.
+        summands: of Z_2^n.
         shift: s, bits cut off.
         ring: of the result.
-        holders: how many.
+        bits: that the result is said to have; None: those of the summands less ``shift``.
+        by_two: whether there are two holders, who cut their own summands, and open nothing before the result.
     """
 
-    shape: tuple[int, ...]
-    width: int
+    summands: Summands
     shift: int
     ring: Ring
-    holders: int
+    bits: int | None
+    by_two: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is opened."""
+        return self.summands.shape
+
+    @property
+    def result_bits(self) -> int:
+        """Fractional bits of the result."""
+        return self.summands.bits - self.shift if self.bits is None else self.bits
+
+    @cached_property
+    def part(self) -> Tensor:
+        """A party's summand; without a cut there is no need for more of it than the result has."""
+        return self.summands.part.to(torch.int32) if self.shift == 0 and self.ring == 32 else self.summands.part
+
+    @property
+    def width(self) -> int:
+        """N of the ring that its summands are of."""
+        return 8 * self.part.element_size()
 
     @property
     def wraps(self) -> bool:
@@ -48,8 +78,8 @@ class Opening:
 
     @property
     def by_bits(self) -> bool:
-        """Whether two holders cut their own summands, and open nothing before the result."""
-        return self.holders == 2 and (self.wraps or self.shift > 0)
+        """Whether two holders cut their own summands."""
+        return self.by_two and (self.wraps or self.shift > 0)
 
     @property
     def offset(self) -> int:
@@ -64,14 +94,14 @@ class Opening:
         forms: list[Form] = [(self.shape, DTYPES[self.width])]
         if self.wraps:
             bits = self.ring - (self.width - self.shift)
-            wrap = next(dtype for size, dtype in _DTYPES.items() if bits <= size)
+            wrap = next(dtype for size, dtype in _SMALLEST.items() if bits <= size)
             forms += [(self.shape, wrap)] if self.by_bits else [(self.shape, DTYPES[self.ring]), (self.shape, wrap)]
         return forms
 
     @property
     def plane(self) -> Form:
         """Of one bit of every entry."""
-        return (planes.words_for(torch.Size(self.shape).numel()),), torch.int64
+        return (planes.words_for(prod(self.shape)),), torch.int64
 
     @property
     def own(self) -> list[Form]:
@@ -79,27 +109,88 @@ class Opening:
         bits = [self.plane] if self.by_bits and self.wraps else []
         return [*bits, (self.shape, DTYPES[self.ring])]
 
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        first, result = size_of([self.plane]), prod(self.shape) * self.ring // 8
+        sizes = [first, result] if self.wraps else [result]
+        if not self.by_bits:
+            opened = prod(self.shape) * self.width // 8
+            sizes = [opened, result] if self.wraps else [opened]
+        return [[(holders, holders, size)] for size in sizes]
+
+    @override
+    def hold(self, holder: Holder) -> Wire:
+        tag = holder.next(Kind.MASKED_WIRE)
+        dealt, (*random, mask) = holder.correlations.shared(tag, self.dealt, self.own)
+        blinded = self.part + dealt[0] + (self.offset if holder.leads else 0)
+        if self.by_bits:
+            share = self.cut_by_bits(holder, tag, blinded, dealt, random)
+            return Wire(holder.opened(tag, share.to(mask.dtype) + mask), mask, self.result_bits)
+        opened = holder.opened(tag, blinded)
+        if not (self.wraps or self.shift):
+            return Wire(opened, mask, self.result_bits)
+        whole = (self.cut(opened) - (self.offset >> self.shift)).to(mask.dtype)
+        if not self.wraps:
+            return Wire(whole, mask, self.result_bits)
+        wraps = (dealt[2].to(torch.int64) << (self.width - self.shift)).to(mask.dtype)
+        again = dealt[1] + torch.where(opened >= 0, wraps, 0)
+        public = holder.opened(Tag(tag.kind, tag.step, 1), again + whole if holder.leads else again)
+        return Wire(public, mask, self.result_bits)
+
+    def cut_by_bits(
+        self, holder: Holder, tag: Tag, summand: Tensor, dealt: Sequence[Tensor], random: Sequence[Tensor]
+    ) -> Tensor:
+        """One of two holders' summands of the value cut or lifted: int64."""
+        share = self.cut(summand)
+        if holder.leads:
+            share = share - (self.offset >> self.shift)
+        if not self.wraps:
+            return share
+        sent = planes.to_plane(summand >= 0) ^ random[0]
+        (received,) = exchange(holder.link, holder.others, Tag(Kind.MASKED_BITS, tag.step), sent).values()
+        # A share of 2^(n−s)·(n₀·n₁ − 1), from e_p that both know, b_p, and a share of b₀·b₁.
+        e, f, own = (self.bits_of(plane) for plane in (sent, received, random[0]))
+        wraps = (1 - 2 * e) * (f * own + (1 - 2 * f) * dealt[1].to(torch.int64))
+        return share + ((wraps + e * f - 1 if holder.leads else wraps) << (self.width - self.shift))
+
+    @override
+    def deal(self, dealer: Dealer) -> Wire:
+        dealer.next()
+        draws = dealer.draws(self.dealt, self.own)
+        mask = added(own[-1] for _, own in draws.values())
+
+        def make() -> list[Tensor]:
+            if self.by_bits and self.wraps:
+                first, second = (self.bits_of(own[0]) for _, own in draws.values())
+                return [self.part, (first * second).to(self.dealt[1][1])]
+            if self.by_bits:
+                return [self.part]
+            if self.wraps:
+                (random,) = dealer.secret(self.dealt[:1])
+                wrap = (random < 0).to(self.dealt[2][1])
+                return [self.part + random, mask - self.cut(random).to(mask.dtype), wrap]
+            if not self.shift:
+                return [self.part + mask]
+            # A uniform number whose bits from ``shift`` on are those of a mask of Z_2^32.
+            (random,) = dealer.secret([(self.shape, torch.int64)])
+            random &= ~(_ONES_32 << self.shift if self.shift < 32 else -(1 << 32))
+            return [self.part + (random | ((mask.to(torch.int64) & _ONES_32) << self.shift))]
+
+        dealer.correct(self.dealt, make, draws)
+        return Wire(None, mask, self.result_bits)
+
+    @override
+    def plain(self) -> Wire:
+        values = self.summands.part * 2.0 ** (self.summands.bits - self.shift - self.result_bits)
+        return plain_wire(values, self.result_bits, self.ring)
+
     def cut(self, values: Tensor) -> Tensor:
         """Values ≫ s, as numbers without a sign: int64."""
         wide = values.to(torch.int64)
         if self.width == 32:
-            return (wide & 0xFFFF_FFFF) >> self.shift
+            return (wide & _ONES_32) >> self.shift
         return (wide >> self.shift) & ((1 << (64 - self.shift)) - 1) if self.shift else wide
 
     def bits_of(self, plane: Tensor) -> Tensor:
         """A plane as zeros and ones: int64 of the shape."""
-        return planes.from_plane(plane, torch.Size(self.shape).numel()).to(torch.int64).reshape(self.shape)
-
-    def wrap_shares(self, sent: Tensor, received: Tensor, random: Tensor, both: Tensor, *, leads: bool) -> Tensor:
-        """A holder's share of 2^(n−s)·(n₀·n₁ − 1).
-
-        Args:
-            sent: plane e_p.
-            received: the other's.
-            random: plane b_p.
-            both: its share of b₀·b₁.
-            leads: whether it is the one of the two that adds what both know.
-        """
-        e, f = self.bits_of(sent), self.bits_of(received)
-        share = (1 - 2 * e) * (f * self.bits_of(random) + (1 - 2 * f) * both.to(torch.int64))
-        return (share + e * f - 1 if leads else share) << (self.width - self.shift)
+        return planes.from_plane(plane, prod(self.shape)).to(torch.int64).reshape(self.shape)

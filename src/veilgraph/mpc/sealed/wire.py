@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.types import PartyId
 
+Ring = Literal[32, 64]
+DTYPES: Final[dict[int, torch.dtype]] = {32: torch.int32, 64: torch.int64}
+Bilinear = Callable[[Tensor, Tensor], Tensor]
+"""A bilinear function of two tensors."""
 Index = int | slice | None | tuple[int | slice | None, ...]
 Linear = Callable[[Tensor], Tensor]
 """A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers."""
@@ -38,6 +43,11 @@ class Wire:
     mask: Tensor
     bits: int
     owner: PartyId | None = None
+
+    @property
+    def known(self) -> Tensor:
+        """Λ, or x, which there is wherever numbers are known."""
+        return _known(self.public)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -98,6 +108,23 @@ class Wire:
         whole = round(factor * 2.0**bits)
         public = None if self.public is None else _scaled(self.public, whole, bits)
         return replace(self, public=public, mask=self.mask * whole, bits=self.bits + bits)
+
+
+def plain_wire(values: Tensor, bits: int, ring: Ring = 64) -> Wire:
+    """A wire of the twin, that takes no memory for its mask."""
+    return Wire(values, torch.zeros((), dtype=DTYPES[ring]).expand(values.shape), bits)
+
+
+def floating(values: Tensor | None) -> Tensor:
+    """Numbers as the twin has them, of any holder's."""
+    assert values is not None
+    return values.to(torch.float64)
+
+
+def _known(public: Tensor | None) -> Tensor:
+    if public is None:
+        raise TypeError("a wire of another machine: its Λ is not known here")
+    return public
 
 
 def joined(wires: Sequence[Wire], dim: int = 0) -> Wire:
@@ -201,6 +228,11 @@ class Bit:
     public: Tensor | None
     mask: Tensor
 
+    @property
+    def known(self) -> Tensor:
+        """Λ, or b, which there is wherever numbers are known."""
+        return _known(self.public)
+
     def __invert__(self) -> Bit:
         return replace(self, public=None if self.public is None else ~self.public)
 
@@ -208,14 +240,3 @@ class Bit:
         """Entries moved or copied."""
         public = None if self.public is None else function(self.public)
         return Bit(public, function(self.mask))
-
-
-def distinct(wires: Sequence[Wire]) -> tuple[list[int], list[tuple[int, int]]]:
-    """The number of the first wire that is the same, for each; and the pairs of such numbers, each once."""
-    numbers = [next(at for at, other in enumerate(wires) if other is wire) for wire in wires]
-    return numbers, sorted({paired(numbers[one], numbers[two]) for one in range(len(wires)) for two in range(one)})
-
-
-def paired(one: int, other: int) -> tuple[int, int]:
-    """The smaller number first."""
-    return min(one, other), max(one, other)

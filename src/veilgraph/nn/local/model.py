@@ -15,29 +15,24 @@ from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
-from veilgraph.core.registry import Registry
-from veilgraph.core.settings import Settings, named_in
-from veilgraph.nn.activation import ACTIVATIONS, Activation
-from veilgraph.nn.dropout import Probability, dropout
+from veilgraph.core.settings import Registry, Settings, named_in
+from veilgraph.nn.layers import ACTIVATIONS, Activation, Probability, dropout
 from veilgraph.nn.neighbourhood import Edges, Sampler
 from veilgraph.nn.propagate import first_rows
-
-_SHORTEST: Final = 1e-6
-
 
 LOCAL_MODELS: Final[Registry[type[LocalModel[Any]]]] = Registry(
     "veilgraph.local_models",
     {
-        "sage-mean": "veilgraph.nn.local.sage_mean:SageMean",
-        "sage-lstm": "veilgraph.nn.local.sage_lstm:SageLstm",
-        "sage-pool": "veilgraph.nn.local.sage_pool:SagePool",
-        "sage-vpa": "veilgraph.nn.local.sage_vpa:SageVpa",
-        "gcn": "veilgraph.nn.local.gcn:Gcn",
-        "gat": "veilgraph.nn.local.gat:Gat",
-        "gin": "veilgraph.nn.local.gin:Gin",
-        "appnp": "veilgraph.nn.local.appnp:Appnp",
-        "relational": "veilgraph.nn.local.relational:Relational",
-        "custom": "veilgraph.nn.local.custom:CustomLocal",
+        "sage-mean": "veilgraph.nn.local.sage:SageMean",
+        "sage-lstm": "veilgraph.nn.local.sage:SageLstm",
+        "sage-pool": "veilgraph.nn.local.sage:SagePool",
+        "sage-vpa": "veilgraph.nn.local.sage:SageVpa",
+        "gcn": "veilgraph.nn.local.convolutions:Gcn",
+        "gat": "veilgraph.nn.local.convolutions:Gat",
+        "gin": "veilgraph.nn.local.convolutions:Gin",
+        "appnp": "veilgraph.nn.local.convolutions:Appnp",
+        "relational": "veilgraph.nn.local.convolutions:Relational",
+        "custom": "veilgraph.nn.local.build:CustomLocal",
     },
     "veilgraph.nn.local.model:LocalModel",
 )
@@ -108,11 +103,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @classmethod
     def check(cls, settings: S, dim: int) -> None:
-        """Refuses a width that the model cannot have.
-
-        Raises:
-            ValueError: it names the setting, the value, the rule and the way out.
-        """
+        """Refuses, by ``ValueError``, a width that the model cannot have."""
 
     @abstractmethod
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
@@ -129,14 +120,9 @@ class LocalModel(nn.Module, ABC, Generic[S]):
         """
 
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
-        """``forward`` of a whole graph from h^0 in evaluation; a model of hops takes a block of nodes at a time.
+        """``forward`` of a whole graph from h^0 [N, d] in evaluation; a model of hops takes a block of nodes at a time.
 
-        Args:
-            initial: Tensor[N, d], h^0.
-            sampler: of one hop, that takes all neighbours.
-
-        Returns:
-            Tensor[N, d].
+        The sampler is of one hop, and takes all neighbours.
         """
         return self.forward(initial, initial, sampler.adjacency, None)
 
@@ -174,17 +160,6 @@ class HopModel(LocalModel[S]):
 
     @override
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
-        """Propagates h over the holder's edges.
-
-        Args:
-            h: Tensor[N, d], the round's input: h^0, or what the server sent back.
-            initial: Tensor[N, d], h^0; appnp teleports to it.
-            edges: of the holder's own graph, or of a neighbourhood in it, of the same dtype.
-            generator: source of dropout; None means evaluation.
-
-        Returns:
-            Tensor[T, d], t of this round for the targets: all N nodes of a graph, the first T of a neighbourhood.
-        """
         for hop, adjacency in zip(self.hops, edges.layers(len(self.hops)), strict=True):
             h = self._activation(hop(dropout(h, self._dropout, generator), initial, adjacency, generator))
         h = first_rows(h, edges.num_targets)
@@ -192,15 +167,6 @@ class HopModel(LocalModel[S]):
 
     @override
     def in_blocks(self, initial: Tensor, sampler: Sampler) -> Tensor:
-        """``forward`` of a whole graph from h^0 in evaluation, a block of nodes at a time.
-
-        Args:
-            initial: Tensor[N, d], h^0.
-            sampler: of one hop, that takes all neighbours.
-
-        Returns:
-            Tensor[N, d].
-        """
         h = initial
         for hop in self.hops:
             result = torch.empty_like(h)
@@ -213,12 +179,9 @@ class HopModel(LocalModel[S]):
 
 
 def normalize_rows(h: Tensor) -> Tensor:
-    """Rows of length 1 (Algorithm 2, line 10); a row shorter than 1e-6 is left as it is, so that its gradient is sound.
-
-    Tensor[N, d] to Tensor[N, d].
-    """
-    squares = h.square().sum(dim=1, keepdim=True)
-    return h * torch.where(squares > _SHORTEST**2, squares, torch.ones_like(squares)).rsqrt()
+    """Rows of length 1 (Algorithm 2, line 10); a row shorter than 1e-6 stays as it is."""
+    squares = h.square().sum(dim=1, keepdim=True)  # the gradient of a shorter one would not be sound
+    return h * torch.where(squares > 1e-6**2, squares, torch.ones_like(squares)).rsqrt()
 
 
 def not_partitioned(settings: LocalSettings) -> str | None:

@@ -1,27 +1,86 @@
-"""The network that all holders of a job have with the same weights, each over its own graph."""
+"""The network that all holders of a job have with the same weights, each over its own graph, and its parts at home."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.dropout import dropout
+from veilgraph.core.settings import Settings
+from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.facts import FactNetwork
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.linear import linear
-from veilgraph.nn.local.build import build_local
-from veilgraph.nn.local.custom import CustomModel
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.averaging.network_settings import NetworkSettings
+from veilgraph.nn.layers import ACTIVATIONS, Activation, Probability, dropout, linear
+from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local, local_settings
+from veilgraph.nn.propagate import Adjacency, FixedInput
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """A holder's graph as the network takes it. A task that needs more of it has a subclass.
+
+    Attributes:
+        graph: as it is.
+        features: of its nodes.
+        adjacency: of its edges.
+    """
+
+    graph: PartyGraph
+    features: FixedInput
+    adjacency: Adjacency
+
+    @classmethod
+    def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
+        """Made ready for networks of one dtype."""
+        return cls(graph, FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype))
+
 
 _ALONE = 1
 """Nobody else has a part of a holder's graph."""
+
+
+class AtHomeSettings(Settings):
+    """After the last round a holder trains a correction of the averaged network, of its own; nothing of it is sent."""
+
+    epochs: int = Field(
+        300, ge=1, le=10_000, description="of Adam; the best on the holder's validation nodes is kept, or none of them"
+    )
+    hops: int = Field(1, ge=0, le=16, description="means of neighbours, over the holder's own edges")
+    dim: int = Field(16, ge=1, le=4096, description="its width")
+    learning_rate: float = Field(0.01, gt=0, description="Adam's")
+    weight_decay: float = Field(5e-4, ge=0, description="as L2")
+
+
+class NetworkSettings(Settings):
+    """The network that all holders train: a linear map of the features, hops over a holder's edges, logits."""
+
+    dim: int = Field(64, ge=1, le=4096, description="d, the width of every embedding")
+    activation: Activation = Field("relu", description="after the map of the features")
+    dropout: Probability = Field(0.5, description="before the hops, and before the logits")
+    local: AnyLocalSettings = FirstSettings()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for key in ("fanout", "learning_rate"):
+            if (value := getattr(self.local, key)) is not None:
+                raise ValueError(
+                    f"local.{key}={value} is for paradigm='vertical'; leave it out: all nodes are trained on at once, "
+                    "with train.learning_rate"
+                )
+        if self.local.kind.is_relational:
+            raise ValueError(
+                f"local.model={self.local.model!r} is for paradigm='vertical': it has weights for each relation of a "
+                "holder, and those that are averaged must be the same at all; choose another"
+            )
+        self.local.kind.check(self.local, self.dim)
+        return self
 
 
 class Averaged(FactNetwork):
@@ -40,11 +99,8 @@ class Averaged(FactNetwork):
         """
         if absent := set(parts) - {_part(name) for name, _ in self.named_parameters()}:
             part = sorted(absent)[0]
-            raise ConfigError(
-                f"averaging.personal={part}: this job's network has no weights in that part; leave it out",
-                key="averaging.personal",
-                value=part,
-            )
+            words = f"averaging.personal={part}: this job's network has no weights in that part; leave it out"
+            raise ConfigError(words, key="averaging.personal", value=part)
         self._staying = frozenset(parts)
 
     def shared(self) -> list[nn.Parameter]:
@@ -118,3 +174,90 @@ class AveragedNetwork(Averaged):
         h = self.local(h, h, adjacency, generator)
         logits: Tensor = self.output(dropout(h, self._dropout, generator))
         return logits
+
+
+class AtHome(nn.Module):
+    """What a holder adds to a private model at home: logits of its own, from all its edges and labels, without noise.
+
+        logits = a·o + b·(mean of the neighbours' o) + N(x, edges)
+
+    with o the logits of the averaged network, which stays as it is, and N, a and b the holder's own. They begin at
+    N = 0, a = 1 and b = 0, the averaged network alone, and learn from its training nodes by Adam; then once more with
+    a = b = 0 throughout, the holder by itself, for an averaged network that noise has left nothing of. What did best on
+    its validation nodes is kept. It is computed after the last round from what was released and from the holder's own
+    data, and goes nowhere: ε, which is about what others find out, is not touched.
+
+    To start from a global model and correct it where one's own data say otherwise is old in federated learning (Bietti
+    et al. 2022, ICML, https://proceedings.mlr.press/v162/bietti22a.html, with privacy of the part that is shared).
+
+    Attributes:
+        learnt: whether it has been trained; kept with the weights.
+    """
+
+    learnt: Tensor
+
+    def __init__(
+        self, settings: AtHomeSettings, own: Own, classes: int, streams: LearningStreams, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        local = local_settings({"model": "sage-mean", "hops": settings.hops, "normalize": False})
+        network = NetworkSettings(dim=settings.dim, dropout=0.0, local=local)
+        self._settings, self._own = settings, own
+        self.network = AveragedNetwork(network, own.graph.num_features, classes, streams, dtype)
+        self.mix = nn.Parameter(torch.tensor([1.0, 0.0], dtype=dtype))
+        nn.init.zeros_(self.network.output.weight)
+        self.register_buffer("learnt", torch.tensor(False))
+
+    def forward(self, averaged: Tensor) -> Tensor:
+        """Logits of all of the holder's nodes.
+
+        Args:
+            averaged: Tensor[N, C], those of the averaged network.
+        """
+        near = self._own.adjacency.mean(averaged)
+        found: Tensor = self.network(self._own.features, self._own.adjacency, None)
+        return self.mix[0] * averaged + self.mix[1] * near + found
+
+    def learn(self, averaged: Tensor) -> None:
+        """Trains once; nothing happens where that was done before, or there are no training nodes."""
+        graph = self._own.graph
+        if bool(self.learnt) or graph.labels is None or graph.train_mask is None or not bool(graph.train_mask.any()):
+            return
+        labels, train = graph.labels, graph.train_mask
+        judged = graph.val_mask if graph.val_mask is not None and bool(graph.val_mask.any()) else None
+        best, kept, start = (-1.0, 0.0), self._weights(), self._weights()
+        for together in (True, False) if judged is not None else (True,):
+            self.load_state_dict(start)
+            if not together:
+                nn.init.zeros_(self.mix)
+            for logits in self._epochs(averaged, labels, train, together=together):
+                if judged is not None and (now := _judged(logits[judged], labels[judged])) > best:
+                    best, kept = now, self._weights()
+        if judged is not None:
+            self.load_state_dict(kept)
+        self.learnt.fill_(value=True)
+
+    def _epochs(self, averaged: Tensor, labels: Tensor, train: Tensor, *, together: bool) -> Iterator[Tensor]:
+        """Logits before the first epoch of Adam and after each."""
+        settings = self._settings
+        decayed: dict[str, Any] = {"params": list(self.network.parameters()), "weight_decay": settings.weight_decay}
+        groups = [decayed, {"params": [self.mix]}] if together else [decayed]
+        optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
+        for epoch in range(settings.epochs + 1):
+            with torch.enable_grad():
+                logits = self(averaged)
+                loss = functional.cross_entropy(logits[train], labels[train])
+            yield logits.detach()
+            if epoch < settings.epochs:
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.state_dict().items()}
+
+
+def _judged(logits: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Accuracy, and of two that are equal the lower loss: higher is better."""
+    right = float((logits.argmax(dim=1) == labels).double().mean())
+    return right, -float(functional.cross_entropy(logits, labels))

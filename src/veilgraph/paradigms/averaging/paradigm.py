@@ -1,4 +1,4 @@
-"""Averaging as a paradigm."""
+"""Averaging as a paradigm: its words, and what a job will send and hold before it runs (docs/averaging.md)."""
 
 from __future__ import annotations
 
@@ -6,43 +6,184 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import SEED_BYTES
+from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging import baselines, words
-from veilgraph.paradigms.averaging.costs import costs_of
-from veilgraph.paradigms.averaging.holder import AveragingHolder
-from veilgraph.paradigms.averaging.private import check_rule
+from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.mpc.aggregation.summing import holder_bytes
+from veilgraph.paradigms.averaging import twin as baselines
+from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.rows import ROWS
-from veilgraph.paradigms.averaging.server import AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.paradigms.averaging.tasks.task import TaskSettings
-from veilgraph.paradigms.horizontal.paradigm import SameColumns
-from veilgraph.protocol.costs import Costs, PartySizes
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.paradigms.averaging.tasks import Task, TaskSettings
+from veilgraph.paradigms.averaging.training import EXTRA, check_rule, public
+from veilgraph.paradigms.horizontal.paradigm import (
+    SameColumnsData,
+    SameColumnsPrivacy,
+    SameColumnsSessions,
+    SameColumnsWords,
+)
+from veilgraph.privacy.settings import SampledSettings
+from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
+from veilgraph.protocol.label_release import noised_labels
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Range
-from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import Row
+
+
+def describe(job: AveragingJob) -> list[str]:
+    """A job in sentences."""
+    given = job.averaging.privacy
+    return [
+        f"{listed(job.data.names)} have graphs of their own with the same columns, and no node in common.",
+        *(_open(job) if given is None else _private(job, given)),
+        TRUST,
+    ]
+
+
+def _goes_on(job: AveragingJob) -> str:
+    return (
+        f"A round goes on as long as {job.threshold} of the {len(job.data.names)} holders are there; who drops out is "
+        "left out of its sums."
+    )
+
+
+def _open(job: AveragingJob) -> list[str]:
+    own, task = job.averaging, job.averaging.task.kind
+    named = {"input": "the map of the features", "local": "the hops", "output": "the last map"}
+    parts = listed([named[part] for part in own.personal])
+    return [
+        *task.describe(own.task),
+        f"In every round each trains the same network on its own graph, {counted(own.local_epochs, 'epoch')} long.",
+        *([f"Each has weights of its own in {parts}, which it never adds up."] if own.personal else []),
+        "Changes of weights, losses and counts are added up under masks: the server learns sums over the holders, and "
+        f"{own.rule.build(0, job.train.learning_rate).words}, weighted by {task.examples_are}.",
+        _goes_on(job),
+        "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
+        "they can ask it.",
+        noised_labels(job),
+    ]
+
+
+def _private(job: AveragingJob, given: SampledSettings) -> list[str]:
+    joint, bound = None if job.training_plan is None else job.training_plan.joint, given.degree_bound
+    noise = ", by its holder's noise alone"
+    if joint is not None:
+        noise = (
+            f", by noise that {joint.honest} of the {joint.holders} holders that a sum has at least make together: "
+            f"where more than {joint.colluding} collude, or add none, it does not hold"
+        )
+    bounded = "." if bound is None else f"; no node may have more than {counted(bound, 'neighbour')}."
+    home = (
+        "After the last round each learns a correction from its own features, labels and edges without noise; it keeps "
+        "that, and no ε is about it."
+    )
+    return [
+        f"In every round each draws every training node with probability {given.sampling_rate:g}, clips the gradient "
+        f"of each that is drawn to length {given.clip:g}, adds these up with Gaussian noise, and pays for it in its "
+        "ledger first.",
+        "Sums are added up under masks: the server learns sums over the holders, and takes a step down their mean.",
+        _goes_on(job),
+        "Every holder, and the server, has the weights after every round. An ε bounds what all that says of a node's "
+        f"features, label and edges{noise}{bounded}",
+        *([] if job.averaging.at_home is None else [home]),
+        "No losses, scores or counts are sent: each holder judges the model on its own nodes.",
+    ]
+
+
+_NUMBER: Final = 8
+"""Bytes of one that is added up, and of facts and tallies."""
+_WAITS: Final = 10
+"""Messages of a sum that wait for the ones before: five from the holders, and what the server says after each."""
+
+
+def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+    """As ``Sessions.costs``; None where the network is one of the parties' own."""
+    classes = {holder: own.classes for holder, own in sizes.items() if own.classes}
+    stated = classes or dict.fromkeys(sizes, 1)  # of a task without any, which holders merely say that they have
+    known = public(job, {holder: own.columns for holder, own in sizes.items()}, stated)
+    task: Task[Any, Any] = known.task.kind(known)
+    try:
+        network = task.network(LearningStreams(job.seed, SERVER))
+    except ConfigError:  # a part of it comes from Python
+        return None
+    network.keep_home(job.averaging.personal)
+    weights, real = len(network.vector()), known.dtype.itemsize
+
+    train, holders = job.train, len(sizes)
+
+    def told(count: int, each: int = _NUMBER) -> dict[PartyId, int]:
+        """Numbers that the server tells every holder."""
+        return {SERVER: holders * (HEADER_BYTES + each * count)}
+
+    def summed(size: int, each: int = _NUMBER) -> dict[PartyId, int]:
+        """A sum of so many numbers to whose end all stay, and what is told of it: as many, of some width."""
+        up, down = holder_bytes(holders, size)
+        return {**dict.fromkeys(sizes, up), SERVER: holders * down + told(size, each)[SERVER]}
+
+    judged = -(-train.epochs // train.evaluate_every)
+    tallied = job.averaging.privacy is None  # else each holder judges for itself
+    verdict = {job.data.label_party: HEADER_BYTES + 2} if train.select_by != "last" else {}
+    keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
+    tally = summed(task.tally_size) if tallied else {}
+    stages = [
+        Stage("set-up", 2, added((keys, 1), (told(weights, real), 1))),
+        Stage("facts", _WAITS * len(task.gathers), added(*((summed(size), 1) for size in task.gathers))),
+        Stage("rounds", _WAITS * train.epochs, added((summed(weights + EXTRA, real), train.epochs))),
+        Stage("evaluations", (_WAITS * tallied + bool(verdict)) * judged, added((tally, judged), (verdict, judged))),
+        Stage("inference", _WAITS * tallied, tally),
+    ]
+    notes = ["of holders that all stay to the end; who drops out sends less"]
+    if train.patience is not None:
+        notes.append(f"at most: training ends after {train.patience} evaluations that are no better (train.patience)")
+    most = _NUMBER * max(weights + EXTRA, task.tally_size)
+    memory = {**dict.fromkeys(sizes, 3 * most), SERVER: (holders + 2) * most}
+    return Costs([stage for stage in stages if stage.sent], memory, notes)
+
 
 _MEASURED: Final = 3
 """Holders whose noise together is what ε needs, in research/private_averaging.py."""
 
 
-class Averaging(SameColumns[AveragingJob]):
-    """Every holder trains on a graph of its own; sums of their weights become one model."""
+class AveragingData(SameColumnsData[AveragingJob]):
+    """What averaging jobs begin with."""
 
-    title: ClassVar[str] = "averaging: graphs of one's own, one model"
-    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
-    way: ClassVar[str] = "labels, averaging"
-    begins_with_weights: ClassVar[bool] = True
+    def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
+        """A private training's rule on neighbours; see ``Data.check_graphs``."""
+        for graph in graphs:
+            check_rule(job, graph)
+
+
+class AveragingSessions(SameColumnsSessions[AveragingJob]):
+    """Sessions of averaging jobs."""
+
     has_costs: ClassVar[bool] = True
+
+    def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        return costs_of(job, sizes)
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
+
+
+class AveragingPrivacy(SameColumnsPrivacy[AveragingJob]):
+    """The ε of averaging jobs."""
 
     def largest_epsilon(self, job: AveragingJob, party: PartyId, nodes: int | None = None) -> float:
         return math.inf if job.training_plan is None else job.training_plan.epsilon_total
 
+
+class AveragingGuarantee(Guarantee[AveragingJob]):
+    """The ε of averaging jobs in words."""
+
+    way: ClassVar[str] = "labels, averaging"
+
     def trained_way(self, job: AveragingJob) -> str:
-        """Without hops and of zero-out, with what holders learn at home or without it; see ``Paradigm.trained_way``.
+        """Without hops and of zero-out, with what holders learn at home or without it; see ``Guarantee.trained_way``.
 
         With noise made jointly, of the weights that all have, where as many make it as when it was measured.
         """
@@ -57,7 +198,7 @@ class Averaging(SameColumns[AveragingJob]):
         return f"private training{'' if job.averaging.at_home is None else ', then at home'}"
 
     def privacy_limits(self, job: AveragingJob) -> list[str]:
-        """What a holder learns at home, which is nobody's but its own; see ``Paradigm.privacy_limits``."""
+        """What a holder learns at home, which is nobody's but its own; see ``Guarantee.privacy_limits``."""
         if job.averaging.at_home is None:
             return []
         return [
@@ -70,22 +211,9 @@ class Averaging(SameColumns[AveragingJob]):
             return LABELS_ALONE
         return "without averaging.privacy its weights are not noised: give averaging.privacy.epsilon_total"
 
-    def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        return costs_of(job, sizes)
 
-    def stated(self, job: AveragingJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
-        if party != SERVER:
-            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
-        return fields
-
-    def check_graphs(self, job: AveragingJob, graphs: Sequence[PartyGraph]) -> None:
-        """A private training's rule on neighbours; see ``Paradigm.check_graphs``."""
-        for graph in graphs:
-            check_rule(job, graph)
-
-    def role(self, session: Session, aligned: Aligned) -> Role:
-        return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
+class AveragingBaselines(Baselines[AveragingJob]):
+    """What averaging jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         (graph,) = (graph for graph in inputs.graphs if graph.party == holder)
@@ -94,8 +222,12 @@ class Averaging(SameColumns[AveragingJob]):
     def pooled(self, inputs: Inputs, progress: Progress) -> PlainResult:
         return baselines.pooled(averaging(inputs.settings), inputs.graphs, progress)
 
+
+class AveragingWords(SameColumnsWords[AveragingJob]):
+    """Averaging jobs in sentences."""
+
     def describe(self, job: AveragingJob) -> list[str]:
-        return words.describe(job)
+        return describe(job)
 
     def collusion(self, job: AveragingJob) -> str:
         """What parties could find out that work together, in a sentence."""
@@ -112,4 +244,15 @@ class Averaging(SameColumns[AveragingJob]):
         return super().predicts(job, classes) if task.name == TaskSettings().name else task.kind.words
 
 
-AVERAGING: Final = Averaging()
+AVERAGING: Final = Paradigm[AveragingJob](
+    title="averaging: graphs of one's own, one model",
+    rows=ROWS,
+    data=AveragingData(),
+    session=AveragingSessions(),
+    privacy=AveragingPrivacy(),
+    guarantee=AveragingGuarantee(),
+    baselines=AveragingBaselines(),
+    words=AveragingWords(),
+    begins_with_weights=True,
+)
+"""Every holder trains on a graph of its own; sums of their weights become one model."""

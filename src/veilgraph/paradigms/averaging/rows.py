@@ -7,17 +7,18 @@ from typing import Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
-from veilgraph.protocol.revelations import TARGET_SUMS, Told
 from veilgraph.protocol.rows import (
     COMMON_ROWS,
     EXACTLY,
     FROM_SERVER,
     LABELLED_TO_SERVER,
+    TARGET_SUMS,
     TO_HOLDER,
     TO_SERVER,
     Fact,
     Form,
     Row,
+    Told,
     judgement,
 )
 

@@ -1,27 +1,130 @@
 """The network of the horizontal paradigm: local weights, the same at all holders, and the server's (SAPGNN 4.2).
 
 The roles run the parts apart, the plaintext twin together. Layers count from 0 in lists.
+
+**Why the result is the combined graph's.** A holder's aggregate with ``max`` is m_v^p = max({0} ∪ {m_vu : u ∈ N^p(v)}):
+zero is what a node says that is not there, so a holder that knows v and has no edge of it gives φ(h_v, 0). For φ that
+rises with m, max_p φ(h_v, m_v^p) = φ(h_v, max_p m_v^p) (eq. 13), and max_p m_v^p is the maximum over zero and the
+messages of all holders' edges, however often they occur: what one party with the combined graph computes, for a node
+without any edge too. Holders that do not know v take no part, as if they sent −∞ (eq. 6). ``min`` is ``max`` of the
+negatives.
+
+``mean`` and ``sum`` do not commute with φ. All updates here are φ(h, m) = join(own(h), scaled(h, m)) with ``scaled``
+linear in m, so a holder sends the two parts with its sum over neighbours as m; the server adds up ``scaled``, divides
+by the node's degree in all holders where the mean is wanted, and joins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.dropout import dropout
 from veilgraph.nn.facts import FactNetwork
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.linear import linear
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.horizontal.pooling import UPDATES, maximum, total
+from veilgraph.nn.layers import ACTIVATIONS, dropout, linear
+from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings
+
+
+@dataclass(frozen=True)
+class UpdateKind:
+    """A local update φ(h, m) = join(own, scaled), without weights.
+
+    Attributes:
+        join: of the part that depends on h alone, and the one that is linear in m.
+        own: columns of the first part, in widths of h.
+        output: columns of φ, in widths of h.
+    """
+
+    join: Callable[[Tensor, Tensor], Tensor]
+    own: int = 1
+    output: int = 1
+
+
+UPDATES: Final[Mapping[str, UpdateKind]] = {
+    "sum": UpdateKind(torch.add),
+    "concat": UpdateKind(lambda own, scaled: torch.cat([own, scaled], dim=1), output=2),
+    "gated": UpdateKind(lambda _, scaled: scaled, own=0),
+    "difference": UpdateKind(torch.sub),
+}
+"""Local updates by the name the settings use: h + m; h ∥ m; ReLU(MLP(h))·m; h − m, which falls with m."""
+
+
+class Update(nn.Module):
+    """φ(h, m) (eq. 6), with the weights of its gate where it has one.
+
+    Args:
+        name: of ``UPDATES``.
+        width: of h and m.
+        hidden: width of the gate's one hidden layer.
+    """
+
+    def __init__(self, name: str, width: int, hidden: int) -> None:
+        super().__init__()
+        self.kind = UPDATES[name]
+        self.gate: nn.Module | None = None
+        if not self.kind.own:
+            layers = linear(width, hidden, bias=True), nn.ReLU(), linear(hidden, width, bias=True), nn.ReLU()
+            self.gate = nn.Sequential(*layers)
+
+    def parts(self, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """The part that depends on h alone, [N, own·width], and one that is linear in m, [N, width]."""
+        return (h, m) if self.gate is None else (h[:, :0], self.gate(h) * m)
+
+    def forward(self, h: Tensor, m: Tensor) -> Tensor:
+        """Twice [N, width] to [N, output·width]."""
+        return self.kind.join(*self.parts(h, m))
+
+
+class _Maximum(torch.autograd.Function):
+    """Scatters pieces into −∞ and keeps the largest, and the first of the largest for the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Sequence[Tensor], num_nodes: int, *pieces: Tensor) -> Tensor:  # noqa: ANN401 - torch's
+        shape = num_nodes, pieces[0].shape[1]
+        largest = pieces[0].new_full(shape, -float("inf"))
+        winner = torch.full(shape, -1, dtype=torch.int8)
+        for index, (piece, at) in enumerate(zip(pieces, rows, strict=True)):
+            before = largest[at]
+            winner[at] = torch.where(piece > before, index, winner[at]).to(torch.int8)
+            largest[at] = torch.maximum(before, piece)  # unlike where(), it lets a NaN through
+        ctx.winner, ctx.rows = winner, rows
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's
+        (gradient,) = gradients
+        pieces = [gradient[at] * (ctx.winner[at] == index) for index, at in enumerate(ctx.rows)]
+        return None, None, *pieces
+
+
+def maximum(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> Tensor:
+    """Element-wise maximum over the holders that know a node (eq. 7).
+
+    The gradient goes to the holder that attained the maximum, of several to the first.
+
+    Args:
+        pieces: of each holder, Tensor[N_p, w].
+        rows: of each holder, Tensor[N_p] int64, where its nodes stand among all; distinct.
+        num_nodes: N.
+
+    Returns:
+        Tensor[N, w], −∞ for a node that nobody knows.
+    """
+    return cast(Tensor, _Maximum.apply(rows, num_nodes, *pieces))  # type: ignore[no-untyped-call]
+
+
+def total(pieces: Sequence[Tensor], rows: Sequence[Tensor], num_nodes: int) -> Tensor:
+    """Sum over the holders that know a node: Tensor[N_p, w] of each to Tensor[N, w]. Arguments as of ``maximum``."""
+    added = pieces[0].new_zeros(num_nodes, pieces[0].shape[1])
+    for piece, at in zip(pieces, rows, strict=True):
+        added = added.index_add(0, at, piece)
+    return added
 
 
 @dataclass(frozen=True)
@@ -48,8 +151,8 @@ def layer_widths(settings: HorizontalSettings, features: int) -> list[LayerWidth
     update, widths, input_ = UPDATES[settings.update], list[LayerWidths](), features
     for layer in range(1, settings.layers + 1):
         message = input_ if settings.message == "none" else settings.dim
-        combined = update.output_dim(message)
-        sent = combined if settings.pools else update.own_dim(message) + message
+        combined = update.output * message
+        sent = combined if settings.pools else update.own * message + message
         output = settings.dim if settings.server.linear and layer < settings.layers else combined
         widths.append(LayerWidths(input_, message, sent, combined, output))
         input_ = output
@@ -103,7 +206,7 @@ class HolderLayer(nn.Module):
         self.message = None if settings.message == "none" else message_part(widths.input)
         self.target = message_part(widths.input) if is_full else None
         self.edge = message_part(edge_columns) if is_full and edge_columns else None
-        self.update = UPDATES[settings.update](widths.message, settings.dim)
+        self.update = Update(settings.update, widths.message, settings.dim)
 
     def forward(self, h: Tensor | FixedInput, adjacency: Adjacency) -> Tensor:
         """The local embedding t of every node that the holder knows.
@@ -148,8 +251,8 @@ class ServerLayer(nn.Module):
     def __init__(self, settings: HorizontalSettings, widths: LayerWidths, *, is_last: bool) -> None:
         super().__init__()
         self._settings, self._is_last = settings, is_last
-        self._join = UPDATES[settings.update].join
-        self._own = UPDATES[settings.update].own_dim(widths.message)
+        kind = UPDATES[settings.update]
+        self._join, self._own = kind.join, kind.own * widths.message
         has_linear = settings.server.linear and not is_last
         has_norm = settings.server.batch_norm and not is_last
         # Batch norm subtracts any bias, whose gradient would be rounding noise, which Adam blows up.

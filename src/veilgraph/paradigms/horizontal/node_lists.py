@@ -165,13 +165,11 @@ def receive_places(link: Link, nodes: int, most: int) -> tuple[Tensor, int]:
     rows, total = received[:-1], int(received[-1])
     inside = not nodes or (int(rows.min()) >= 0 and int(rows.max()) < total)
     if not (inside and nodes <= total <= most and not bool((rows.sort().values.diff() == 0).any())):
-        raise ProtocolError(
+        words = (
             f"{link.party} got {tag} from {SERVER} with places that are not {nodes} different ones of {total} nodes, "
-            f"at most {most}; ask {SERVER} what it runs",
-            code="places",
-            key=tag,
-            party=SERVER,
+            f"at most {most}; ask {SERVER} what it runs"
         )
+        raise ProtocolError(words, code="places", key=tag, party=SERVER)
     return rows, total
 
 

@@ -1,38 +1,147 @@
-"""SAPGNN as a paradigm."""
+"""SAPGNN as a paradigm, and what it shares with averaging: holders of the same columns, each with nodes of its own.
+
+No ids are compared while graphs are built; the holders' roles list them to the server under a key. What holders tell
+each other is whether their columns and classes are the same and, where the features need statistics, sums over all
+their rows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final, TypeVar
 
+import numpy as np
 import torch
 
-from veilgraph.core.types import SERVER, PartyId
-from veilgraph.core.words import listed
-from veilgraph.graph.party import PartyGraph, check_names
-from veilgraph.paradigms.horizontal import baselines, inputs, words
-from veilgraph.paradigms.horizontal.collecting import check_columns_here, collect
-from veilgraph.paradigms.horizontal.holder import HorizontalHolder
-from veilgraph.paradigms.horizontal.regression import VALUE_WORDS
+from veilgraph.core.errors import DataError
+from veilgraph.core.secrets import SEED_BYTES, system_secrets
+from veilgraph.core.text import TRUST, counted, listed
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
+from veilgraph.graph.build import build_graph, read_table
+from veilgraph.graph.dataset import load_named_graphs, load_parts
+from veilgraph.graph.features import scale_together
+from veilgraph.graph.federation import check_names
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.collectives import exchange
+from veilgraph.mpc.mask import PairwiseMasks, sum_integers_among
+from veilgraph.paradigms.horizontal import twin as baselines
+from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.paradigms.horizontal.rows import COLUMNS, ROWS
-from veilgraph.paradigms.horizontal.server import HorizontalServer
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.paradigms.horizontal.tally import VALUE_WORDS
+from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_CLASSES, MAX_FEATURES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.label_release import noised_labels
+from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
+from veilgraph.protocol.paradigm import (
+    LABELS_ALONE,
+    MAX_CLASSES,
+    MAX_FEATURES,
+    MAX_STEPS,
+    NO_NUMBERS,
+    Baselines,
+    Data,
+    Guarantee,
+    Paradigm,
+    Privacy,
+    Range,
+    Sessions,
+    Words,
+)
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import Row
+from veilgraph.tables.columns import (
+    HASH_BYTES,
+    Compared,
+    check_same_columns,
+    column_hashes,
+    edge_columns,
+    in_order,
+    predicted,
+)
+from veilgraph.tables.encode import fit_encoding
 from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.nodes import feature_columns, read_nodes
 
 J = TypeVar("J", bound=JobSettings)
 
+_NONCES: Final = 3
+"""Round of the messages from which an identity is made."""
+_KEYS: Final = 1
+"""Round of the keys for sums over columns; those of training come later in the session."""
 
-class SameColumns(Paradigm[J]):
-    """Holders of the same columns, each with nodes and answers of its own; all of them judge."""
+
+class SameColumnsData(Data[J]):
+    """What jobs of nodes of holders' own begin with."""
+
+    def load(self, job: J) -> Inputs:
+        """Of a data set, divided by nodes, or of saved graphs."""
+        check_split(job)
+        if job.data.graphs is None:
+            parts = load_parts(job.data, job.seed)
+            names = {part.graph.party: [str(node) for node in part.ids.tolist()] for part in parts}
+            return Inputs(job, [part.graph for part in parts], names)
+        graphs, found = map(list, zip(*load_named_graphs(job.data), strict=True))
+        self._check_own(graphs)
+        return self.accept(job, graphs, {graph.party: each for graph, each in zip(graphs, found, strict=True)})
+
+    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
+        check_names([graph.party for graph in graphs])
+        self._check_own(graphs)
+        return job.data.label_holder or graphs[0].party
+
+    @staticmethod
+    def _check_own(graphs: Sequence[PartyGraph]) -> None:
+        """Refuses graphs that say which of their nodes are common."""
+        for graph in graphs:
+            if graph.common != graph.num_nodes:
+                raise DataError(
+                    f"party {graph.party!r}: num_common={graph.num_common} is for paradigm vertical; a horizontal "
+                    "holder does not know which nodes are common: leave it out"
+                )
+
+    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        """Graphs of holders' own nodes, scaled together."""
+        return Inputs(job, scale_together(graphs, job.data.feature_scaling), ids)
+
+    def check_tables(self, job: J) -> None:
+        """What ``collect`` checks first, where all party files are on this machine; of names alone nothing is known.
+
+        Raises:
+            ConfigError: a party file cannot be read or breaks a rule.
+            DataError: a table cannot be read, or columns or classes differ.
+        """
+        found = []
+        for party, path in (job.data.parties or {}).items():
+            own = Organisation.read(path, party)
+            columns: list[Compared] = [
+                *feature_columns(own.settings, own.folder),
+                *edge_columns(own.settings.edges),
+            ]
+            found.append((party, columns, column_hashes(columns, predicted(own.settings.nodes), None)))
+        for place, (party, columns, mine) in enumerate(found):
+            for other, _, theirs in found[place + 1 :]:
+                check_same_columns(party, columns, mine, other, theirs)
+
+
+class SameColumnsSessions(Sessions[J]):
+    """Sessions of jobs of nodes of holders' own."""
+
+    def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party != SERVER:
+            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
+        return fields
+
+    def prepare(self, own: Preparation) -> Prepared:
+        return collect(own)
+
+
+class SameColumnsPrivacy(Privacy[J]):
+    """The ε of jobs of nodes of holders' own."""
 
     has_privacy: ClassVar[bool] = False
     protects: ClassVar[tuple[str, ...]] = ("label",)
@@ -41,22 +150,9 @@ class SameColumns(Paradigm[J]):
         filled = any(feature.missing == "mean" for feature in features)
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
-    def load(self, job: J) -> Inputs:
-        return inputs.load(job)
 
-    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
-        check_names([graph.party for graph in graphs])
-        inputs.check_own(graphs)
-        return job.data.label_holder or graphs[0].party
-
-    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        return inputs.accept(job, graphs, ids)
-
-    def check_tables(self, job: J) -> None:
-        check_columns_here(job)
-
-    def prepare(self, own: Preparation) -> Prepared:
-        return collect(own)
+class SameColumnsWords(Words[J]):
+    """Jobs of nodes of holders' own in sentences."""
 
     def part_of(self, job: J, holder: PartyId) -> str:
         return "evaluator" if holder == job.data.label_party else "holder"
@@ -67,25 +163,81 @@ class SameColumns(Paradigm[J]):
         return f"{names} trained one model together that predicts {what}; {scored} scored it on its {nodes}."
 
 
-class Horizontal(SameColumns[HorizontalJob]):
-    """Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""
+def collect(own: Preparation) -> Prepared:
+    """Builds the party's graph from all nodes of its tables. Called at all parties together.
 
-    title: ClassVar[str] = "horizontal: the same columns, different nodes"
-    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
-    way: ClassVar[str] = "labels, horizontal"
+    Its rows, and with them its list of nodes to the server, are in an order of its own, which does not tell the rank of
+    an id as a sorted table's would.
 
-    def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
-        return math.inf
+    Raises:
+        DataError: a table breaks a rule, or another holder's columns or classes are not this one's.
+    """
+    link, settings, organisation, encoding = own.link, own.job, own.organisation, own.encoding
+    identity = _fresh_identity(link, settings.data.names)
+    if organisation is None:
+        return Prepared(identity, {})
+    party, others = organisation.settings, [holder for holder in settings.data.names if holder != link.party]
+    columns = feature_columns(party, organisation.folder) if encoding is None else encoding.columns
+    compared: list[Compared] = [*columns, *edge_columns(party.edges)]
+    mine = column_hashes(compared, predicted(party.nodes), encoding)
+    received = check_columns(link, others, compared, mine)
+    if encoding is not None:
+        table = read_table(party, organisation.folder, encoding, settings.data.feature_scaling, own.streams)
+    else:
+        first = received.get(settings.data.names[0], mine)  # all holders' columns stand as the first holder's do
+        table = read_nodes(party, organisation.folder, in_order(columns, mine, first), own.streams)
+        encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
+    order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
+    table = table.take(order)  # in place of the other: tables may be large
+    per_node = link.party in settings.per_node
+    built = build_graph(party, organisation.folder, table, encoding, per_node=per_node, then=own.then)
+    return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
-    def unbounded(self, job: HorizontalJob) -> str:
-        if job.label_privacy is not None:
-            return LABELS_ALONE
-        return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
+
+def _fresh_identity(link: Link, holders: Sequence[PartyId]) -> str:
+    """SHA-256 (hex) of every party's nonce in the job's order: nothing of the data is in it."""
+    mine = torch.frombuffer(bytearray(system_secrets(SEED_BYTES)), dtype=torch.uint8)
+    parties = (*holders, SERVER)
+    nonces = exchange(link, [party for party in parties if party != link.party], Tag(Kind.HELLO, 0, _NONCES), mine)
+    return hashlib.sha256(b"".join(nonces.get(party, mine).numpy().tobytes() for party in parties)).hexdigest()
+
+
+def check_columns(
+    link: Link, others: Sequence[PartyId], columns: Sequence[Compared], mine: Sequence[bytes]
+) -> dict[PartyId, list[bytes]]:
+    """Compares the columns of all holders, and their settings, by ``column_hashes``; those of the others."""
+    told = torch.from_numpy(np.frombuffer(b"".join(mine), np.uint8).reshape(-1, HASH_BYTES).copy())
+    received = exchange(link, others, Tag(Kind.COLUMN_HASHES), told, shape=(None, HASH_BYTES))
+    theirs = {other: [row.tobytes() for row in hashes.numpy()] for other, hashes in received.items()}
+    for other, hashes in theirs.items():
+        check_same_columns(link.party, columns, mine, other, hashes)
+    return theirs
+
+
+class Totals:
+    """Sums over all holders, opened to them alone. Keys are agreed on when the first are asked for."""
+
+    def __init__(self, link: Link, holders: Sequence[PartyId]) -> None:
+        self._link, self._holders = link, holders
+        self._masks: PairwiseMasks | None = None
+        self._asked = 0
+
+    def __call__(self, values: Sequence[int]) -> list[int]:
+        link = self._link
+        if self._masks is None:
+            self._masks = PairwiseMasks.agree(link, self._holders, system_secrets, round_=_KEYS)
+        others = [holder for holder in self._holders if holder != link.party]
+        tag = Tag(Kind.COLUMN_SUMS, self._asked)
+        self._asked += 1
+        return sum_integers_among(link, others, self._masks, values, tag, purpose="column sums")
+
+
+class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
+    """Sessions of horizontal jobs."""
 
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
+        fields = super().stated(job, party, releases=releases)
         if party != SERVER:
-            fields |= {"steps": (0, MAX_STEPS), "features": (1, MAX_FEATURES), "classes": (0, MAX_CLASSES)}
             fields["edge_columns"] = (0, MAX_FEATURES if job.takes_edge_features else 0)
         return fields
 
@@ -93,6 +245,28 @@ class Horizontal(SameColumns[HorizontalJob]):
         if aligned.graph is None:
             return HorizontalServer(session)
         return HorizontalHolder(session, aligned.graph, aligned.ids or ())
+
+
+class HorizontalPrivacy(SameColumnsPrivacy[HorizontalJob]):
+    """The ε of horizontal jobs."""
+
+    def largest_epsilon(self, job: HorizontalJob, party: PartyId, nodes: int | None = None) -> float:
+        return math.inf
+
+
+class HorizontalGuarantee(Guarantee[HorizontalJob]):
+    """The ε of horizontal jobs in words."""
+
+    way: ClassVar[str] = "labels, horizontal"
+
+    def unbounded(self, job: HorizontalJob) -> str:
+        if job.label_privacy is not None:
+            return LABELS_ALONE
+        return "paradigm=horizontal has no differential privacy but label_privacy's: take that, or vertical"
+
+
+class HorizontalBaselines(Baselines[HorizontalJob]):
+    """What horizontal jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         parts = baselines.parts_of(inputs.graphs, inputs.ids)
@@ -110,11 +284,44 @@ class Horizontal(SameColumns[HorizontalJob]):
         rows = torch.cat([places[graph.party] for graph in inputs.graphs])
         return replace(found, output=found.output[rows])
 
+    def beside(self, job: HorizontalJob) -> Mapping[str, Any] | None:
+        part = job.data.partition  # averaging refuses data of which holders have nodes in common
+        is_apart = job.data.dataset is None or (part.by != "edges" and part.knows == "own")
+        learns_true_classes = not job.horizontal.task.is_values and job.label_privacy is None
+        return {"paradigm": "averaging"} if is_apart and learns_true_classes else None
+
+
+class HorizontalWords(SameColumnsWords[HorizontalJob]):
+    """Horizontal jobs in sentences."""
+
     def describe(self, job: HorizontalJob) -> list[str]:
-        return words.describe(job)
+        split, task = job.model, job.horizontal.task
+        alone = " It learns that maximum alone: neither the other values nor whose it is."
+        return [
+            f"{listed(job.data.names)} have the same columns of different nodes, some of them perhaps the same, with "
+            "edges and labels of their own.",
+            f"The network has {counted(split.layers, 'layer')}. In each, every holder takes the {split.aggregate} over "
+            f"a node's neighbours at it, and the server the {split.aggregate} over the holders."
+            f"{alone if split.combine == 'secure-max' else ''}",
+            *(task.describe() if task.is_values else ()),
+            "The result is that of one network on the combined graph. Every holder gets it for its own nodes.",
+            "Holders share their weights, and add up gradients, losses and counts among themselves.",
+            noised_labels(job),
+            TRUST,
+        ]
 
     def predicts(self, job: HorizontalJob, classes: int | None) -> str:
         return VALUE_WORDS if job.horizontal.task.is_values else super().predicts(job, classes)
 
 
-HORIZONTAL: Final = Horizontal()
+HORIZONTAL: Final = Paradigm[HorizontalJob](
+    title="horizontal: the same columns, different nodes",
+    rows=ROWS,
+    data=SameColumnsData(),
+    session=HorizontalSessions(),
+    privacy=HorizontalPrivacy(),
+    guarantee=HorizontalGuarantee(),
+    baselines=HorizontalBaselines(),
+    words=HorizontalWords(),
+)
+"""Holders of the same columns train one network, layer by layer; what they add is pooled at a server."""

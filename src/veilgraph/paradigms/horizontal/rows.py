@@ -9,18 +9,10 @@ from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.revelations import (
-    EMBEDDING_SUMS,
-    POOLED_DEGREES,
-    SINGLE_DEGREES,
-    SINGLE_EMBEDDINGS,
-    TARGET_SUMS,
-    TRAINING_ROWS,
-    Told,
-)
 from veilgraph.protocol.rows import (
     COMMON_ROWS,
     DEGREES,
+    EMBEDDING_SUMS,
     EMBEDDINGS,
     EXACTLY,
     FIRST_TO_HOLDER,
@@ -28,14 +20,20 @@ from veilgraph.protocol.rows import (
     LABELLED_TO_SERVER,
     MORE_HOLDERS,
     OPENED,
+    POOLED_DEGREES,
+    SINGLE_DEGREES,
+    SINGLE_EMBEDDINGS,
+    TARGET_SUMS,
     TO_HOLDER,
     TO_SERVER,
+    TRAINING_ROWS,
     TWO_HOLDERS,
     Ends,
     Exposed,
     Fact,
     Form,
     Row,
+    Told,
     judgement,
 )
 

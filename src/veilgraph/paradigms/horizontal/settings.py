@@ -5,7 +5,7 @@ Its network has layers that are split between the holders and the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -13,14 +13,32 @@ from typing_extensions import override
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.activation import Activation
-from veilgraph.nn.dropout import Probability
-from veilgraph.paradigms.horizontal import preset
-from veilgraph.paradigms.horizontal.regression import VALUE_MEASURES, TargetBounds
+from veilgraph.graph.settings import OF_WORDS
+from veilgraph.nn.layers import Activation, Probability
+from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES, LearntSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
+
+
+def choices(said: Said) -> Iterator[Choice]:
+    """What fits a horizontal job."""
+    yield Choice("model.server.batch_norm", True, "maxima over neighbours grow with degrees and layers")
+    yield from same_columns(said, classes=said.get("horizontal.task.name", "classes") == "classes")
+
+
+def same_columns(said: Said, *, classes: bool) -> Iterator[Choice]:
+    """What fits the data of holders of the same columns."""
+    if said.get("data.dataset") in OF_WORDS:
+        yield Choice("data.feature_scaling", "row", "words of one unit, few of them at a node")
+    else:
+        yield Choice("data.feature_scaling", "standard", "columns have units of their own")
+    if not classes:
+        return
+    yield Choice("train.select_by", "auc", "accuracy says little of rare classes")
+    if said.get("label_privacy") is None:  # the classes' shares are private
+        yield Choice("train.class_weights", "balanced", "a rare class counts as much as another")
+
 
 PROPOSITION: Final = (
     "with max pooling every element of φ(h, m) must not fall where an element of m rises (SAPGNN, Proposition in "
@@ -109,43 +127,6 @@ class HorizontalSettings(Settings):
         return self
 
 
-class LearntSettings(TargetBounds):
-    """What is learnt of the nodes."""
-
-    name: Literal["classes", "values"] = Field(
-        "classes",
-        description="classes: of each node its class, by cross-entropy; values: of each node a number, by the squared "
-        "error (eq. 15)",
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low is not None and not self.is_values:
-            raise ValueError(f"low={self.low:g} is for name=values; set name to values, or leave low and high out")
-        return self
-
-    @property
-    @override
-    def sums_before(self) -> tuple[int, ...]:
-        return super().sums_before if self.is_values else ()
-
-    @property
-    def is_values(self) -> bool:
-        """Whether numbers are learnt."""
-        return self.name == "values"
-
-    @property
-    def answers(self) -> str:
-        """What a graph has of nodes whose answer is known."""
-        return "targets" if self.is_values else "labels"
-
-    def outputs(self, graph: PartyGraph) -> int:
-        """Width of the predict layer as a holder's own answers need it: C classes, or 1; 0 where it has none."""
-        if getattr(graph, self.answers) is None:
-            return 0
-        return 1 if self.is_values else graph.num_classes or 0
-
-
 class HorizontalJobSettings(Settings):
     """What is a horizontal job's alone, beside its network."""
 
@@ -172,7 +153,7 @@ class HorizontalJob(JobSettings):
     @override
     def choices(cls, said: Said) -> Iterable[Choice]:
         """See ``preset``."""
-        return preset.choices(said)
+        return choices(said)
 
     def _check_unused(self) -> None:
         super()._check_unused()

@@ -1,33 +1,304 @@
-"""Scores over the answers of several holders: each adds up its own, and only the sums are opened among them."""
+"""What holders of the same columns learn of their nodes: classes or numbers, their loss, and scores of sums.
+
+Each holder adds up its own nodes' losses and counts, and only the sums over the holders are opened.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from statistics import fmean
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
+from veilgraph.core.errors import DataError
+from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.correction import corrected_losses
+from veilgraph.nn.calibration import corrected_losses
 from veilgraph.nn.facts import FactNetwork
-from veilgraph.paradigms.horizontal.regression import Regression
-from veilgraph.paradigms.horizontal.settings import LearntSettings
+from veilgraph.protocol.figures import Figure, Found, Judged, Measures
 from veilgraph.protocol.judge import Predicted
-from veilgraph.protocol.score_histograms import binned_auc, binned_precision, histogram
-from veilgraph.protocol.scores import Scores, weights_of_counts
+from veilgraph.protocol.scores import Scores, binned_auc, binned_precision, histogram, weights_of_counts
 
+VALUE_MEASURES: Final = Measures(
+    "mean squared error of standardised values",
+    (
+        Figure("rmse", "RMSE", "root of the mean squared error, in the target's unit", rises=False),
+        Figure("mae", "MAE", "mean absolute error, in the target's unit", rises=False),
+        Figure("r2", "R²", "share of the variance that is explained; 0 is answering with the mean"),
+    ),
+)
+VALUE_WORDS: Final = "a number of each node"
+_PER_SPLIT: Final = 5
+"""Numbers that are added up of a split: how many, Σz, Σz², Σ|e|, Σe², of standardised targets z and errors e."""
+_LEAST: Final = 1e-3
+"""Mean of |y| below which sums with 20 fractional bits are too coarse to standardise by."""
 _RANKED: Final = MASKS[1:]
 """Splits whose nodes are ranked."""
 _MOST_BINS, _FEWEST_BINS = 200, 50
 """Of a histogram with two classes, and with many: a class of C > 2 has one of its own."""
-_PAIR: Final = 2
 
 
-class Classification:
+class TargetBounds(Settings):
+    """What is known of numbers to predict before anything is sent."""
+
+    low: float | None = Field(None, allow_inf_nan=False, description="the least that a target can be, public")
+    high: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        description="the most that a target can be, public; without low and high targets are standardised by "
+        "mean and deviation over all holders' training nodes, of which all learn the sums",
+    )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"low={self.low} and high={self.high} are the bounds together; give both or none")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low={self.low} must be less than high={self.high}; raise high")
+        return self
+
+    @property
+    def sums_before(self) -> tuple[int, ...]:
+        """Sizes of the sums that the scale follows from, before the first round."""
+        return () if self.low is not None else (3, 1)
+
+    def check_targets(self, graph: PartyGraph) -> None:
+        """Refuses targets outside the bounds.
+
+        Raises:
+            DataError: names the first node.
+        """
+        targets = graph.targets
+        if targets is None or self.low is None or self.high is None:
+            return
+        outside = (targets < self.low) | (targets > self.high)
+        if bool(outside.any()):
+            node = int(outside.nonzero()[0])
+            raise DataError(
+                f"party {graph.party!r}: targets: {float(targets[node]):g} of node {node} lies outside the task's "
+                f"low={self.low:g} to high={self.high:g}; mend it or widen the bounds",
+                key="targets",
+            )
+
+    def describe(self) -> list[str]:
+        """What is learnt, in a sentence."""
+        if self.low is not None:
+            return [f"They learn to predict a number of each node, from {self.low:g} to {self.high:g}."]
+        return [
+            "They learn to predict a number of each node, standardised by mean and deviation over all training nodes, "
+            "whose sums are opened before the first round."
+        ]
+
+
+class LearntSettings(TargetBounds):
+    """What is learnt of the nodes."""
+
+    name: Literal["classes", "values"] = Field(
+        "classes",
+        description="classes: of each node its class, by cross-entropy; values: of each node a number, by the squared "
+        "error (eq. 15)",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.low is not None and not self.is_values:
+            raise ValueError(f"low={self.low:g} is for name=values; set name to values, or leave low and high out")
+        return self
+
+    @property
+    @override
+    def sums_before(self) -> tuple[int, ...]:
+        return super().sums_before if self.is_values else ()
+
+    @property
+    def is_values(self) -> bool:
+        """Whether numbers are learnt."""
+        return self.name == "values"
+
+    @property
+    def answers(self) -> str:
+        """What a graph has of nodes whose answer is known."""
+        return "targets" if self.is_values else "labels"
+
+    def outputs(self, graph: PartyGraph) -> int:
+        """Width of the predict layer as a holder's own answers need it: C classes, or 1; 0 where it has none."""
+        if getattr(graph, self.answers) is None:
+            return 0
+        return 1 if self.is_values else graph.num_classes or 0
+
+
+class Answers(ABC):
+    """What is learnt of nodes whose answer is known: a loss, and scores that follow from sums over the holders.
+
+    Attributes:
+        tally_bits: fractional bits of a tally that is added up.
+        tally_size: numbers in a tally.
+        sums_before: sizes of the sums before the first round.
+    """
+
+    tally_bits: ClassVar[int]
+    tally_size: int
+    sums_before: tuple[int, ...] = ()
+
+    @abstractmethod
+    def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
+        """A holder's part of the next sum before the first round, Tensor[its size] float64.
+
+        Args:
+            graph: of the holder.
+            facts: Tensor[K] float64, results of the sums before.
+        """
+
+    @abstractmethod
+    def examples(self, graph: PartyGraph) -> int:
+        """Number of a holder's training nodes with an answer."""
+
+    @abstractmethod
+    def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        """Sum of the losses of a holder's training nodes, of which there are some (SAPGNN eq. 15): Tensor[].
+
+        Args:
+            graph: of the holder.
+            output: Tensor[N, C] logits, or Tensor[N, 1] standardised values of its nodes.
+        """
+
+    @abstractmethod
+    def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        """A holder's part of what the scores follow from: Tensor[tally_size] float64. Arguments as for ``loss``."""
+
+    @abstractmethod
+    def scores(self, total: Tensor) -> Judged:
+        """Scores of all whose tallies were added up, Tensor[tally_size] float64."""
+
+    @abstractmethod
+    def predictions(self, output: Tensor) -> Predicted:
+        """What a holder has of the model for its nodes, from the output as for ``loss``."""
+
+    def weights(self) -> Tensor | None:
+        """How much each class weighs, Tensor[C] float64; None where all weigh alike."""
+        return None
+
+    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
+        """What of the scores is on record for every epoch."""
+        return scores
+
+
+class Regression(Answers):
+    """Squared error of standardised targets z = (y − centre)/scale; MAE, RMSE and R² of sums over the holders.
+
+    Centre and scale are (low + high)/2 and (high − low)/2 where the job states bounds. Else they are mean and standard
+    deviation of all holders' training targets, of two sums: n, Σy, Σ|y|; then Σ((y − mean)/a)² with a = Σ|y|/n, which
+    keeps the second in range whatever y is measured in.
+
+    Args:
+        bounds: of the targets.
+        network: keeps the sums as its facts; needed for all that uses the scale.
+    """
+
+    tally_bits: ClassVar[int] = 32
+    tally_size = len(MASKS) * _PER_SPLIT
+
+    def __init__(self, bounds: TargetBounds, network: FactNetwork | None = None) -> None:
+        self._bounds, self._network = bounds, network
+        self.sums_before = bounds.sums_before
+
+    @override
+    def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
+        y = _targets(graph, "train_mask")
+        if not len(facts):
+            return torch.stack([torch.tensor(float(len(y))).double(), y.sum(), y.abs().sum()])
+        mean, size = _mean_and_size(facts)
+        return ((y - mean) / size).square().sum().reshape(1)
+
+    def _scale(self) -> tuple[float, float]:
+        """Centre and scale of the targets."""
+        low, high = self._bounds.low, self._bounds.high
+        if low is not None and high is not None:
+            return (low + high) / 2, (high - low) / 2
+        assert self._network is not None
+        facts = self._network.facts
+        mean, size = _mean_and_size(facts)
+        deviation = size * math.sqrt(max(float(facts[3]), 0.0) / max(float(facts[0]), 1.0))
+        return mean, deviation if deviation > _LEAST * size else size  # all alike: nothing to scale by
+
+    def _standard(self, graph: PartyGraph, mask: str) -> Tensor:
+        centre, scale = self._scale()
+        return (_targets(graph, mask) - centre) / scale
+
+    @override
+    def examples(self, graph: PartyGraph) -> int:
+        return len(_targets(graph, "train_mask"))
+
+    @override
+    def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        z = self._standard(graph, "train_mask")
+        return functional.mse_loss(output[graph.train_mask, 0], z.to(output.dtype), reduction="sum")
+
+    @override
+    def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
+        rows = []
+        for name in MASKS:
+            z, mask = self._standard(graph, name), getattr(graph, name)
+            error = output[mask, 0].double() - z if len(z) else z
+            count = torch.tensor(float(len(z))).double()
+            rows.append(torch.stack([count, z.sum(), z.square().sum(), error.abs().sum(), error.square().sum()]))
+        return torch.cat(rows)
+
+    @override
+    def scores(self, total: Tensor) -> Found:
+        scale = self._scale()[1]
+        values: dict[str, float | None] = {}
+        losses = []
+        splits = zip(MASKS, total.view(len(MASKS), _PER_SPLIT).tolist(), strict=True)
+        for mask, (count, z, square, absolute, error) in splits:
+            n, split = round(count), mask.removesuffix("_mask")
+            losses.append(error / n if n else math.nan)
+            varies = square - z**2 / n if n else 0.0
+            values[f"{split}_rmse"] = scale * math.sqrt(max(error, 0.0) / n) if n else None
+            values[f"{split}_mae"] = scale * absolute / n if n else None
+            values[f"{split}_r2"] = 1 - error / varies if n and varies > _LEAST else None
+        return Found(VALUE_MEASURES, losses[0], losses[1], values)
+
+    @override
+    def predictions(self, output: Tensor) -> Predicted:
+        """In the targets' unit."""
+        centre, scale = self._scale()
+        return Predicted(output.new_empty(len(output), 0), {"value": output[:, 0].double() * scale + centre})
+
+
+def _targets(graph: PartyGraph, mask: str) -> Tensor:
+    """Targets of a split, Tensor[n] float64."""
+    chosen, targets = getattr(graph, mask), graph.targets
+    return torch.empty(0).double() if chosen is None or targets is None else targets[chosen].double()
+
+
+def _mean_and_size(facts: Tensor) -> tuple[float, float]:
+    """Mean of the training targets and of their absolute values.
+
+    Raises:
+        DataError: there are none, or they are too small to add up.
+    """
+    count = round(float(facts[0]))
+    size = float(facts[2]) / count if count else 0.0
+    if not count:
+        raise DataError("targets: no holder that was there in time has a training node with one", key="targets")
+    if size and size < _LEAST:
+        raise DataError(
+            f"targets: their mean size is {size:g}, too small to add up with 20 fractional bits; give the task's low "
+            "and high, or another unit",
+            key="targets",
+        )
+    return float(facts[1]) / count, size or 1.0
+
+
+class Classification(Answers):
     """Cross-entropy of C classes; scores of summed losses, class counts and score histograms.
 
     A tally is the sum of the losses of training, validation and test nodes; how many nodes of each class were taken for
@@ -40,44 +311,35 @@ class Classification:
         transition: Tensor[C, C], P(label = j | true label = i); None: the labels are true.
         network: keeps the training nodes of each class as its facts, by which a balanced loss is weighed; None: the
             loss weighs all nodes alike.
-
-    Attributes:
-        tally_bits: fractional bits of a tally that is added up.
-        tally_size: numbers in a tally.
-        sums_before: sizes of the sums before the first round.
     """
 
     tally_bits: ClassVar[int] = 20
 
     def __init__(self, classes: int, transition: Tensor | None = None, network: FactNetwork | None = None) -> None:
         self._classes, self._transition, self._network = classes, transition, network
-        self._ranked = (1,) if classes == _PAIR else tuple(range(classes))
+        self._ranked = (1,) if classes == 2 else tuple(range(classes))
         self._bins = max(_FEWEST_BINS, _MOST_BINS // max(len(self._ranked), 1))
         self.tally_size = len(MASKS) * (1 + classes**2) + len(_RANKED) * len(self._ranked) * 2 * self._bins
-        self.sums_before: tuple[int, ...] = () if network is None else (classes,)
+        self.sums_before = () if network is None else (classes,)
 
-    def gathered(self, graph: PartyGraph, _facts: Tensor) -> Tensor:
-        """How many training nodes of each class a holder has: Tensor[C] float64."""
+    @override
+    def gathered(self, graph: PartyGraph, facts: Tensor) -> Tensor:
+        """How many training nodes of each class there are: Tensor[C] float64."""
         if graph.labels is None or graph.train_mask is None:
             return torch.zeros(self._classes, dtype=torch.float64)
         return graph.labels[graph.train_mask].bincount(minlength=self._classes).double()
 
+    @override
     def weights(self) -> Tensor | None:
-        """n/(C·n_c) of every class over all holders' training nodes, Tensor[C] float64; None where all weigh alike."""
+        """n/(C·n_c) of every class over all holders' training nodes."""
         return None if self._network is None else weights_of_counts(self._network.facts)
 
-    @staticmethod
-    def examples(graph: PartyGraph) -> int:
-        """Number of a holder's training nodes with a label."""
+    @override
+    def examples(self, graph: PartyGraph) -> int:
         return 0 if graph.labels is None or graph.train_mask is None else int(graph.train_mask.sum())
 
+    @override
     def loss(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """Sum of the training nodes' cross-entropies, of which there are some (SAPGNN eq. 15): Tensor[].
-
-        Args:
-            graph: of a holder.
-            output: Tensor[N, C], logits of its nodes.
-        """
         assert graph.labels is not None  # there are training nodes
         return self._loss(output[graph.train_mask], graph.labels[graph.train_mask])
 
@@ -88,41 +350,34 @@ class Classification:
         weights = None if weights is None else weights.to(logits.dtype)
         return functional.cross_entropy(logits, labels, weight=weights, reduction="sum")
 
+    @override
     def tally(self, graph: PartyGraph, output: Tensor) -> Tensor:
-        """A holder's part of what the scores follow from, nothing without labels. Arguments as for ``loss``."""
+        """Nothing without labels."""
         losses = torch.zeros(len(MASKS), dtype=torch.float64)
         counts = torch.zeros(len(MASKS), self._classes**2, dtype=torch.float64)
+        histograms = []
         for index, name in enumerate(MASKS):
             mask: Tensor | None = getattr(graph, name)
-            if graph.labels is None or mask is None or not bool(mask.any()):
-                continue
-            labels, found = graph.labels[mask], output[mask].double()
-            losses[index] = self._loss(found, labels)
-            pairs = labels * self._classes + found.argmax(dim=1)
-            counts[index] = torch.bincount(pairs, minlength=self._classes**2)
-        return torch.cat([losses, counts.reshape(-1), *self._histograms(graph, output)])
-
-    def _histograms(self, graph: PartyGraph, output: Tensor) -> list[Tensor]:
-        """Of log-odds, by split and class: of the class's nodes, then of the others, Tensor[B] float64 each."""
-        found = []
-        for name in _RANKED:
-            mask: Tensor | None = getattr(graph, name)
-            labels = torch.empty(0, dtype=torch.int64)
+            labels, logits = torch.empty(0, dtype=torch.int64), output[:0].double()
             if graph.labels is not None and mask is not None:
-                labels, output_here = graph.labels[mask], output[mask].double()
-            for each in self._ranked:
-                odds = _log_odds(output_here, each) if len(labels) else torch.empty(0, dtype=torch.float64)
-                is_of = labels == each
-                found += [histogram(odds[is_of], self._bins), histogram(odds[~is_of], self._bins)]
-        return found
+                labels, logits = graph.labels[mask], output[mask].double()
+            if len(labels):
+                losses[index] = self._loss(logits, labels)
+                pairs = labels * self._classes + logits.argmax(dim=1)
+                counts[index] = torch.bincount(pairs, minlength=self._classes**2)
+            for label in self._ranked if name in _RANKED else ():
+                odds, is_of = _log_odds(logits, label), labels == label
+                histograms += [histogram(odds[is_of], self._bins), histogram(odds[~is_of], self._bins)]
+        return torch.cat([losses, counts.reshape(-1), *histograms])
 
     def confusion(self, total: Tensor) -> Tensor:
         """The counts of a sum of tallies: Tensor[3, C, C]."""
         start, classes = len(MASKS), self._classes
         return total[start : start + start * classes**2].view(start, classes, classes)
 
+    @override
     def scores(self, total: Tensor) -> Scores:
-        """Scores of all whose tallies were added up; AUC and average precision are those of the histograms."""
+        """AUC and average precision are those of the histograms."""
         train, val, test = self.confusion(total)
         counts = total[len(MASKS) * (1 + self._classes**2) :].round()
         val_ranks, test_ranks = counts.view(len(_RANKED), len(self._ranked), 2, self._bins)
@@ -141,8 +396,14 @@ class Classification:
             test_f1=_macro_f1(test) if bool(test.any()) else None,
         )
 
+    @override
+    def each_epoch(self, scores: Judged, select_by: str) -> Judged:
+        """Of AUC, average precision and F1 what selects."""
+        assert isinstance(scores, Scores)
+        return scores.of_epoch(select_by)
+
+    @override
     def predictions(self, output: Tensor) -> Predicted:
-        """Probabilities of logits Tensor[N, C]."""
         return Predicted(output.detach().softmax(dim=1))
 
 
@@ -153,27 +414,17 @@ def learnt_task(
     transition: Tensor | None = None,
     *,
     balanced: bool = False,
-) -> Classification | Regression:
-    """Return what a job learns, and make room in its network for the sums that this needs first.
-
-    Args:
-        task: of the job.
-        network: of a holder.
-        outputs: width of its predict layer.
-        transition: as for ``Classification``.
-        balanced: whether classes weigh alike.
-    """
-    found = (
-        Regression(task, network)
-        if task.is_values
-        else Classification(outputs, transition, network if balanced else None)
-    )
+) -> Answers:
+    """Return what a job learns, and make room in its network for the sums that this needs first."""
+    found: Answers = Classification(outputs, transition, network if balanced else None)
+    if task.is_values:
+        found = Regression(task, network)
     network.keep_facts(sum(found.sums_before))
     return found
 
 
 def _mean(total: Tensor, confusion: Tensor, weights: Tensor | None = None) -> float:
-    of_class = confusion.sum(dim=-1) if confusion.dim() > 1 else confusion
+    of_class = confusion.sum(dim=-1)
     count = float((of_class if weights is None else of_class * weights).sum())
     return float(total) / count if count else math.nan
 
@@ -191,8 +442,8 @@ def _auc(ranks: Tensor, *, present: bool) -> float | None:
         ranks: histograms of a class's nodes and of the others.
         present: of the classes that have nodes alone, as validation nodes may lack one and still choose.
     """
-    found = [None if (one := binned_auc(*each)) is None else one[0] for each in ranks]
-    known = [one for one in found if one is not None]
+    found = [binned_auc(*each) for each in ranks]
+    known = [one[0] for one in found if one is not None]
     return fmean(known) if known and (present or len(known) == len(found)) else None
 
 

@@ -1,4 +1,4 @@
-"""The horizontal network in one process, by ordinary autograd, with nothing hidden.
+"""The horizontal network in one process, by ordinary autograd, with nothing hidden; and its baselines.
 
 With all holders' parts it is the plaintext twin of the federated job. With one part that is the combined graph it is
 the pooled model, which the federation's result must equal. In float64 it does to about 1e-12 after 50 steps; in float32
@@ -8,8 +8,8 @@ where gradients are tiny.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,23 +17,23 @@ from torch.autograd import backward
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import SERVER
-from veilgraph.graph.parts import HorizontalPart, pool_parts, positions, without_duplicates
-from veilgraph.mpc.plain import masked_sum
-from veilgraph.nn.adam import Adam
-from veilgraph.nn.fixed_input import FixedInput
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed
-from veilgraph.paradigms.horizontal.pooling import total
-from veilgraph.paradigms.horizontal.settings import HorizontalSettings, LearntSettings
-from veilgraph.paradigms.horizontal.tally import learnt_task
+from veilgraph.core.types import MASKS, SERVER, PartyId
+from veilgraph.graph.features import choose_rows
+from veilgraph.graph.horizontal import HorizontalPart, pool_parts, positions, without_duplicates
+from veilgraph.graph.party import PartyGraph
+from veilgraph.mpc.mask import masked_sum
+from veilgraph.nn.autograd import Adam
+from veilgraph.nn.propagate import Adjacency, FixedInput
+from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed, total
+from veilgraph.paradigms.horizontal.node_lists import SHARED
+from veilgraph.paradigms.horizontal.settings import HorizontalJob, HorizontalSettings
+from veilgraph.paradigms.horizontal.tally import LearntSettings, learnt_task
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.role import precision
 from veilgraph.protocol.scores import Objective
-
-SHARED: Final = "holders"
-"""Name of the learning streams that all holders share: their weights start equal."""
 
 
 def counted_parts(settings: HorizontalSettings, parts: Sequence[HorizontalPart]) -> Sequence[HorizontalPart]:
@@ -172,3 +172,47 @@ class LayeredNetwork:
         if self._judge is None:
             return self._task.scores(self._task.tally(self._pooled, logits))
         return self._judge.score(logits, everything=everything)
+
+
+def alone(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult | None:
+    """Trains the job's network on one holder's part (SAPGNN 5.2, SP), judged on its own nodes; None without labels."""
+    return _fit(job, part, progress) if job.horizontal.task.outputs(part.graph) else None
+
+
+def pooled(job: HorizontalJob, parts: Sequence[HorizontalPart], progress: Progress) -> PlainResult:
+    """Trains the job's network on the combined graph, which the federation's result equals."""
+    return _fit(job, pool_parts(counted_parts(job.model, parts)), progress)
+
+
+def parts_of(graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> list[HorizontalPart]:
+    """Holders' graphs with their places among all nodes that are named.
+
+    Args:
+        graphs: one per holder.
+        ids: holder → the ids of its rows.
+    """
+    places = places_of(ids)
+    return [_placed(graph, places[graph.party]) for graph in graphs]
+
+
+def places_of(ids: Mapping[PartyId, Sequence[str]]) -> dict[PartyId, torch.Tensor]:
+    """Holder → where its rows stand among all nodes that are named, in the order of their names: Tensor[N_p]."""
+    places = {name: place for place, name in enumerate(sorted({name for each in ids.values() for name in each}))}
+    return {party: torch.tensor([places[name] for name in each]) for party, each in ids.items()}
+
+
+def _placed(graph: PartyGraph, places: torch.Tensor) -> HorizontalPart:
+    order = places.argsort()
+    given = {name: getattr(graph, name) for name in ("labels", "targets", *MASKS) if getattr(graph, name) is not None}
+    moved = replace(
+        graph,
+        features=choose_rows(graph.features, order),
+        edge_index=order.argsort()[graph.edge_index],
+        **{name: values[order] for name, values in given.items()},
+    )
+    return HorizontalPart(moved, places[order])
+
+
+def _fit(job: HorizontalJob, part: HorizontalPart, progress: Progress) -> PlainResult:
+    task = job.horizontal.task
+    return fit(LayeredNetwork(job.model, job.train, [part], seed=job.seed, dtype=precision(job), task=task), progress)

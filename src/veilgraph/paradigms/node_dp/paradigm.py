@@ -1,4 +1,4 @@
-"""LPGNN as a paradigm."""
+"""LPGNN as a paradigm: what a job sends and reveals, where its data come from, its roles, and its words."""
 
 from __future__ import annotations
 
@@ -6,72 +6,184 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from veilgraph.core.types import SERVER, PartyId
-from veilgraph.core.words import listed
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.text import counted, listed
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.dataset import load_for_learner
+from veilgraph.graph.federation import check_federation
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.node_dp import words
-from veilgraph.paradigms.node_dp.edge_learner import EdgePrivateLearner
-from veilgraph.paradigms.node_dp.inputs import check_values, learner_of, local_graphs
-from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
-from veilgraph.paradigms.node_dp.private import release_plan
-from veilgraph.paradigms.node_dp.rows import ROWS
-from veilgraph.paradigms.node_dp.settings import NodeDpJob, node_dp
+from veilgraph.paradigms.node_dp.learner import Bystander, EdgePrivateLearner, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.settings import NodeDpJob, node_dp, release_plan
 from veilgraph.paradigms.vertical.network import ModelSettings
-from veilgraph.privacy.degree import too_many_neighbours
+from veilgraph.privacy.aggregation import too_many_neighbours
+from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
+from veilgraph.protocol import rows
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
-from veilgraph.protocol.feature_release import released_features
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.costs import unread_of_passes
+from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.released import agreed, checked
+from veilgraph.protocol.paradigm import (
+    MAX_CLASSES,
+    MAX_FEATURES,
+    MAX_NODES,
+    MAX_STEPS,
+    NO_NUMBERS,
+    Baselines,
+    Data,
+    Guarantee,
+    Paradigm,
+    Privacy,
+    Range,
+    Sessions,
+    Words,
+)
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import Row
-from veilgraph.protocol.unread import unread_of_passes
+from veilgraph.protocol.rows import (
+    ALIGNMENT_ROWS,
+    COMMON_ROWS,
+    PERTURBED,
+    PERTURBED_FEATURES,
+    Ends,
+    Fact,
+    Form,
+    Row,
+    Told,
+)
 
-_LIKE: Final = ModelSettings()
-"""What waits unread is bounded as in a vertical job of the usual size."""
+
+def _said(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
+    return "" if release is None else f"release.{setting}.epsilon={release.epsilon:g}"
 
 
-class NodeDp(Paradigm[NodeDpJob]):
-    """Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""
+def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
+    return () if job.release.labels is None else (job.release.labels.holder,)
 
-    title: ClassVar[str] = "local: nodes perturb their own values"
-    way: ClassVar[str] = "node-dp, noise on the learner's edges"
-    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
 
-    def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
-        return release_plan(job, party, nodes)
+LABELS: Final = Told[NodeDpJob](
+    "perturbed-labels",
+    "The label holder sees labels under randomised response with the job's ε, and in the clear "
+    "which nodes have one for training or validation.",
+    lambda job: _said(job.release.labels, "labels"),
+    _of_labels,
+)
+ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
+    *COMMON_ROWS,
+    *ALIGNMENT_ROWS,
+    rows.released_features(
+        Told[NodeDpJob](
+            *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.releasing
+        )
+    ),
+    Row(
+        Kind.PERTURBED_LABELS,
+        Ends[NodeDpJob](
+            "holder of private labels",
+            "learner",
+            lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
+        ),
+        "labels under randomised response, a single time; who has one, and is trained on, in the clear",
+        "noise",
+        PERTURBED,
+        (LABELS,),
+        (Fact[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None),),
+        paid=True,
+        forms=(Form("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
+    ),
+)
 
-    def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
-        """Of one release, of a node's features and label. The learner's is of edges,
-        and 0 where its sums over them have no noise, for it sends nothing.
-        """
-        if (own := release_plan(job, party, nodes)) is not None:
-            return own.epsilon_bound
-        if job.release.features is None or party not in job.releasing:
-            return 0.0
-        labels = job.release.labels
-        of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
-        return job.release.features.epsilon + of_labels
 
-    def unbounded(self, job: NodeDpJob) -> str:
-        if job.privacy is not None:
-            return "its noise bounds nothing: raise privacy.noise_multiplier"
-        return "its noise bounds nothing: lower release.features.epsilon"
+def _not_bounded(settings: NodeDpJob) -> list[str]:
+    """What the ε of the learner's edges is not about, a sentence each."""
+    if settings.privacy is None:
+        return []
+    learner = listed(settings.summing)
+    uses = (
+        f"{learner} uses its own columns and labels in the clear"
+        if settings.uses_own_columns
+        else f"{learner} does not use its own columns. It uses labels in the clear"
+    )
+    return [
+        f"{uses}: what its model tells of these no ε bounds.",
+        f"It does not hold against {learner} itself, which has the edges and keeps them in the run's directory.",
+    ]
 
-    def holds_against(self, job: NodeDpJob) -> str:
-        return words.against(job) if job.privacy is not None else "everybody"
 
-    def whose_noise(self, job: NodeDpJob) -> str:
-        return f"this ε is about {listed(job.summing)}'s own edges, and counts its own noise alone"
+def _learning(settings: NodeDpJob) -> str:
+    learner = settings.data.label_party
+    hops = None if settings.privacy is None else settings.privacy.aggregation
+    if hops is None:
+        return (
+            f"{learner} averages the noise out over neighbours, {counted(settings.model.hops, 'hop')} far, and "
+            "trains a network of two layers alone."
+        )
+    return (
+        f"{learner} trains a network of two layers alone, without its graph. Of its edges it computes nothing but sums "
+        f"of what that takes a node's neighbours for, in {counted(hops.hops, 'hop')}, once and with noise, which its "
+        "ledger counts; what it predicts, and its model, follow from these."
+    )
 
-    def privacy_notes(self, job: NodeDpJob) -> list[str]:
-        return [] if job.privacy is None else [words.once(job), *words.not_bounded(job)]
 
-    def privacy_limits(self, job: NodeDpJob) -> list[str]:
-        return words.not_bounded(job)
+def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
+    """What the parties would find out, before a run directory is made; here with the value that is out of range."""
+    for graph in graphs:
+        if reason := misplaced_labels(settings, graph):
+            raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
+        if reason := too_many_neighbours(settings.degree_rule(graph.party), graph.common_part()):
+            raise ConfigError(
+                f"{graph.party} refuses the job: {reason}",
+                code="refused",
+                key="privacy.degree_bound",
+                party=graph.party,
+            )
+        if settings.feature_release is None or graph.party not in settings.releasing:
+            continue
+        try:
+            feature_mechanism(settings.feature_release, graph.num_features).check(graph.common_part().features)
+        except DataError as error:
+            raise DataError(f"party {graph.party!r}: {error}") from error
+
+
+class NodeDpData(Data[NodeDpJob]):
+    """What node-dp jobs begin with."""
+
+    def load(self, job: NodeDpJob) -> Inputs:
+        private, data = job.label_release, job.data
+        if private is not None and data.dataset is not None and (data.split is None or data.stratify):
+            raise ConfigError(
+                f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells "
+                "the labels that release.labels protects; give data.split, as in [0.5, 0.25, 0.25], with "
+                "data.stratify: false",
+                code="refused",
+                key="data.split",
+                party=private.holder,
+            )
+        graphs = load_for_learner(data, data.label_party if private is None else private.holder, job.seed)
+        _check_values(job, graphs)
+        return Inputs(job, graphs)
+
+    def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        private = job.label_release
+        if not graphs:
+            check_federation(graphs, "")
+        labelled = next((graph.party for graph in graphs if graph.labels is not None), graphs[0].party)
+        learner = job.data.label_holder or (labelled if private is None else graphs[0].party)
+        check_federation(graphs, learner if private is None else private.holder)
+        return learner
+
+    def labels_at(self, job: NodeDpJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        learns = holders if job.label_release is not None else (*labelled, *holders)
+        return job.data.label_holder or learns[0]
+
+    def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        _check_values(job, graphs)
+        return Inputs(job, graphs)
+
+
+class NodeDpSessions(Sessions[NodeDpJob]):
+    """Sessions of node-dp jobs."""
 
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = dict(NO_NUMBERS)
@@ -88,27 +200,8 @@ class NodeDp(Paradigm[NodeDpJob]):
         return fields
 
     def unread_bytes(self, job: NodeDpJob, hellos: Mapping[PartyId, Hello]) -> int:
-        return unread_of_passes(
-            max(hello.nodes for hello in hellos.values()),
-            [hello.features for hello in hellos.values()],
-            width=_LIKE.dim,
-            dim=_LIKE.dim,
-            rounds=_LIKE.rounds,
-        )
-
-    def load(self, job: NodeDpJob) -> Inputs:
-        return Inputs(job, local_graphs(job))
-
-    def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        return learner_of(job, graphs)
-
-    def labels_at(self, job: NodeDpJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        learns = holders if job.label_release is not None else (*labelled, *holders)
-        return job.data.label_holder or learns[0]
-
-    def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        check_values(job, graphs)
-        return Inputs(job, graphs)
+        like = ModelSettings()  # what waits unread is bounded as in a vertical job of the usual size
+        return unread_of_passes(hellos, width=like.dim, dim=like.dim, rounds=like.rounds)
 
     def prepare(self, own: Preparation) -> Prepared:
         return align(own)
@@ -118,7 +211,7 @@ class NodeDp(Paradigm[NodeDpJob]):
         if graph is not None:
             rule = session.settings.degree_rule(graph.party)
             session = replace(session, refuses=session.refuses or too_many_neighbours(rule, graph.common_part()))
-        return replace(aligned, releases=agreed(session, graph))
+        return replace(aligned, releases=agree_on_release(session, graph))
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         graph, releases = aligned.graph, aligned.releases
@@ -132,8 +225,81 @@ class NodeDp(Paradigm[NodeDpJob]):
             return LocalLearner(session, graph, [own_features(graph), *features], labels)
         return EdgePrivateLearner(session, graph, [*([own_features(graph)] if job.uses_own_columns else []), *features])
 
+
+class NodeDpPrivacy(Privacy[NodeDpJob]):
+    """The ε of node-dp jobs."""
+
+    def plan(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+        return release_plan(job, party, nodes)
+
+    def largest_epsilon(self, job: NodeDpJob, party: PartyId, nodes: int | None = None) -> float:
+        """Of one release, of a node's features and label. The learner's is of edges,
+        and 0 where its sums over them have no noise, for it sends nothing.
+        """
+        if (own := release_plan(job, party, nodes)) is not None:
+            return own.epsilon_bound
+        if job.release.features is None or party not in job.releasing:
+            return 0.0
+        labels = job.release.labels
+        of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
+        return job.release.features.epsilon + of_labels
+
+
+class NodeDpGuarantee(Guarantee[NodeDpJob]):
+    """The ε of node-dp jobs in words."""
+
+    way: ClassVar[str] = "node-dp, noise on the learner's edges"
+
+    def unbounded(self, job: NodeDpJob) -> str:
+        if job.privacy is not None:
+            return "its noise bounds nothing: raise privacy.noise_multiplier"
+        return "its noise bounds nothing: lower release.features.epsilon"
+
+    def holds_against(self, job: NodeDpJob) -> str:
+        if job.privacy is None:
+            return "everybody"
+        return f"whoever is given {listed(job.summing)}'s model, predictions or scores"
+
+    def whose_noise(self, job: NodeDpJob) -> str:
+        return f"this ε is about {listed(job.summing)}'s own edges, and counts its own noise alone"
+
+    def privacy_notes(self, job: NodeDpJob) -> list[str]:
+        if job.privacy is None:
+            return []
+        costs = (
+            f"predictions on the same data cost nothing more; where {listed(job.summing)}'s have changed, sums are "
+            "made anew and paid for"
+        )
+        return [costs, *_not_bounded(job)]
+
+    def privacy_limits(self, job: NodeDpJob) -> list[str]:
+        return _not_bounded(job)
+
+
+class NodeDpWords(Words[NodeDpJob]):
+    """Node-dp jobs in sentences."""
+
     def describe(self, job: NodeDpJob) -> list[str]:
-        return words.describe(job)
+        release, labels = job.release.features, job.release.labels
+        if release is None:
+            return []
+        learner, others = job.data.label_party, listed(job.releasing)
+        sentences = [
+            f"{learner} knows the graph, and learns. At {others} every node perturbs its own features a single time, "
+            f"by {release.mechanism} with ε = {release.epsilon:g}, before anybody sees them.",
+            _learning(job),
+        ]
+        if labels is not None:
+            sentences.append(
+                f"Labels are {labels.holder}'s: each node perturbs its own by randomised response, with ε = "
+                f"{labels.epsilon:g}; which nodes have one is in the clear."
+            )
+        else:
+            sentences.append(f"{learner} has the labels itself and shows them to nobody.")
+        return [
+            *sentences,
+            "What nodes release needs no trust in anybody: ε bounds what all parties together can infer.",
+        ]
 
     def part_of(self, job: NodeDpJob, holder: PartyId) -> str:
         if holder in job.summing:
@@ -156,4 +322,14 @@ class NodeDp(Paradigm[NodeDpJob]):
         )
 
 
-NODE_DP: Final = NodeDp()
+NODE_DP: Final = Paradigm[NodeDpJob](
+    title="local: nodes perturb their own values",
+    rows=ROWS,
+    data=NodeDpData(),
+    session=NodeDpSessions(),
+    privacy=NodeDpPrivacy(),
+    guarantee=NodeDpGuarantee(),
+    baselines=Baselines(),
+    words=NodeDpWords(),
+)
+"""Nodes release perturbed features once, and one holder, which knows the graph, learns alone."""

@@ -5,16 +5,17 @@ Its network learns from perturbed features and labels: KProp, a GCN layer, label
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field
 
 from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
-from veilgraph.nn.activation import Activation
-from veilgraph.nn.dropout import Probability
-from veilgraph.privacy.local.settings import FeatureReleaseSettings, LabelReleaseSettings
-from veilgraph.privacy.settings import PrivacySettings
+from veilgraph.nn.layers import Activation, Probability
+from veilgraph.privacy.plan import Plan
+from veilgraph.privacy.sensitivity import rows_moved, sensitivity_of
+from veilgraph.privacy.settings import FeatureReleaseSettings, LabelReleaseSettings
 from veilgraph.protocol.job import JobSettings, job_of
 
 
@@ -68,13 +69,6 @@ class NodeDpJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        self._check_local()
-
-    def _check_privacy(self) -> None:
-        if self.privacy is not None:
-            _check_private(self, self.privacy)
-
-    def _check_local(self) -> None:
         labels = self.release.labels
         if self.release.features is None:
             raise ValueError(
@@ -98,6 +92,38 @@ class NodeDpJob(JobSettings):
                 "train.class_weights=balanced needs the true labels' shares, and with release.labels they are private; "
                 "set it to none"
             )
+
+    def _check_privacy(self) -> None:
+        """Refuses what such a job has no noise for, or would not use."""
+        privacy = self.privacy
+        if privacy is None:
+            return
+        model, usual = self.model, KPropSettings()
+        rules = (
+            ("privacy.schedule", privacy.schedule, "once", "sums over the learner's edges are noised a single time"),
+            ("privacy.canaries", privacy.canaries, 0, "nothing is sent of its edges that an audit could read"),
+            ("model.hops", model.hops, usual.hops, "hops over edges are privacy.aggregation.hops"),
+            ("model.aggregate", model.aggregate, usual.aggregate, "neighbours are added up, and noised"),
+        )
+        for name, value, needed, why in rules:
+            if value != needed:
+                raise ValueError(f"{name}={value!r} with privacy in a job of paradigm node-dp: {why}; leave it out")
+        if privacy.unit not in ("edge", "node-edges"):
+            raise ValueError(
+                f"privacy.unit={privacy.unit!r} in a job of paradigm node-dp, where noise is on the learner's edges: "
+                "choose edge or node-edges (what others' nodes release has its ε in release.features)"
+            )
+        if self.release.labels is not None:
+            raise ValueError(
+                "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged "
+                "over the learner's edges, which would have no noise; leave one of both out"
+            )
+        if privacy.aggregation is None:
+            raise ValueError(
+                "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set "
+                "privacy.aggregation to {}"
+            )
+        privacy.aggregation.check_opinions("a job of paradigm node-dp")
 
     @property
     def learns_alone(self) -> bool:
@@ -149,35 +175,39 @@ def node_dp(job: JobSettings) -> NodeDpJob:
     return job_of(NodeDpJob, job)
 
 
-def _check_private(job: NodeDpJob, privacy: PrivacySettings) -> None:
-    """Refuses what such a job has no noise for, or would not use.
+def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+    """What the learner is given of its own edges, noisy sums made once; None without noise on these, and at others.
 
-    Raises:
-        ValueError: it names the setting, its value, the rule and the way out.
+    Without ``privacy`` the learner computes over its edges as they are, and its model, predictions and embeddings may
+    tell of them. With it nothing is computed over an edge but, for k = 1 … K,
+
+        Y_k = A·X_{k−1} + noise,   A of ``privacy.aggregation.pair_matrix``, rows of X_{k−1} of length 1,
+
+    where X_{k−1} is what the learner takes each node for: its label where it learns from that, else the probabilities
+    that a network gives it, which was trained on what nodes released, on the learner's own columns and labels, and on
+    Y_1, …, Y_{k−1}. All else that the learner computes follows from these and from nothing of an edge (Sajadmanesh &
+    Gatica-Perez, "ProGAP: Progressive graph neural networks with differential privacy guarantees", WSDM 2024, whose
+    rows are encodings).
+
+    *Sensitivity.* X_0 is made of no edge, and X_k of X_0's data and of earlier releases, so all rows are the same in
+    both worlds: ``hop_sensitivity`` with public rows. *One edge*: √(2K), whatever the degrees are. *One node's edges*:
+    √(K·(D + B²)) absent and √(K·(2D + 4B²)) replaced. The unit ``node-edges`` is about a node's columns at the learner
+    as well, so these are then not used at all. Labels are the same in both worlds: no ε here is about them.
     """
-    model = type(job.model).model_fields
-    rules = (
-        ("privacy.schedule", privacy.schedule, "once", "sums over the learner's edges are noised a single time"),
-        ("privacy.canaries", privacy.canaries, 0, "nothing is sent of the learner's edges that an audit could read"),
-        ("model.hops", job.model.hops, model["hops"].default, "hops over edges are privacy.aggregation.hops"),
-        ("model.aggregate", job.model.aggregate, model["aggregate"].default, "neighbours are added up, and noised"),
+    privacy = job.privacy
+    if privacy is None or privacy.aggregation is None or party not in job.summing:
+        return None
+    rows, moved = rows_moved(privacy), sensitivity_of(privacy, public_rows=True)
+    return Plan(
+        party,
+        privacy,
+        MappingProxyType({}),
+        1,
+        0,
+        rows,
+        nodes=nodes,
+        hops=privacy.aggregation.hops,
+        moved=moved,
+        own_rows=False,
+        single="sums",
     )
-    for name, value, needed, why in rules:
-        if value != needed:
-            raise ValueError(f"{name}={value!r} with privacy in a job of paradigm node-dp: {why}; leave it out")
-    if privacy.unit not in ("edge", "node-edges"):
-        raise ValueError(
-            f"privacy.unit={privacy.unit!r} in a job of paradigm node-dp, where noise is on the learner's edges: "
-            "choose edge or node-edges (what others' nodes release has its ε in release.features)"
-        )
-    if job.release.labels is not None:
-        raise ValueError(
-            "release.labels with privacy in a job of paradigm node-dp: labels that were perturbed are averaged over "
-            "the learner's edges, which would have no noise; leave one of both out"
-        )
-    if privacy.aggregation is None:
-        raise ValueError(
-            "privacy.aggregation=null in a job of paradigm node-dp: its noise is in every hop; set privacy.aggregation "
-            "to {}"
-        )
-    privacy.aggregation.check_opinions("a job of paradigm node-dp")

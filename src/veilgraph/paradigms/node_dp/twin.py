@@ -1,7 +1,4 @@
-"""LPGNN's learning on one machine: a server's training on released features.
-
-Nothing is perturbed here: whoever calls gives what the nodes released. The server knows the graph.
-"""
+"""LPGNN's learning on one machine: a server, which knows the graph, trains on what nodes released."""
 
 from __future__ import annotations
 
@@ -15,11 +12,10 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.adam import Adam
-from veilgraph.paradigms.node_dp.denoise import LabelDenoising
-from veilgraph.paradigms.node_dp.kprop import KPropNetwork, neighbour_adjacency
+from veilgraph.nn.autograd import Adam
+from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
-from veilgraph.privacy.local.affine import AffineFeatures
+from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective, Scores
 
@@ -52,7 +48,6 @@ class LocalPrivateNetwork:
         features: of every node.
         labels: None: those of ``graph``.
         seed: of initial weights and dropout.
-        dtype: of weights and embeddings.
 
     Raises:
         ConfigError: ``train.class_weights`` is ``balanced`` with private labels, whose classes' shares are not known.

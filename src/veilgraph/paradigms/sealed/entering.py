@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from veilgraph.core.errors import DataError, RangeOverflow
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.party import PartyGraph, check_classes
+from veilgraph.graph.federation import check_classes
+from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.sealed.networks import NETWORKS
-from veilgraph.paradigms.sealed.networks.sign import own_blocks
-from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan
-from veilgraph.paradigms.sealed.private import deviation_of
+from veilgraph.paradigms.sealed.networks.decoupled import own_blocks
+from veilgraph.paradigms.sealed.plan import MOST_OPENED, OwnData, Plan, deviation_of
 from veilgraph.paradigms.sealed.settings import SealedJob, SealedModelSettings
 from veilgraph.protocol.scores import balanced_weights
 

@@ -1,102 +1,206 @@
-"""Sealed training as a paradigm."""
+"""Sealed training as a paradigm: its words, what it costs, and what a run asks of it."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.core.words import listed
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.federation import find_only_label_holder, only_labelled
+from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
 from veilgraph.graph.partition import isolate, pool
-from veilgraph.graph.party import PartyGraph, check_federation
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import SLACK_BYTES
-from veilgraph.mpc.sealed.drawing import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
+from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
-from veilgraph.paradigms.sealed import words
-from veilgraph.paradigms.sealed.baselines import in_one_place
-from veilgraph.paradigms.sealed.costs import costs_of
+from veilgraph.mpc.sealed.machine import CountingMachine
 from veilgraph.paradigms.sealed.entering import most_edges_at_a_node, plan_of, slots_of, suited
-from veilgraph.paradigms.sealed.plan import Context, Sizes
-from veilgraph.paradigms.sealed.private import release_plan
+from veilgraph.paradigms.sealed.networks import network_of
+from veilgraph.paradigms.sealed.plan import Context, Sizes, release_plan
+from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedDealer, SealedHolder, SealedLabelHolder
 from veilgraph.paradigms.sealed.rows import ROWS
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
-from veilgraph.paradigms.sealed.twin import check_ranges
+from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align
-from veilgraph.protocol.costs import Costs, PartySizes
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.costs import Costs, PartySizes, Stage
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import MAX_FEATURES, MAX_NODES, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.paradigm import (
+    MAX_FEATURES,
+    MAX_NODES,
+    NO_NUMBERS,
+    Baselines,
+    Data,
+    Guarantee,
+    Paradigm,
+    Privacy,
+    Range,
+    Sessions,
+    Words,
+)
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import Row
+
+
+def describe(job: SealedJob) -> list[str]:
+    """A job in sentences."""
+    names = listed(job.data.names)
+    told = "the class" if job.output == "classes" else "the probability of every class"
+    nodes = "every node"
+    if job.named_nodes is not None:
+        nodes = (
+            f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody else "
+            "learns"
+        )
+    but = ""
+    if job.release == "holders":
+        but = ", but that every holder learns the weights of its own columns in the first layer at the end"
+    dealer = "sees no message between holders, and must not collude with one of them"
+    if job.dealer_checks:
+        dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
+    plan = plan_of(job)
+    network = network_of(plan).words.format(
+        hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
+    )
+    noise = [] if job.privacy is None else [_noise(job)]
+    return [
+        f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is masked: "
+        f"nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, gradient or "
+        f"score{but}.",
+        f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
+        f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
+        f"random numbers, {dealer}.",
+        *noise,
+        "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
+        + (", and how many nodes are named." if job.predicts_named else "."),
+    ]
+
+
+def _noise(job: SealedJob) -> str:
+    others = listed([name for name in job.data.names if name != job.data.label_party])
+    return (
+        f"Of the edges of {others} nothing is used but one count of votes, to which the dealer adds noise that no "
+        "holder knows: ε bounds what all predictions of the run together tell of one edge of theirs. Columns, and the "
+        f"edges of {job.data.label_party}, have no noise."
+    )
+
+
+_ITEM = 8
+_BASE = 750 << 20
+"""Of a process with nothing to do, and of what it keeps once freed."""
+_COPIES, _HELD = 2, 19
+"""Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
+within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
+_STEPS = "steps"
+
+
+def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
+    """Of a training, and what is told at its end.
+
+    Args:
+        context: without data.
+        steps: of the training.
+        evaluate_every: steps between evaluations; None: there are none.
+        dealer_checks: chance that a dealing is opened; of those the mean number is counted.
+    """
+    sizes = context.sizes
+    machine = CountingMachine(list(sizes.columns), SERVER)
+    program = SealedProgram(machine, context)
+    program.enter(trains=True)
+    program.begin()
+    for step in range(steps):
+        program.step(step)
+        if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
+            program.score(step + 1)
+    if context.plan.release or sizes.asked != 0:
+        program.restore({}, training=False)
+    if context.plan.release:
+        program.release()
+    if sizes.asked != 0:
+        program.predict()
+    rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
+    for place, cost in machine.costs.items():
+        name = {"step": _STEPS, "score": "evaluations"}.get(place.split(" ")[0], place or "seeds")
+        rounds[name] += cost.rounds
+        sent.setdefault(name, Counter()).update(cost.sent)
+    parties = (*sizes.columns, SERVER)
+    stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
+    if dealer_checks:
+        stages.insert(0, _checks(machine.dealt, 1 / (1 - dealer_checks)))
+    return Costs(stages, _memory(sizes, machine.widest))
+
+
+def _checks(dealt: Mapping[PartyId, int], dealings: float) -> Stage:
+    """Of so many dealings, all but one of which are opened."""
+    others, digest = len(dealt) - 1, HEADER_BYTES + DIGEST_BYTES
+    sent = dict.fromkeys(dealt, dealings * others * digest)
+    sent[next(iter(dealt))] += dealings * len(dealt) * (HEADER_BYTES + 1)
+    told = sum(digest + DIGEST_BYTES * messages for messages in dealt.values())
+    sent[SERVER] = dealings * told + (dealings - 1) * len(dealt) * digest
+    return Stage("dealer checks", round(2 * dealings), {party: round(count) for party, count in sent.items()})
+
+
+def _memory(sizes: Sizes, widest: int) -> Mapping[PartyId, int]:
+    """Columns of all holders under masks, the masks that a party knows, and what is in hand at once."""
+    everything = _COPIES * _ITEM * sizes.nodes * sum(sizes.columns.values())
+    slots = max(sizes.nodes + edges for edges in sizes.edges.values())
+    common = _BASE + everything + _HELD * _ITEM * (widest + slots)
+    own = {holder: _COPIES * _ITEM * sizes.nodes * columns for holder, columns in sizes.columns.items()}
+    return {holder: common + 2 * own[holder] for holder in own} | {SERVER: common}
+
 
 _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
 
-class Sealed(Paradigm[SealedJob]):
-    """Holders of the same nodes train one network of which nothing is opened but predictions."""
+class SealedData(Data[SealedJob]):
+    """What sealed jobs begin with."""
 
-    title: ClassVar[str] = "sealed: nothing is opened but predictions"
-    way: ClassVar[str] = "sealed, noise on votes"
-    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    def load(self, job: SealedJob) -> Inputs:
+        graphs = load_parties(job.data, job.seed)
+        find_only_label_holder(graphs, job.data.label_party)
+        return Inputs(job, graphs)
+
+    def label_party(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        return find_only_label_holder(graphs, job.data.label_holder)
+
+    def labels_at(self, job: SealedJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        return only_labelled(holders, labelled, job.data.label_holder)
+
+    def accept(self, job: SealedJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
+        check_federation(scaled, job.data.label_party)
+        return Inputs(job, scaled)
+
+    def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
+        check_ranges(job, graphs)
+
+    def unknown_range(self, job: SealedJob) -> str:
+        if job.model.unit_rows:
+            return ""
+        return (
+            "model.unit_rows=false: whether columns fit the ring follows from all holders' nodes and edges together. "
+            "Where they do not, the job ends without predictions. Set model.unit_rows to true, or check it on graphs "
+            "that are on one machine (data.graphs, of veilgraph data align)"
+        )
+
+    def suited(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
+        return suited(job, graphs)
+
+
+class SealedSessions(Sessions[SealedJob]):
+    """Sessions of sealed jobs."""
+
     has_costs: ClassVar[bool] = True
-    protects: ClassVar[tuple[str, ...]] = ("edge",)
-
-    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        return {
-            **super().protecting(unit, epsilon, degree_bound),
-            "model": {"network": "linear", "edge_slots": 1 << 16},
-        }
-
-    def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
-        return release_plan(job, party, nodes)
-
-    def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
-        own = release_plan(job, party, nodes)
-        return math.inf if own is None else own.epsilon_bound
-
-    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        return most_edges_at_a_node(graph)
-
-    def holds_against(self, job: SealedJob) -> str:
-        return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
-
-    def whose_noise(self, job: SealedJob) -> str:
-        return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
-
-    def privacy_notes(self, job: SealedJob) -> list[str]:
-        if job.privacy is None:
-            return [
-                "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
-                "needs model.network=linear and model.edge_slots"
-            ]
-        return [
-            "columns have no noise: what predictions tell of features, ε does not bound",
-            "all predictions of a run have the same noise, and later ones of it cost nothing more",
-        ]
-
-    def privacy_limits(self, job: SealedJob) -> list[str]:
-        return [
-            f"What {job.data.label_party} predicts depends on all holders' features, which have no noise.",
-            "Whoever deals knows the noise: with it, a holder that works together with the dealer has no bound.",
-        ]
-
-    def to_be_private(self) -> Mapping[str, Any]:
-        return {"unit": "edge", "aggregation": {}}
-
-    def unbounded(self, job: SealedJob) -> str:
-        if job.privacy is not None:
-            return "its noise bounds nothing: raise privacy.noise_multiplier"
-        return "a sealed job without privacy tells predictions as they are: set privacy.epsilon_total, for edges"
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
         label_holder, plan = sizes[job.data.label_party], plan_of(job, nodes)
@@ -144,34 +248,6 @@ class Sealed(Paradigm[SealedJob]):
         width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
         return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
-    def load(self, job: SealedJob) -> Inputs:
-        graphs = load_parties(job.data, job.seed)
-        find_only_label_holder(graphs, job.data.label_party)
-        return Inputs(job, graphs)
-
-    def label_party(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        return find_only_label_holder(graphs, job.data.label_holder)
-
-    def labels_at(self, job: SealedJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        return only_labelled(holders, labelled, job.data.label_holder)
-
-    def accept(self, job: SealedJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
-        check_federation(scaled, job.data.label_party)
-        return Inputs(job, scaled)
-
-    def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
-        check_ranges(job, graphs)
-
-    def unknown_range(self, job: SealedJob) -> str:
-        if job.model.unit_rows:
-            return ""
-        return (
-            "model.unit_rows=false: whether columns fit the ring follows from all holders' nodes and edges together. "
-            "Where they do not, the job ends without predictions. Set model.unit_rows to true, or check it on graphs "
-            "that are on one machine (data.graphs, of veilgraph data align)"
-        )
-
     def prepare(self, own: Preparation) -> Prepared:
         return align(own)
 
@@ -180,6 +256,69 @@ class Sealed(Paradigm[SealedJob]):
             return SealedDealer(session)
         labelled = session.link.party == session.settings.data.label_party
         return (SealedLabelHolder if labelled else SealedHolder)(session, aligned.graph)
+
+
+class SealedPrivacy(Privacy[SealedJob]):
+    """The ε of sealed jobs."""
+
+    protects: ClassVar[tuple[str, ...]] = ("edge",)
+
+    def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
+        return {
+            **super().protecting(unit, epsilon, degree_bound),
+            "model": {"network": "linear", "edge_slots": 1 << 16},
+        }
+
+    def plan(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> Plan | None:
+        return release_plan(job, party, nodes)
+
+    def largest_epsilon(self, job: SealedJob, party: PartyId, nodes: int | None = None) -> float:
+        own = release_plan(job, party, nodes)
+        return math.inf if own is None else own.epsilon_bound
+
+    def most_edges_at_a_node(self, graph: PartyGraph) -> float:
+        return most_edges_at_a_node(graph)
+
+    def to_be_private(self) -> Mapping[str, Any]:
+        return {"unit": "edge", "aggregation": {}}
+
+
+class SealedGuarantee(Guarantee[SealedJob]):
+    """The ε of sealed jobs in words."""
+
+    way: ClassVar[str] = "sealed, noise on votes"
+
+    def holds_against(self, job: SealedJob) -> str:
+        return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
+
+    def whose_noise(self, job: SealedJob) -> str:
+        return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
+
+    def privacy_notes(self, job: SealedJob) -> list[str]:
+        if job.privacy is None:
+            return [
+                "to have it, for edges, add to the job privacy: {unit: edge, epsilon_total: 4, aggregation: {}}, which "
+                "needs model.network=linear and model.edge_slots"
+            ]
+        return [
+            "columns have no noise: what predictions tell of features, ε does not bound",
+            "all predictions of a run have the same noise, and later ones of it cost nothing more",
+        ]
+
+    def privacy_limits(self, job: SealedJob) -> list[str]:
+        return [
+            f"What {job.data.label_party} predicts depends on all holders' features, which have no noise.",
+            "Whoever deals knows the noise: with it, a holder that works together with the dealer has no bound.",
+        ]
+
+    def unbounded(self, job: SealedJob) -> str:
+        if job.privacy is not None:
+            return "its noise bounds nothing: raise privacy.noise_multiplier"
+        return "a sealed job without privacy tells predictions as they are: set privacy.epsilon_total, for edges"
+
+
+class SealedBaselines(Baselines[SealedJob]):
+    """What sealed jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
         job = sealed(inputs.settings)
@@ -192,11 +331,12 @@ class Sealed(Paradigm[SealedJob]):
     def beside(self, job: SealedJob) -> Mapping[str, Any]:
         return {"paradigm": "vertical"}
 
-    def suited(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
-        return suited(job, graphs)
+
+class SealedWords(Words[SealedJob]):
+    """Sealed jobs in sentences."""
 
     def describe(self, job: SealedJob) -> list[str]:
-        return words.describe(job)
+        return describe(job)
 
     def collusion(self, job: SealedJob) -> str:
         """What parties could find out that work together, in a sentence."""
@@ -215,4 +355,14 @@ class Sealed(Paradigm[SealedJob]):
         )
 
 
-SEALED: Final = Sealed()
+SEALED: Final = Paradigm[SealedJob](
+    title="sealed: nothing is opened but predictions",
+    rows=ROWS,
+    data=SealedData(),
+    session=SealedSessions(),
+    privacy=SealedPrivacy(),
+    guarantee=SealedGuarantee(),
+    baselines=SealedBaselines(),
+    words=SealedWords(),
+)
+"""Holders of the same nodes train one network of which nothing is opened but predictions."""

@@ -90,7 +90,7 @@ class SealedProgram:
         """This party's summand of every weight, and of what training goes on from, by name: int64."""
         named: dict[str, Wire | None] = {f"weight.{place}": weight for place, weight in enumerate(self.weights)}
         named |= {f"velocity.{place}": velocity for place, velocity in enumerate(self.velocities)}
-        named |= {OUTSIDE: self.outside, **self.network.kept()}
+        named |= {OUTSIDE: self.outside, **{name: kept.wire for name, kept in self.network.kept().items()}}
         return {name: self._machine.share(wire) for name, wire in named.items() if wire is not None}
 
     def check(self, saved: Mapping[str, Tensor]) -> None:
@@ -131,10 +131,11 @@ class SealedProgram:
             if training:
                 self.velocities[place] = self._restored(saved, f"velocity.{place}", shape, self._velocity_bits)
         self.outside = self._restored(saved, OUTSIDE, (1,), 0)
-        needed, have = self.network.remembers(), self.network.remember
+        for name, kept in self.network.kept().items():
+            if training or kept.predicts:
+                setattr(kept.owner, kept.attribute, self._restored(saved, name, kept.shape, kept.bits))
         if training:
-            needed, have = self.network.keeps(), self.network.keep
-        have({name: self._restored(saved, name, *kind) for name, kind in needed.items()})
+            self.network.resume()
 
     def _restored(self, saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], bits: int) -> Wire:
         return self._machine.open(self._machine.summands(saved.get(name), shape, 0), bits=bits)

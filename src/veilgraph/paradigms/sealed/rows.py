@@ -7,7 +7,6 @@ from typing import Final
 
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.revelations import Told
 from veilgraph.protocol.rows import (
     ALIGNMENT_ROWS,
     COMMON_ROWS,
@@ -20,6 +19,7 @@ from veilgraph.protocol.rows import (
     Fact,
     Form,
     Row,
+    Told,
     judgement,
 )
 

@@ -1,19 +1,27 @@
-"""The twin of a sealed job: the same program on floating numbers in one place."""
+"""The twin of a sealed job: the same program on floating numbers in one place; baselines are the twin on one graph."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.tensor_file import Record
 from veilgraph.graph.party import PartyGraph
-from veilgraph.mpc.sealed.twin import PlainMachine
+from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
+from veilgraph.protocol.judge import Judgement
+from veilgraph.protocol.plain_fitting import PlainResult, Progress
+from veilgraph.protocol.scores import Objective, Scores
 
 
 def together(
@@ -50,12 +58,22 @@ def together(
     return Context(sizes, plan_of(job, sizes.nodes), label_party, data), data
 
 
-def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
-    """After so many steps; None: all."""
+def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
+    """Before the first step."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
     program.begin()
+    return program
+
+
+def _is_judged(job: SealedJob, epoch: int) -> bool:
+    return job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs)
+
+
+def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
+    """After so many steps; None: all."""
+    program = _begun(job, graphs)
     for number in range(steps or job.train.epochs):
         program.step(number)
     return program
@@ -72,14 +90,11 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         RangeOverflow: numbers leave the range.
         DataError: as ``own_data`` and ``with_labels``.
     """
-    context, data = together(job, graphs)
-    program = SealedProgram(PlainMachine(list(data)), context)
-    program.enter(trains=True)
-    program.begin()
+    program = _begun(job, graphs)
     best, taken = -1.0, (program.weights, program.outside)
     for epoch in range(1, job.train.epochs + 1):
         program.step(epoch - 1)
-        if job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
+        if _is_judged(job, epoch):
             right = float(program.score(epoch) or 0)
             if right > best:
                 best, taken = right, (list(program.weights), program.outside)
@@ -104,3 +119,55 @@ def predicting_twin(
     program.enter(trains=False)
     program.restore(weights, training=False)
     return program
+
+
+_LEAST: Final = 2.0**-16
+"""Of a probability in fixed point."""
+
+
+def in_one_place(job: SealedJob, graph: PartyGraph, progress: Progress) -> PlainResult:
+    """Trains the job's network on one graph, with numbers that are not rounded.
+
+    Which step is taken is judged as in the job: by right validation nodes alone, or not at all. Probabilities are known
+    here, whatever the job's ``output``.
+
+    Args:
+        job: the federated job.
+        graph: with labels and masks.
+        progress: called after every step.
+    """
+    weighted = job.model.edge_weights or graph.edge_weight is not None
+    model = job.model.model_copy(update={"edge_weights": weighted, "edge_slots": None})
+    data = job.data.model_copy(update={"holders": (graph.party,), "label_holder": None})
+    changes = {"output": "probabilities", "named_nodes": None, "privacy": None, "model": model, "data": data}
+    program = _begun(job.model_copy(update=changes), [graph])
+    objective = Objective(graph, job.train, torch.float64)
+    judgement, metrics, best = Judgement(), list[Record](), None
+    for epoch in range(1, job.train.epochs + 1):
+        started = time.perf_counter()
+        program.step(epoch - 1)
+        record: Record = {"epoch": epoch, "step_seconds": time.perf_counter() - started}
+        if _is_judged(job, epoch):
+            logits = _logits(program)
+            right = objective.score(logits).val_accuracy
+            record["val_accuracy"] = right
+            judgement = judgement.after(epoch, Scores(math.nan, 0.0, math.nan, right, None), job.train.select_by)
+            best = logits if judgement.best_epoch == epoch else best
+        metrics.append(record)
+        progress(metrics)
+        if judgement.stops(job.train):
+            break
+    output = _logits(program) if best is None else best
+    steps = sorted(record["step_seconds"] for record in metrics)
+    summary = {
+        "best_epoch": judgement.best_epoch or len(metrics),
+        **objective.score(output, everything=True).summary(),
+        "seconds_per_step": steps[len(steps) // 2],
+    }
+    return PlainResult(summary, metrics, output)
+
+
+def _logits(program: SealedProgram) -> Tensor:
+    found = program.predict()
+    assert found is not None  # one place knows all
+    return found.clamp_min(_LEAST).log()

@@ -8,7 +8,7 @@ from typing import Final
 from veilgraph.core.secrets import SEED_BYTES
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.codec import HEADER_BYTES
-from veilgraph.mpc.dealer import AHEAD, row_blocks
+from veilgraph.mpc.product import AHEAD, row_blocks
 from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
@@ -112,7 +112,7 @@ class _Sizes:
 
 
 def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-    """As ``Paradigm.costs``: of a training of all its epochs, in threads, processes and across organisations alike.
+    """As ``Sessions.costs``: of a training of all its epochs, in threads, processes and across organisations alike.
 
     None in batches, with one release, and with perturbed features: what is sent follows from more than sizes.
     """

@@ -11,18 +11,13 @@ from torch import Tensor, nn
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
-from veilgraph.nn.activation import ACTIVATIONS
-from veilgraph.nn.combine.parts import Unchanged
-from veilgraph.nn.combine.strategy import AnyCombineSettings, CombineSettings, build_combine
-from veilgraph.nn.deep import ServerSettings, build_deep
-from veilgraph.nn.dropout import dropout
-from veilgraph.nn.head import HeadSettings
-from veilgraph.nn.local.build import AnyLocalSettings, FirstSettings, build_local
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.nn.combine import AnyCombineSettings, CombineSettings, Unchanged, build_combine
+from veilgraph.nn.layers import ACTIVATIONS, HeadSettings, ServerSettings, build_deep, dropout
+from veilgraph.nn.local.build import AnyLocalSettings, CustomModel, FirstSettings, build_local
 from veilgraph.nn.local.model import LocalModel
 from veilgraph.nn.neighbourhood import Neighbourhood, Sampler
 from veilgraph.nn.propagate import Adjacency, first_rows
-from veilgraph.paradigms.vertical.initial.method import InitialSettings
+from veilgraph.paradigms.vertical.initial import InitialSettings
 from veilgraph.protocol.cut import Release
 
 
@@ -114,14 +109,9 @@ class HolderNetwork(nn.Module):
         generator: torch.Generator | None,
         release: Release | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """A round from 1 to R, over all of the holder's nodes.
+        """A round from 1 to R, over all of the holder's nodes, of its input h [N, d] and h^0.
 
-        Args:
-            round_: its number.
-            h: Tensor[N, d], the round's input.
-            initial: Tensor[N, d], h^0.
-            generator: source of dropout; None means evaluation.
-            release: noise, where the job adds any; the strategy's weights come after it.
+        Noise is added by ``release``, where the job adds any; the strategy's weights come after it.
 
         Returns:
             What the holder gives to COMBINE, Tensor[C, d]; and t of the nodes that only it knows, Tensor[N − C, d],
@@ -138,30 +128,15 @@ class HolderNetwork(nn.Module):
     def contribute_batch(
         self, h: Tensor, around: Neighbourhood, targets: Tensor, generator: torch.Generator | None
     ) -> Tensor:
-        """The only round of a job in batches, for some of the common nodes.
+        """What the holder gives to COMBINE in the only round of a job in batches: Tensor[B, d], for B targets.
 
-        Args:
-            h: Tensor[n, d], ``start`` of h^0 of the neighbourhood's nodes.
-            around: the neighbourhood of the targets.
-            targets: Tensor[B] int64, rows of the graph.
-            generator: source of dropout.
-
-        Returns:
-            What the holder gives to COMBINE, Tensor[B, d].
+        ``h`` is ``start`` of h^0 of the nodes around the targets, Tensor[n, d].
         """
         contribution: Tensor = self.contribution(self.local[0](h, h, around, generator), targets)
         return contribution
 
     def propagate_all(self, h: Tensor, sampler: Sampler) -> Tensor:
-        """Gives t of the only round of a job in batches, in evaluation: layer by layer, in blocks of nodes.
-
-        Args:
-            h: Tensor[N, d], ``start`` of h^0.
-            sampler: of one hop, that takes all neighbours.
-
-        Returns:
-            Tensor[N, d].
-        """
+        """Gives t of the only round of a job in batches, in evaluation: Tensor[N, d], as ``LocalModel.in_blocks``."""
         return cast(LocalModel[Any], self.local[0]).in_blocks(h, sampler)
 
 
@@ -173,12 +148,7 @@ def next_input(combined: Tensor, own: Tensor | None) -> Tensor:
 class ServerNetwork(nn.Module):
     """What the server computes between the holders' contributions and z_L.
 
-    Args:
-        settings: of the model.
-        holders: P.
-        streams: the server's.
-        dtype: of the weights.
-        divisor: of the sum, where holders have not divided what they contribute.
+    ``divisor`` is of the sum, where holders have not divided what they contribute.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""``privacy.schedule: once``: every other holder releases its rows a single time, and the label holder learns alone.
-
-Where the job says so they also give it their columns, as which it then has them.
+"""``privacy.schedule: once``: what every other holder releases a single time, for the label holder to learn from alone.
 
 Nothing leaves the label holder. What it was given is kept, so that later sessions on the same data release nothing:
 every holder numbers its releases, and a new alignment has a new one. No value of its data decides it.
@@ -8,35 +6,170 @@ every holder numbers its releases, and a new alignment has a new one. No value o
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import override
 
-from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
-from veilgraph.graph.features import choose_rows
-from veilgraph.graph.ordered import in_order
+from veilgraph.graph.features import choose_rows, in_order, is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.nn.combine.strategy import build_combine
-from veilgraph.paradigms.vertical.released import (
-    embedding_to_release,
-    off_the_ring,
-    sums_to_release,
-)
-from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.degree import too_many_neighbours
-from veilgraph.protocol.agreement import Hello, check_new_release, room_said
-from veilgraph.protocol.columns import send_columns
-from veilgraph.protocol.cut import HolderCut, ServerCut
+from veilgraph.mpc.ring import GUARD_BITS
+from veilgraph.nn.combine import build_combine
+from veilgraph.nn.local.build import build_local
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.vertical.network import ModelSettings
+from veilgraph.paradigms.vertical.settings import plan, vertical
+from veilgraph.privacy.aggregation import bound_degrees, pair_matrix, too_many_neighbours
+from veilgraph.privacy.event import Joint
+from veilgraph.privacy.mechanism import Mechanism
+from veilgraph.protocol.agreement import Hello, agreed_release, room_said
+from veilgraph.protocol.aligning import send_columns
+from veilgraph.protocol.cut import GRADIENT_BITS, HolderCut, ServerCut
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import IdleRole, Session
 from veilgraph.protocol.stated import agree_within
+
+
+def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: torch.dtype) -> Tensor:
+    """A random orthonormal [F, d] matrix: it keeps lengths and angles, about or, where F ≤ d, exactly.
+
+    A party's is the same whenever it is made, and independent of all data.
+    """
+    generator = streams.generator("projection")
+    tall = torch.randn(max(columns, dim), min(columns, dim), dtype=torch.float64, generator=generator)
+    basis, _ = torch.linalg.qr(tall)
+    projection: Tensor = basis if columns >= dim else basis.T
+    return projection.to(dtype)
+
+
+def project(features: Tensor, projection: Tensor) -> Tensor:
+    """features·projection, Tensor[N, d], in the layout that the features have.
+
+    Not in the faster one for their density, which hangs on the values of all nodes: layouts round differently, and one
+    node's values would be in the last bits of every row.
+    """
+    features = features.to(projection.dtype)
+    return torch.from_numpy(to_scipy(features) @ projection.numpy()) if is_sparse(features) else features @ projection
+
+
+def fixed_embedding(
+    projected: Tensor, adjacency: Adjacency, settings: ModelSettings, streams: LearningStreams
+) -> Tensor:
+    """K hops of the job's weightless local model over projected features: Tensor[N, d] to Tensor[N, d].
+
+    Every hop's weights depend on degrees alone; ``adjacency`` is after any bound on these.
+    """
+    local = build_local(
+        settings.local, settings.dim, 1, last_round=True, streams=streams, round=1, dtype=projected.dtype
+    )
+    with torch.no_grad():
+        embedding: Tensor = local(projected, projected, adjacency, None)
+    return embedding
+
+
+def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
+    """The rows of the common nodes before they are clipped and noised: Tensor[C, d]."""
+    job = session.settings
+    edges, weight = released_edges(graph, job)
+    adjacency = Adjacency.of_edges(edges, weight, graph.num_nodes, session.dtype)
+    projection = random_projection(graph.num_features, vertical(job).model.dim, session.streams, session.dtype)
+    projected = project(graph.features, projection)
+    return fixed_embedding(projected, adjacency, vertical(job).model, session.streams)[: graph.common]
+
+
+def released_edges(graph: PartyGraph, job: JobSettings) -> tuple[Tensor, Tensor | None]:
+    """The edges that are propagated, and their weights: all, or those that the degree bound keeps.
+
+    With unit ``node-edges`` none is left out, for which no proof holds: ``too_many_neighbours`` refuses.
+    """
+    edges, weight, privacy = graph.edge_index, graph.edge_weight, job.privacy
+    if privacy is None or privacy.degree_bound is None or privacy.unit == "node-edges":
+        return edges, weight
+    kept = bound_degrees(edges, graph.num_nodes, privacy.degree_bound)
+    return edges[:, kept], None if weight is None else weight[kept]
+
+
+def sums_to_release(graph: PartyGraph, session: Session) -> tuple[Tensor, csr_array]:
+    """Rows of all nodes, each made of its own features, Tensor[N, d], and the pairs over which they are summed."""
+    job = session.settings
+    if job.privacy is None or job.privacy.aggregation is None:
+        raise ConfigError("privacy.aggregation: the job has none; give it, or release what came of all hops")
+    projection = random_projection(graph.num_features, job.privacy.aggregation.dim, session.streams, session.dtype)
+    return project(graph.features, projection), pair_matrix(*released_edges(graph, job), graph.num_nodes)
+
+
+def off_the_ring(job: JobSettings, graph: PartyGraph) -> str:
+    """Why rows with a share of a sum's noise are no exact numbers of the ring, a setting first; else empty."""
+    planned = plan(job, graph.party, graph.common)
+    if planned is None or planned.joint is None or planned.multiplier == 0:
+        return ""
+    model = vertical(job).model
+    bits = model.combine.bits
+    needed, room = _bits_of(planned.mechanism("embeddings"), planned.joint)
+    if not needed <= bits <= room:
+        return (
+            f"model.combine.bits={bits}: noise that is made jointly is summed exactly, and this much of it takes "
+            f"{needed} to {room} bits; set them so, or take another privacy.clip or noise where they cannot be"
+        )
+    needed, room = _bits_of(planned.mechanism("gradients"), planned.joint)
+    if model.rounds == 1 or needed <= GRADIENT_BITS <= room:
+        return ""
+    return (
+        f"privacy.gradient_clip={planned.settings.gradient_clip:g}: noise that is made jointly is summed exactly, and "
+        f"this much of it takes {needed} to {room} bits where gradients have {GRADIENT_BITS}; take another clip, or "
+        "other noise"
+    )
+
+
+def _bits_of(share: Mechanism, joint: Joint) -> tuple[int, int]:
+    """Fractional bits that hold a share of a noise exactly: at least, and at most, for so many holders' sum."""
+    largest = share.clip + 14 * math.sqrt(share.variance)  # no value of ``privacy.noise`` is further out
+    room = 63 - GUARD_BITS - (joint.holders - 1).bit_length() - math.ceil(math.log2(largest))
+    return round(-math.log2(share.cell)), room
+
+
+def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
+    """Tensor[w] float64: what the columns that the label holder gets are multiplied by, so that all rows are alike.
+
+    Own rows may be longer than those that are summed (``hop_sensitivity``), so that the same noise is less to them.
+    """
+    columns, hops = vertical(job).released_dim, None if job.privacy is None else job.privacy.aggregation
+    plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.publishing)
+    own = next((of.own_length for of in plans if of is not None), 0.0)
+    each = torch.ones(columns, dtype=torch.float64)
+    if hops is not None and own:
+        each[: hops.dim] = 1 / own
+    return each.repeat(_pieces(job))
+
+
+def noise_variance(session: Session, nodes: int) -> Tensor:
+    """Tensor[w] float64: of the noise in each column that the label holder has, public as job and number of nodes are.
+
+    James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
+    """
+    job = session.settings
+    plans = [paradigm_of(job).privacy.plan(job, party, nodes) for party in job.publishing]
+    variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
+    divisor = vertical(job).divisor or 1
+    return sum(variances) / _pieces(job) / divisor / divisor * to_length_1(job, nodes).square()
+
+
+def _pieces(job: JobSettings) -> int:
+    """How many holders' rows lie side by side."""
+    return 1 if vertical(job).model.combine.linear else len(job.publishing)
+
 
 ROUND: Final = 1
 """Of the one release."""
@@ -62,13 +195,18 @@ class OnceRole(IdleRole, ABC):
         self._strategy = build_combine(vertical(job).model.combine)
         self._width = self._strategy.output_dim(vertical(job).released_dim, len(job.publishing))
 
-    def _agree(self, nodes: int, affordable: int | None = None, refuses: str = "") -> dict[PartyId, Hello]:
-        """Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels."""
+    def _agree(
+        self, nodes: int, *, gives: int = 0, affordable: int | None = None, refuses: str = ""
+    ) -> dict[PartyId, Hello]:
+        """Agrees on the release; ``gives`` is how many columns this party gives the label holder.
+
+        Nobody states checkpoints: only the label holder has any, and how far it came depends on its labels.
+        """
         session = self.session
         mine = Hello(
             job=session.settings.hash(),
             nodes=nodes,
-            features=self._stated_columns(),
+            features=gives,
             alignment=session.alignment,
             refuses=session.refuses or refuses,
             steps=room_said(affordable),
@@ -76,12 +214,7 @@ class OnceRole(IdleRole, ABC):
             restarts=session.restarts,
         )
         hellos = agree_within(session, mine)
-        numbers = {hellos[holder].release for holder in session.holders}
-        held = numbers.pop() if len(numbers) == 1 else 0
-        self.is_new = held <= 0
-        if self.is_new:
-            check_new_release(hellos)
-        self.release_number = held if held > 0 else 1 + max(abs(hellos[holder].release) for holder in session.holders)
+        self.release_number, self.is_new = agreed_release(hellos, session.holders)
         spent = [holder for holder in session.settings.publishing if hellos[holder].steps == 0]
         if self.is_new and spent:
             raise BudgetSpent(
@@ -97,10 +230,6 @@ class OnceRole(IdleRole, ABC):
         """Number of its newest release, negative if that is of another alignment, 0 for none."""
         return 0 if self._kept is None else self._kept.number
 
-    def _stated_columns(self) -> int:
-        """How many columns it would give the label holder."""
-        return 0
-
     @override
     def keep(self) -> None:
         if self.is_new and self._kept is not None:
@@ -112,12 +241,7 @@ class OnceRole(IdleRole, ABC):
 
 
 class ReleasingHolder(OnceRole):
-    """Projects its features with fixed random weights, propagates over its own edges, and releases the rows.
-
-    Args:
-        session: of this party, with its publisher.
-        graph: its own data, validated.
-    """
+    """Projects its features with fixed random weights, propagates over its own edges, and releases the rows."""
 
     trains = False
 
@@ -127,12 +251,17 @@ class ReleasingHolder(OnceRole):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        session, job = self.session, self.session.settings
-        refuses = too_many_neighbours(job.degree_rule(session.link.party), self.graph) or off_the_ring(job, self.graph)
-        self._agree(self.graph.common, session.publisher.affordable_releases(), refuses)
+        session, job = self.session, vertical(self.session.settings)
+        self._agree(
+            self.graph.common,
+            gives=self.graph.num_features if job.gives_columns else 0,
+            affordable=session.publisher.affordable_releases(),
+            refuses=too_many_neighbours(job.degree_rule(session.link.party), self.graph)
+            or off_the_ring(job, self.graph),
+        )
         if not self.is_new:
             return alone([], session.nonce())
-        if vertical(job).gives_columns:
+        if job.gives_columns:
             features = choose_rows(self.graph.features, torch.arange(self.graph.common)).to(session.dtype)
             send_columns(session.link, job.data.label_party, features)
         masks = None
@@ -140,7 +269,7 @@ class ReleasingHolder(OnceRole):
             masks = PairwiseMasks.agree(
                 session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
             )
-        cut = HolderCut(session.link, masks, vertical(job).model.combine.bits, session.dtype, session.publisher)
+        cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, session.publisher)
         graph, places = self._ordered()
         if job.privacy is not None and job.privacy.aggregation is not None:
             released = cut.release_sums(*sums_to_release(graph, session), self.graph.common)[places]
@@ -148,12 +277,8 @@ class ReleasingHolder(OnceRole):
             rows = embedding_to_release(graph, session)[places]
             release = cut.release(0)
             released = rows if release is None else release(rows)
-        cut.publish(0, ROUND, released / vertical(job).sent_divisor)
+        cut.publish(0, ROUND, released / job.sent_divisor)
         return alone([], session.nonce())
-
-    @override
-    def _stated_columns(self) -> int:
-        return self.graph.num_features if vertical(self.session.settings).gives_columns else 0
 
     def _ordered(self) -> tuple[PartyGraph, Tensor]:
         """The graph in the publisher's order of the nodes, so that the same data are the same bits in every job.
@@ -179,19 +304,13 @@ class ReleaseServer(OnceRole):
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
-        session, job = self.session, self.session.settings
+        session, job = self.session, vertical(self.session.settings)
         hellos = self._agree(0)
         if self.is_new:
-            shape = (hellos[session.holders[0]].nodes, vertical(job).released_dim)
-            cut = ServerCut(
-                session.link,
-                job.publishing,
-                masked=job.is_masked,
-                bits=vertical(job).model.combine.bits,
-                dtype=session.dtype,
-            )
+            shape, bits = (hellos[session.holders[0]].nodes, job.released_dim), job.model.combine.bits
+            cut = ServerCut(session.link, job.publishing, masked=job.is_masked, bits=bits, dtype=session.dtype)
             linear = self._strategy.linear
             pieces = [cut.total(0, ROUND, shape)] if linear else cut.each(0, ROUND, shape)
-            combined = self._strategy.merge(pieces) / vertical(job).left_divisor
+            combined = self._strategy.merge(pieces) / job.left_divisor
             cut.send_combined(0, ROUND, combined, to=[job.data.label_party])
         return alone([], session.nonce())

@@ -1,54 +1,188 @@
-"""The label holder of ``privacy.schedule: once``: it hears what the others released, and learns alone.
+"""The label holder of ``privacy.schedule: once``: it learns alone, of its own data and of what the others released.
 
-Nothing leaves it. What it was given is kept, so that later sessions on the same data have the same.
+Released rows are anybody's: what is computed from them costs no ε. Nothing leaves the label holder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
+from torch.nn import functional
 from typing_extensions import override
 
+from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
-from veilgraph.nn.deep import build_deep
-from veilgraph.nn.discriminant import class_evidence
-from veilgraph.nn.head import build_head
-from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.initial.method import init_std, init_weight
-from veilgraph.paradigms.vertical.joint import JointLearner
+from veilgraph.nn.autograd import Adam
+from veilgraph.nn.layers import build_deep, build_head, copied_state
+from veilgraph.nn.noisy_rows import Axes, JointNetwork, Whitening, class_evidence, shrunk
+from veilgraph.nn.propagate import Adjacency, SparseMatrix
+from veilgraph.paradigms.vertical.initial import init_std, init_weight
 from veilgraph.paradigms.vertical.network import HolderNetwork
-from veilgraph.paradigms.vertical.once import ROUND, OnceRole
-from veilgraph.paradigms.vertical.released import noise_variance, to_length_1
+from veilgraph.paradigms.vertical.once import ROUND, OnceRole, noise_variance, project, random_projection, to_length_1
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.single import parts
-from veilgraph.protocol.columns import beside, receive_columns
+from veilgraph.privacy.release_cache import parts
+from veilgraph.protocol.aligning import beside, receive_columns
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.scores import Objective
 
+_log: Final = logging.getLogger("veilgraph")
+
+_STEPS: Final = 300
+_PATIENCE: Final = 20
+"""Evaluations, at every second step, without a better one, after which it stops."""
+_MEAN_OF: Final = range(21, 201)
+"""Steps whose mean is kept in place of the best one, where columns are few and training nodes many."""
+MANY: Final = 1000
+"""As many: with 600 training nodes of Amazon the best step is as good as the mean, with 200 better (docs/gap.md)."""
+_RATE: Final = 0.01
+_DECAY: Final = 5e-4
+AT_ONCE: Final = 8192
+"""Training nodes of one step, drawn anew for each: memory and time have this bound, whatever the number of nodes."""
+
+
+class JointLearner(nn.Module):
+    """A network of the label holder's columns and of the noisy rows that were released to it, together.
+
+    It learns once, after the holder's own network, and the validation nodes choose between them. It keeps the step that
+    serves validation nodes best. Where its columns are few and training nodes many it hardly overfits, and the best of
+    many steps by a few nodes is luck: there it keeps the mean of its weights over all steps but the first (Polyak &
+    Juditsky 1992).
+
+    Args:
+        graph: the label holder's, of which the first C nodes are the common ones.
+        width: columns of one released matrix, d.
+        noise_variance: Tensor[w] float64, of each released column; w is a multiple of d.
+        objective: over the common nodes.
+        at_once: the most training nodes of a step.
+        few: whether its columns, with those that it was given, are no more than d.
+        many: from how many training nodes on it then keeps the mean of its steps.
+    """
+
+    def __init__(
+        self,
+        graph: PartyGraph,
+        width: int,
+        noise_variance: Tensor,
+        objective: Objective,
+        streams: LearningStreams,
+        dtype: torch.dtype,
+        at_once: int = AT_ONCE,
+        few: bool = False,
+        many: int = MANY,
+    ) -> None:
+        super().__init__()
+        self._at_once = at_once
+        self._keeps_mean = few and len(objective.train_nodes) >= many
+        self._graph, self._width, self._objective, self._streams = graph, width, objective, streams
+        self._dtype = dtype
+        self._variances = noise_variance[::width].tolist()
+        features = graph.features.to(dtype)
+        matrix = sp.csr_array(to_scipy(features) if is_sparse(features) else features.numpy())[: graph.common]
+        self._features = sp.csr_array(matrix, dtype=np.float64 if dtype == torch.float64 else np.float32)
+        projection = random_projection(graph.num_features, width, streams, dtype)
+        self._projected = functional.normalize(project(graph.features, projection)[: graph.common])
+        self.whitening = Whitening(width, dtype)
+        self._axes = [Axes(width, dtype) for _ in self._variances if few]
+        self.axes = nn.ModuleList(self._axes)
+        with streams.global_generator("joint"):
+            widths = [width] * (1 + len(self._variances))
+            self.network = JointNetwork(graph.num_features, widths, objective.classes, dtype)
+
+    def learn(self, released: Tensor) -> None:
+        """Trains on Tensor[C, w], and keeps the step that serves the validation nodes best, or the mean of all."""
+        self.whitening.learn(self._projected)
+        for axes, block, variance in zip(
+            self._axes, torch.split(released, self._width, dim=1), self._variances, strict=False
+        ):
+            axes.learn(block, variance)
+        blocks = self._blocks(released)
+        self.network.load_state_dict(self._mean(blocks) if self._keeps_mean else self._best(blocks))
+
+    def _best(self, blocks: Sequence[Tensor]) -> dict[str, Tensor]:
+        objective = self._objective
+        validation = self._inputs(objective.val_nodes, blocks)
+        best, kept, since = (-float("inf"), -float("inf")), copied_state(self.network), 0
+        for step in self._steps(blocks, _STEPS):
+            if step % 2:
+                continue
+            with torch.no_grad():
+                score = objective.validation(self.network(*validation, None))
+            if score > best:
+                best, kept, since = score, copied_state(self.network), 0
+            else:
+                since += 1
+                if since >= _PATIENCE:
+                    break
+        _log.info("the joint network was trained for %d steps", step)
+        return kept
+
+    def _mean(self, blocks: Sequence[Tensor]) -> dict[str, Tensor]:
+        mean = copied_state(self.network)
+        for step in self._steps(blocks, _MEAN_OF.stop - 1):
+            if step in _MEAN_OF:
+                for name, tensor in self.network.state_dict().items():
+                    mean[name].lerp_(tensor, 1 / (step - _MEAN_OF.start + 1))
+        return mean
+
+    def _steps(self, blocks: Sequence[Tensor], count: int) -> Iterator[int]:
+        """Trains, and says after each step which one it was."""
+        optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
+        nodes = every = self._objective.train_nodes
+        inputs: tuple[SparseMatrix, list[Tensor]] | None = None
+        for step in range(1, count + 1):
+            if len(every) > self._at_once:
+                order = torch.randperm(len(every), generator=self._streams.generator("joint nodes", step))
+                nodes, inputs = every[order[: self._at_once]], None
+            inputs = inputs or self._inputs(nodes, blocks)
+            optimizer.zero_grad()
+            logits = self.network(*inputs, self._streams.generator("joint dropout", step))
+            backward(self._objective.training_loss(logits, nodes))
+            optimizer.step()
+            yield step
+
+    @torch.no_grad()
+    def logits(self, released: Tensor) -> Tensor:
+        """Of the common nodes: Tensor[C, w] to Tensor[C, classes]."""
+        nodes = torch.arange(self._graph.common)
+        found: Tensor = self.network(*self._inputs(nodes, self._blocks(released)), None)
+        return found
+
+    def _blocks(self, released: Tensor) -> list[Tensor]:
+        """What the network sees beside the columns: these, projected; then each released matrix."""
+        seen: Sequence[Tensor] = torch.split(released, self._width, dim=1)
+        variances = self._variances
+        if self._axes:
+            seen = [axes(block) for axes, block in zip(self._axes, seen, strict=True)]
+            variances = [of * axes.share for axes, of in zip(self._axes, variances, strict=True)]
+        return [self.whitening(self._projected), *map(shrunk, seen, variances)]
+
+    def _inputs(self, nodes: Tensor, blocks: Sequence[Tensor]) -> tuple[SparseMatrix, list[Tensor]]:
+        return SparseMatrix(self._features[nodes.numpy()]), [block[nodes] for block in blocks]
+
+
 _ROWS: Final = "released"
-_COLUMNS: Final = "columns"
 
 
 class LearningHolder(OnceRole, Judge):
     """The label holder: trains the job's network on its own data alone, and hears what the released rows say.
 
-    Its own network gives each node log probabilities; the rows add their evidence (``nn.discriminant``). With noise in
+    Its own network gives each node log probabilities; the rows add their evidence (``class_evidence``). With noise in
     every hop a second network learns from its columns and the released rows together, once the first has. Its columns
     are its own and those that it was given.
-
-    Args:
-        session: of this party.
-        graph: its own data, validated.
 
     Attributes:
         graph: with the columns that it was given, once set up.
@@ -103,13 +237,10 @@ class LearningHolder(OnceRole, Judge):
         widths = {party: hellos[party].features for party in job.publishing if job.gives_columns}
         if self.is_new:
             nodes = self.graph.common
-            received = {
-                party: receive_columns(session.link, party, nodes, width, session.dtype)
-                for party, width in widths.items()
-            }
-            self._columns = {
-                _part(party, at): part for party in received for at, part in enumerate(parts(received[party]))
-            }
+            self._columns = {}
+            for party, width in widths.items():
+                columns = receive_columns(session.link, party, nodes, width, session.dtype)
+                self._columns |= {_part(party, at): part for at, part in enumerate(parts(columns))}
             cut = HolderCut(session.link, None, job.model.combine.bits, session.dtype)
             sent = cut.combined(0, ROUND, (nodes, self._width))
             self.released = sent * to_length_1(session.settings, nodes).to(sent)
@@ -169,21 +300,6 @@ class LearningHolder(OnceRole, Judge):
         self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
 
     @override
-    def without_releases(self) -> dict[str, float | int | None]:
-        """What its own network says of the same epoch: what an ε close to 0 would leave it with."""
-        scores = self._objective.score(self._alone)
-        return {
-            "val_accuracy": scores.val_accuracy,
-            "test_accuracy": scores.test_accuracy,
-            "changed": int((self._alone.argmax(dim=1) != self.logits.argmax(dim=1)).sum()),
-        }
-
-    @override
-    def audience(self) -> list[PartyId]:
-        """Nobody: the others are done."""
-        return []
-
-    @override
     def modules(self) -> dict[str, nn.Module]:
         own = {"holder": self._network, "deep": self._deep, "head": self._head}
         return own if self._joint is None else {**own, "joint": self._joint}
@@ -199,5 +315,5 @@ class LearningHolder(OnceRole, Judge):
 
 
 def _part(party: PartyId, place: int) -> str:
-    """By which one of the tensors that a holder's columns are made of is kept."""
-    return f"{_COLUMNS}/{party}/{place}"
+    """Name of one of the three tensors that a holder's columns are made of."""
+    return f"columns/{party}/{place}"

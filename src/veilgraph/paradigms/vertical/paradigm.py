@@ -1,4 +1,4 @@
-"""VFGNN as a paradigm."""
+"""VFGNN as a paradigm: its privacy, what parties state, its roles, what it is compared with, and its words."""
 
 from __future__ import annotations
 
@@ -7,50 +7,158 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.core.words import listed
-from veilgraph.graph.datasets import load_parties
+from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.features import scale_features
-from veilgraph.graph.federation import find_only_label_holder, only_labelled
-from veilgraph.graph.party import PartyGraph, check_federation
-from veilgraph.graph.rows import rows_between
+from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
+from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
-from veilgraph.nn.combine.strategy import build_combine
+from veilgraph.nn.combine import build_combine
 from veilgraph.nn.local.model import not_partitioned
-from veilgraph.paradigms.vertical import words
-from veilgraph.paradigms.vertical.baselines import isolated, pooled
 from veilgraph.paradigms.vertical.costs import costs_of
-from veilgraph.paradigms.vertical.data_holder import DataHolder
-from veilgraph.paradigms.vertical.initial.ranges import IN_THE_RING, check_together
-from veilgraph.paradigms.vertical.label_holder import LabelHolder
-from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder
+from veilgraph.paradigms.vertical.holders import DataHolder, LabelHolder
+from veilgraph.paradigms.vertical.initial import check_together
+from veilgraph.paradigms.vertical.once import ReleaseServer, ReleasingHolder, off_the_ring
 from veilgraph.paradigms.vertical.once_learner import LearningHolder
-from veilgraph.paradigms.vertical.plan import plan
-from veilgraph.paradigms.vertical.released import off_the_ring
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.server import Server
-from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.privacy.degree import too_many_neighbours
+from veilgraph.paradigms.vertical.settings import VerticalJob, plan
+from veilgraph.paradigms.vertical.twin import isolated, pooled
+from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import align, check_split, encoded_tables
-from veilgraph.protocol.costs import Costs, PartySizes
-from veilgraph.protocol.inputs import Inputs
+from veilgraph.protocol.costs import Costs, PartySizes, unread_of_passes
+from veilgraph.protocol.feature_release import with_released_features
 from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
-from veilgraph.protocol.paradigm import LABELS_ALONE, MAX_FEATURES, MAX_NODES, MAX_STEPS, NO_NUMBERS, Paradigm, Range
-from veilgraph.protocol.plain_fitting import PlainResult, Progress
-from veilgraph.protocol.released import with_released_features
+from veilgraph.protocol.paradigm import (
+    LABELS_ALONE,
+    MAX_FEATURES,
+    MAX_NODES,
+    MAX_STEPS,
+    NO_NUMBERS,
+    Baselines,
+    Data,
+    Guarantee,
+    Paradigm,
+    Privacy,
+    Range,
+    Sessions,
+    Words,
+)
+from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import Row
-from veilgraph.protocol.unread import unread_of_passes
 
 
-class Vertical(Paradigm[VerticalJob]):
-    """Holders of the same nodes train one network; embeddings are combined at a server."""
+class VerticalData(Data[VerticalJob]):
+    """What vertical jobs begin with."""
 
-    title: ClassVar[str] = "vertical: the same nodes, different columns"
-    rows: ClassVar[tuple[Row[Any], ...]] = ROWS
+    def load(self, job: VerticalJob) -> Inputs:
+        check_split(job)
+        graphs = load_parties(job.data, job.seed)
+        find_only_label_holder(graphs, job.data.label_party)
+        return Inputs(job, graphs)
+
+    def label_party(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> PartyId:
+        return find_only_label_holder(graphs, job.data.label_holder)
+
+    def labels_at(self, job: VerticalJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        return only_labelled(holders, labelled, job.data.label_holder)
+
+    def accept(self, job: VerticalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
+        check_federation(scaled, job.data.label_party)
+        return Inputs(job, scaled)
+
+    def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
+        common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
+        check_together(job.model.initial, job.model.dim, common, job.feature_bits)
+        for graph in graphs:
+            if graph.party not in job.publishing:
+                continue
+            if why := too_many_neighbours(job.degree_rule(graph.party), graph):
+                raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
+            if why := off_the_ring(job, graph):
+                raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
+
+    def check_tables(self, job: VerticalJob) -> None:
+        """Of all nodes of a table, for which of them are common is not known before they are aligned."""
+        check_together(job.model.initial, job.model.dim, encoded_tables(job), job.feature_bits)
+
+    def unknown_range(self, job: VerticalJob) -> str:
+        if not (job.model.initial.is_joint and job.data.is_apart):
+            return ""
+        return (
+            f"whether features fit the ring of model.initial.method={job.model.initial.method} each holder finds out "
+            "of its own when the job begins: their tables are not here"
+        )
+
+
+class VerticalSessions(Sessions[VerticalJob]):
+    """Sessions of vertical jobs."""
+
     has_costs: ClassVar[bool] = True
+
+    def costs(self, job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
+        return costs_of(job, nodes, sizes)
+
+    def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
+        fields = dict(NO_NUMBERS)
+        if party == SERVER:
+            return fields
+        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
+        if releases or job.learns_alone:
+            fields["release"] = (-MAX_NODES, MAX_NODES)
+        if releases:
+            if party in job.releasing:
+                fields["features"] = (1, MAX_FEATURES)
+        elif job.gives_columns and party in job.publishing:
+            fields["features"] = (1, MAX_FEATURES)
+        elif job.model.initial.is_joint and not job.learns_alone:
+            fields["features"] = (1, MAX_FEATURES)
+            if job.model.initial.method == "collaborative":
+                bits = job.feature_bits
+                fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
+        return fields
+
+    def unread_bytes(self, job: VerticalJob, hellos: Mapping[PartyId, Hello]) -> int:
+        model = job.model
+        return unread_of_passes(
+            hellos,
+            width=build_combine(model.combine).output_dim(max(model.dim, job.released_dim), len(job.data.names)),
+            dim=model.dim,
+            rounds=model.rounds,
+            batch_size=job.train.batch_size,
+        )
+
+    def unspreadable(self, job: VerticalJob) -> str | None:
+        if job.learns_alone:
+            return super().unspreadable(job)
+        if job.device != "cpu":
+            return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
+        return not_partitioned(job.model.local)
+
+    def prepare(self, own: Preparation) -> Prepared:
+        return align(own)
+
+    def release(self, session: Session, aligned: Aligned) -> Aligned:
+        if session.settings.feature_release is None:
+            return aligned
+        return with_released_features(session, aligned)
+
+    def role(self, session: Session, aligned: Aligned) -> Role:
+        job, graph = session.settings, aligned.graph
+        if graph is None:
+            return ReleaseServer(session) if job.learns_alone else Server(session)
+        if session.link.party == job.data.label_party:
+            return LearningHolder(session, graph) if job.learns_alone else LabelHolder(session, graph)
+        return ReleasingHolder(session, graph) if job.learns_alone else DataHolder(session, graph)
+
+
+class VerticalPrivacy(Privacy[VerticalJob]):
+    """The ε of vertical jobs."""
+
     protects: ClassVar[tuple[str, ...]] = ("edge", "node", "node-edges", "label")
 
     def plan(self, job: VerticalJob, party: PartyId, nodes: int | None = None) -> Plan | None:
@@ -60,10 +168,19 @@ class Vertical(Paradigm[VerticalJob]):
         own = plan(job, party, nodes)
         return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
 
+    def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
+        if party != job.data.label_party or job.learns_alone:
+            return 0.0
+        return super().label_epsilon(job, party)
+
+
+class VerticalGuarantee(Guarantee[VerticalJob]):
+    """The ε of vertical jobs in words."""
+
     def holds_against(self, job: VerticalJob) -> str:
         """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
         if job.has_joint_noise:
-            return words.withstood(job)
+            return _withstood(job)
         return super().holds_against(job) if job.model.initial.method == "individual" else "the server only"
 
     def whose_noise(self, job: VerticalJob) -> str:
@@ -116,11 +233,6 @@ class Vertical(Paradigm[VerticalJob]):
             "against them per-release ε and total ε are infinite."
         ]
 
-    def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
-        if party != job.data.label_party or job.learns_alone:
-            return 0.0
-        return super().label_epsilon(job, party)
-
     def unbounded(self, job: VerticalJob) -> str:
         if job.label_privacy is not None:
             return LABELS_ALONE
@@ -132,102 +244,9 @@ class Vertical(Paradigm[VerticalJob]):
             return f"model.initial.method={job.model.initial.method} shows h0 without noise: take individual"
         return "its noise bounds nothing: raise privacy.noise_multiplier"
 
-    def costs(self, job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        return costs_of(job, nodes, sizes)
 
-    def stated(self, job: VerticalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
-        fields = dict(NO_NUMBERS)
-        if party == SERVER:
-            return fields
-        fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
-        if releases or job.learns_alone:
-            fields["release"] = (-MAX_NODES, MAX_NODES)
-        if releases:
-            if party in job.releasing:
-                fields["features"] = (1, MAX_FEATURES)
-        elif job.gives_columns and party in job.publishing:
-            fields["features"] = (1, MAX_FEATURES)
-        elif job.model.initial.is_joint and not job.learns_alone:
-            fields["features"] = (1, MAX_FEATURES)
-            if job.model.initial.method == "collaborative":
-                bits = job.feature_bits
-                fields["feature_bits"] = (0, MAX_DETECTED_BITS) if bits is None else (bits, bits)
-        return fields
-
-    def unread_bytes(self, job: VerticalJob, hellos: Mapping[PartyId, Hello]) -> int:
-        model = job.model
-        return unread_of_passes(
-            max(hello.nodes for hello in hellos.values()),
-            [hello.features for hello in hellos.values()],
-            width=build_combine(model.combine).output_dim(max(model.dim, job.released_dim), len(job.data.names)),
-            dim=model.dim,
-            rounds=model.rounds,
-            batch_size=job.train.batch_size,
-        )
-
-    def unspreadable(self, job: VerticalJob) -> str | None:
-        if job.learns_alone:
-            return super().unspreadable(job)
-        if job.device != "cpu":
-            return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
-        return not_partitioned(job.model.local)
-
-    def load(self, job: VerticalJob) -> Inputs:
-        check_split(job)
-        graphs = load_parties(job.data, job.seed)
-        find_only_label_holder(graphs, job.data.label_party)
-        return Inputs(job, graphs)
-
-    def label_party(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        return find_only_label_holder(graphs, job.data.label_holder)
-
-    def labels_at(self, job: VerticalJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        return only_labelled(holders, labelled, job.data.label_holder)
-
-    def accept(self, job: VerticalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
-        check_federation(scaled, job.data.label_party)
-        return Inputs(job, scaled)
-
-    def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
-        common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
-        check_together(job.model.initial, job.model.dim, common, job.feature_bits)
-        for graph in graphs:
-            if graph.party not in job.publishing:
-                continue
-            if why := too_many_neighbours(job.degree_rule(graph.party), graph):
-                raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
-            if why := off_the_ring(job, graph):
-                raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
-
-    def check_tables(self, job: VerticalJob) -> None:
-        """Of all nodes of a table, for which of them are common is not known before they are aligned."""
-        check_together(job.model.initial, job.model.dim, encoded_tables(job), job.feature_bits)
-
-    def unknown_range(self, job: VerticalJob) -> str:
-        method = job.model.initial.method
-        if method not in IN_THE_RING or not job.data.is_apart:
-            return ""
-        return (
-            f"whether features fit the ring of model.initial.method={method} each holder finds out of its own when the "
-            "job begins: their tables are not here"
-        )
-
-    def prepare(self, own: Preparation) -> Prepared:
-        return align(own)
-
-    def release(self, session: Session, aligned: Aligned) -> Aligned:
-        if session.settings.feature_release is None:
-            return aligned
-        return with_released_features(session, aligned)
-
-    def role(self, session: Session, aligned: Aligned) -> Role:
-        job, graph = session.settings, aligned.graph
-        if graph is None:
-            return ReleaseServer(session) if job.learns_alone else Server(session)
-        if session.link.party == job.data.label_party:
-            return LearningHolder(session, graph) if job.learns_alone else LabelHolder(session, graph)
-        return ReleasingHolder(session, graph) if job.learns_alone else DataHolder(session, graph)
+class VerticalBaselines(Baselines[VerticalJob]):
+    """What vertical jobs are compared with."""
 
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult:
         return isolated(inputs.settings, inputs.graphs, holder, progress)
@@ -238,8 +257,12 @@ class Vertical(Paradigm[VerticalJob]):
     def beside(self, job: VerticalJob) -> Mapping[str, Any]:
         return {"paradigm": "sealed", "output": "probabilities"}
 
+
+class VerticalWords(Words[VerticalJob]):
+    """Vertical jobs in sentences."""
+
     def describe(self, job: VerticalJob) -> list[str]:
-        return words.describe(job)
+        return _sentences(job)
 
     def collusion(self, job: VerticalJob) -> str:
         """What parties could find out that work together, in a sentence."""
@@ -258,4 +281,111 @@ class Vertical(Paradigm[VerticalJob]):
         return f"{names} trained one model together that predicts {what}, on the {nodes} that {both} of them have."
 
 
-VERTICAL: Final = Vertical()
+_FIRST_LAYER: Final[Mapping[str, str]] = {
+    "collaborative": "The first layer is computed on secret shares: no party ever sees another's features, and its "
+    "weights exist nowhere in one place. Every holder learns the result for every common node, h⁰, and anew "
+    "whenever they change.",
+    "secure-sum": "In the first layer each holder multiplies its columns by weights of its own, and only the sum "
+    "over the holders, h⁰, is opened, to every holder.",
+    "individual": "Each holder computes its first layer from its own columns alone, and shows nothing of it.",
+    "perturbed": "Every node perturbs its own features once before anybody sees them; the first layer is computed "
+    "from such values alone.",
+}
+
+
+def _sentences(job: VerticalJob) -> list[str]:
+    model, learner, publishing, private = job.model, job.data.label_party, job.publishing, job.label_privacy
+    hops = None if job.privacy is None else job.privacy.aggregation
+    sentences = [
+        f"{listed(job.data.names)} have different columns, and edges of their own, of the same nodes. "
+        f"{learner} alone has labels.",
+        _FIRST_LAYER[model.initial.method],
+        f"Over its own edges each holder then joins what a node has with {model.local.kind.words}, "
+        f"{counted(model.local.hops, 'hop')} far. No edge is sent to anybody."
+        if model.local.hops
+        else "No edges are used.",
+    ]
+    if hops is not None:
+        given = f", and give {learner} the common nodes' columns as they are" if job.gives_columns else ""
+        sentences.append(
+            f"{listed(publishing)} instead sum up what each node's neighbours have, scaled to length 1, "
+            f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time{given}; "
+            f"{learner} trains on them and on its own data, alone."
+        )
+    elif job.learns_alone:
+        sentences.append(
+            f"{listed(publishing)} then publish the result a single time, with noise; {learner} trains on that and on "
+            "its own data, alone."
+        )
+    sentences.append(
+        f"The server passes on what {publishing[0]} published: there is nothing to combine it with."
+        if len(publishing) == 1
+        else f"The server {model.combine.kind.words}. That is "
+        f"{'masked: the server opens the sum alone' if job.is_masked else 'not masked'}."
+    )
+    if model.rounds > 1:
+        sentences.append(
+            f"That happens in {model.rounds} rounds: after all but the last, every holder is sent what was combined."
+        )
+    if not job.learns_alone:
+        labels = (
+            "its labels"
+            if private is None
+            else f"its labels under randomised response (ε {private.epsilon:g} of one label, once, before training)"
+        )
+        sentences.append(
+            f"The server has {counted(model.server.layers, 'further layer')}; {learner} gets the output, computes the "
+            f"loss from {labels}, and gradients return the same way."
+        )
+    if job.train.batch_size is not None:
+        fanout, every = model.local.fanout, job.train.refresh_every
+        drawn = "all neighbours" if fanout is None else f"at most {counted(fanout, 'neighbour')} of a node, drawn anew"
+        renewed = "once an epoch" if every is None else f"every {counted(every, 'step')}"
+        sentences.append(
+            f"A step is about {job.train.batch_size:,} nodes in an order that all parties know; each holder takes "
+            f"{drawn}, and tells nobody which. The first layer is computed for all nodes, and changes, {renewed}."
+        )
+    return [*sentences, _noise(job), TRUST]
+
+
+def _withstood(job: VerticalJob) -> str:
+    """Against whom the ε of noise that is made jointly holds."""
+    most, count = 0 if job.joint_noise is None else job.joint_noise.colluding, len(job.publishing)
+    if not job.learns_alone:
+        return f"the server and at most {most} of the other {count - 1} holders, all together"
+    helped = (
+        f"with at most {most} of the other {count - 1} that publish, all together"
+        if most
+        else f"as long as none of the {count} that publish helps them"
+    )
+    return f"the server and {job.data.label_party}, {helped}"
+
+
+def _noise(settings: VerticalJob) -> str:
+    if settings.feature_release is not None:
+        return "What nodes release of themselves is bounded by an ε; edges and labels are not noised."
+    if settings.label_privacy is not None:
+        return "What is told of a label is bounded by an ε; features and edges are not noised."
+    if settings.privacy is None:
+        return "There is no differential privacy: nothing is noised."
+    if settings.privacy.noise_multiplier == 0:
+        return "What holders publish is clipped, and not noised: there is no differential privacy."
+    if settings.privacy.joint_noise is not None:
+        return (
+            "What a holder publishes is clipped, noised with a share of the noise, paid for in its ledger and masked; "
+            f"ε holds against {_withstood(settings)}."
+        )
+    return "Everything that a holder publishes to the server is clipped and noised first, and paid for in its ledger."
+
+
+VERTICAL: Final = Paradigm[VerticalJob](
+    title="vertical: the same nodes, different columns",
+    rows=ROWS,
+    data=VerticalData(),
+    session=VerticalSessions(),
+    privacy=VerticalPrivacy(),
+    guarantee=VerticalGuarantee(),
+    baselines=VerticalBaselines(),
+    words=VerticalWords(),
+)
+"""Holders of the same nodes train one network; embeddings are combined at a server."""

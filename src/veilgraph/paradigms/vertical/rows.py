@@ -7,20 +7,12 @@ from typing import Any, Final
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.revelations import (
-    EMBEDDING_SUMS,
-    PERTURBED_FEATURES,
-    POOLED_DEGREES,
-    SINGLE_DEGREES,
-    SINGLE_EMBEDDINGS,
-    TRAINING_ROWS,
-    Told,
-)
 from veilgraph.protocol.rows import (
     ALIGNMENT_ROWS,
     ANY,
     COMMON_ROWS,
     DEGREES,
+    EMBEDDING_SUMS,
     EMBEDDINGS,
     EXACTLY,
     FROM_SERVER,
@@ -28,15 +20,21 @@ from veilgraph.protocol.rows import (
     LABELLED_TO_SERVER,
     MORE_HOLDERS,
     OPENED,
+    PERTURBED_FEATURES,
+    POOLED_DEGREES,
+    SINGLE_DEGREES,
+    SINGLE_EMBEDDINGS,
     TO_HOLDER,
     TO_SERVER,
     TRAINING,
+    TRAINING_ROWS,
     TWO_HOLDERS,
     Ends,
     Fact,
     Form,
     Protection,
     Row,
+    Told,
     judgement,
     released_features,
 )
@@ -71,14 +69,6 @@ def _perturbed(job: VerticalJob) -> str:
     return "" if release is None else f"{_method(job)}, release.epsilon={release.epsilon:g}"
 
 
-def _every_job(_: VerticalJob) -> str:
-    return "every job"
-
-
-def _once(_: VerticalJob) -> str:
-    return "privacy.schedule=once"
-
-
 # fmt: off
 _OUTPUT: Final = (
     "output-embeddings", "The label holder sees the server's output for every node, and predicts from it.")
@@ -99,9 +89,10 @@ COMBINED: Final = Told[VerticalJob](
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
     "then know what goes into propagation and what comes out, from which edges can be inferred.",
     lambda job: f"model.rounds={job.model.rounds}")
-OUTPUT: Final = Told[VerticalJob](*_OUTPUT, _every_job, _others)
+OUTPUT: Final = Told[VerticalJob](*_OUTPUT, lambda _: "every job", _others)
 AS_OUTPUT: Final = Told[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
-RELEASE: Final = (Told[VerticalJob](*_OUTPUT, _once, _others), Told[VerticalJob](*_AS_OUTPUT, _once, _others))
+RELEASE: Final = tuple(
+    Told[VerticalJob](*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
 SUMS: Final = Told[VerticalJob](*EMBEDDING_SUMS, _strategy)
 SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
 POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
@@ -110,7 +101,7 @@ OWN_ROWS: Final = Told[VerticalJob](
     "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
-TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, _every_job, _label_holder)
+TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, lambda _: "every job", _label_holder)
 TRAINED_NODES: Final = Told[VerticalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.",
@@ -211,6 +202,25 @@ def _either(
     )
 
 
+def _masked(
+    kind: Kind,
+    ends: Ends[Any],
+    what: str,
+    reveals: tuple[Told[VerticalJob], ...],
+    *when: Fact[VerticalJob],
+    rounds: range = ANY,
+    forms: tuple[Form, ...],
+) -> tuple[Row[VerticalJob], ...]:
+    """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
+    mask: Protection = "mask"
+    bare, noised = (f"masked {what}", mask, OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
+    shared, joint = f"masked noisy {what}, each with a share of the noise", (*when, MASKED, JOINT)
+    return (
+        *_either(kind, ends, bare, noised, reveals, *when, MASKED, rounds=rounds, forms=forms, noised_when=OWN_NOISED),
+        Row(kind, ends, shared, mask, _SHARED, reveals, joint, paid=True, rounds=rounds, forms=forms),
+    )
+
+
 def _learned(ends: Ends[Any], what: str, *forms: Form) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
     """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
     when = (EVERY_STEP, PERTURBED_LABELS)
@@ -262,12 +272,8 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
                Form("0, 1", "int32 [entries]", "[one release](#one-release)"),
                Form("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
-    *_either(Kind.MASKED, PUBLISHED, ("masked embeddings", "mask", OPENED),
-             ("masked noisy embeddings", "mask", _NOISED_SUM), (SUMS,), MASKED, rounds=EMBEDDINGS,
-             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),), noised_when=OWN_NOISED),
-    Row(Kind.MASKED, PUBLISHED, "masked noisy embeddings, each with a share of the noise", "mask", _SHARED, (SUMS,),
-        (MASKED, JOINT), paid=True, rounds=EMBEDDINGS,
-        forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
+    *_masked(Kind.MASKED, PUBLISHED, "embeddings", (SUMS,), rounds=EMBEDDINGS,
+             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
              ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
@@ -279,12 +285,8 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
         (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES,
         forms=(Form("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
-    *_either(Kind.MASKED_GRADIENT, TO_SERVER, ("masked gradients of earlier rounds", "mask", OPENED),
-             ("masked noisy gradients of earlier rounds", "mask", _NOISED_SUM), (COMBINED,), MORE_ROUNDS, MASKED,
-             forms=(Form("s, r < R", "ring [N, d]", "training"),), noised_when=OWN_NOISED),
-    Row(Kind.MASKED_GRADIENT, TO_SERVER, "masked noisy gradients of earlier rounds, each with a share of the noise",
-        "mask", _SHARED, (COMBINED,), (MORE_ROUNDS, MASKED, JOINT), paid=True,
-        forms=(Form("s, r < R", "ring [N, d]", "training"),)),
+    *_masked(Kind.MASKED_GRADIENT, TO_SERVER, "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS,
+             forms=(Form("s, r < R", "ring [N, d]", "training"),)),
     # The output
     *_either(Kind.COMBINED, TO_LABELLED,
              ("output z_L in the clear", "none",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec
 
 from torch import Tensor, nn
 from torch.autograd import backward
@@ -10,9 +12,8 @@ from typing_extensions import override
 
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
-from veilgraph.mpc.dealer import Dealer, Direction
-from veilgraph.nn.handed import handed
-from veilgraph.paradigms.vertical.dealing import Background
+from veilgraph.mpc.product import Dealer, Direction
+from veilgraph.nn.autograd import handed
 from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
@@ -21,18 +22,42 @@ from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.stated import agree_within
 
+P = ParamSpec("P")
+
+
+class Background:
+    """What the server does beside its passes, one piece of work after another on a thread of its own."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="dealer")
+        self._unfinished: list[Future[object]] = []
+
+    def submit(self, work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has ``work`` done when all that was given before is."""
+        self._unfinished.append(self._executor.submit(work, *args, **kwargs))
+
+    def check(self) -> None:
+        """Raises the error of a piece of work that has failed since the last check, the first of several."""
+        finished = [future for future in self._unfinished if future.done()]
+        self._unfinished = [future for future in self._unfinished if future not in finished]
+        for future in finished:
+            future.result()
+
+    def close(self) -> None:
+        """Waits for all that was given."""
+        self._executor.shutdown(wait=True)
+
 
 class Server(Role):
     """Sees combined (or, where the job says so, single) embeddings and their gradients; deals masks it never uses."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._model = vertical(session.settings).model
-        divisor = vertical(session.settings).left_divisor
-        self._network = ServerNetwork(self._model, len(session.holders), session.streams, session.dtype, divisor).to(
-            session.device
-        )
-        combine = self._model.combine
+        job = vertical(session.settings)
+        self._model, combine = job.model, job.model.combine
+        holders, dtype = len(session.holders), session.dtype
+        network = ServerNetwork(self._model, holders, session.streams, dtype, job.left_divisor)
+        self._network = network.to(session.device)
         self._cut = ServerCut(
             session.link,
             session.holders,
@@ -42,7 +67,7 @@ class Server(Role):
             device=session.device,
         )
         self._weight_total: Tensor | None = None
-        self._publishes_once = vertical(session.settings).publishes_once
+        self._publishes_once = job.publishes_once
         self._pieces: list[list[Tensor]] = []
         self._sent: list[Tensor] = []
         self._dealer: Dealer | None = None
@@ -66,9 +91,8 @@ class Server(Role):
             self._weight_total = self._cut.weight_total(nodes).clamp_min(1e-12)
         if self._model.initial.method == "collaborative":
             features = {holder: hellos[holder].features for holder in session.holders}
-            self._dealer = Dealer(
-                session.link, features, nodes, self._model.dim, session.secrets, device=session.device
-            )
+            dim = self._model.dim
+            self._dealer = Dealer(session.link, features, nodes, dim, session.secrets, device=session.device)
             self._dealer.send_seeds()
             self._deal(Direction.FORWARD, 0)
         return start
@@ -86,7 +110,8 @@ class Server(Role):
         is_new, before = has_changed or not self._publishes_once, self._pieces
         self._pieces, self._sent = [], []
         for round_ in range(1, rounds + 1):
-            pieces = [leaf(piece) for piece in (self._published(step, round_) if is_new else before[round_ - 1])]
+            published = self._published(step, round_) if is_new else before[round_ - 1]
+            pieces = [leaf(piece) for piece in published]
             self._pieces.append(pieces)
             combined = self._network.merge(pieces, weight_total)
             if round_ < rounds:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
-from veilgraph.nn.combine.strategy import build_combine
-from veilgraph.nn.local.custom import CustomLocal
+from veilgraph.nn.combine import build_combine
+from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.vertical import preset
 from veilgraph.paradigms.vertical.network import ModelSettings
-from veilgraph.privacy.joint import Joint
-from veilgraph.privacy.local.settings import FeatureReleaseSettings
-from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.privacy.event import Joint
+from veilgraph.privacy.plan import Channel, Plan
+from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node, rows_moved, sensitivity_of
+from veilgraph.privacy.settings import MECHANISMS, FeatureReleaseSettings
 from veilgraph.protocol.job import JobSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
@@ -33,7 +35,7 @@ class VerticalJob(JobSettings):
 
     def _check_unused(self) -> None:
         self._check_parts()
-        if self.device != "cpu" and self._once:
+        if self.device != "cpu" and self.learns_alone:
             raise ValueError(
                 f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
                 "compute on the CPU"
@@ -49,7 +51,7 @@ class VerticalJob(JobSettings):
                 self._check_joint_noise(self.privacy.joint_noise.colluding)
 
     def _check_label_privacy(self, said: str) -> None:
-        if self._once:
+        if self.learns_alone:
             raise ValueError(
                 f"{said} is about what leaves the label holder, and with privacy.schedule=once nothing does: it is not "
                 "needed; leave it out"
@@ -158,7 +160,7 @@ class VerticalJob(JobSettings):
                 f"privacy.joint_noise needs masks, and here {why}: a share of the noise protects a row inside a sum "
                 "alone; take three holders or more, model.combine.strategy=mean and masked, or leave joint_noise out"
             )
-        if not self._once and not colluding:
+        if not self.learns_alone and not colluding:
             raise ValueError(
                 f"privacy.joint_noise.colluding=0 with privacy.schedule=every-step: {self.data.label_party} adds a "
                 "share and is sent what came of the sum, so it takes its own off with nobody's help; set it to 1 or "
@@ -170,17 +172,13 @@ class VerticalJob(JobSettings):
             raise ValueError(str(error)) from error
 
     @property
-    def _once(self) -> bool:
-        return self.privacy is not None and self.privacy.once
-
-    @property
     def divisor(self) -> int | None:
         """What a published row is divided by where it is combined; None where it has weights."""
         return build_combine(self.model.combine).divisor(len(self.publishing))
 
     @property
     def has_joint_noise(self) -> bool:
-        """Whether holders make the noise of a sum together (``privacy.joint``)."""
+        """Whether holders make the noise of a sum together (``privacy.plan``)."""
         return self.privacy is not None and self.privacy.joint_noise is not None
 
     @property
@@ -242,7 +240,8 @@ class VerticalJob(JobSettings):
 
     @property
     def learns_alone(self) -> bool:
-        return self._once
+        """Whether the others release once, with ``privacy.schedule: once``."""
+        return self.privacy is not None and self.privacy.once
 
     @property
     def publishes_once(self) -> bool:
@@ -257,7 +256,7 @@ class VerticalJob(JobSettings):
     @property
     def publishing(self) -> tuple[PartyId, ...]:
         """All; with ``privacy.schedule: once`` all but the label holder."""
-        return tuple(name for name in self.data.names if not (self._once and name == self.data.label_party))
+        return tuple(name for name in self.data.names if not (self.learns_alone and name == self.data.label_party))
 
     @property
     def releasing(self) -> tuple[PartyId, ...]:
@@ -300,3 +299,61 @@ class VerticalJob(JobSettings):
 def vertical(job: JobSettings) -> VerticalJob:
     """A job as what it is; raises ``ConfigError`` where it is of another paradigm."""
     return job_of(VerticalJob, job)
+
+
+_ANY_NUMBER: Final = 1 << 62
+"""Of nodes: a plan does not depend on how many there are."""
+
+
+def plan(job: JobSettings, party: PartyId, nodes: int | None = None) -> Plan | None:
+    """What one holder will publish; None in a job without differential privacy, and at the server, which has no data.
+
+    Every training step publishes, the embeddings of each round and the gradients of each but the last; the label holder
+    those of z_L as well. Where h^0 is computed together, every holder's embeddings, and gradients of rounds, depend on
+    all holders' features: those of the others count as releases of this holder's data (their noise is as much, and
+    drawn by themselves). What others make of z_L does not: it was released. With ``once`` every holder but the label
+    holder releases for inference alone: training needs no more. Where noise is made jointly, all add as much as the
+    label holder needs, which releases a gradient more in every step.
+
+    ``nodes``, common to all holders, may be unknown: no more rows than that can change, and a δ that the job leaves
+    open follows from it.
+    """
+    model, privacy = vertical(job).model, job.privacy
+    rounds = model.rounds
+    if privacy is None or party not in job.data.names:
+        return None
+    labelled = party == job.data.label_party
+    if privacy.once:
+        step, inference, steps, others = dict[Channel, int](), int(not labelled), 0, 0
+    else:
+        step = {"embeddings": rounds, "gradients": rounds - 1 + int(labelled)}
+        if others := len(job.data.names) - 1 if model.initial.is_joint else 0:
+            step["others"] = others * (2 * rounds - 1)
+        inference, steps = rounds * (1 + others), job.train.epochs
+    if privacy.unit == "row":
+        rows = 1
+    elif privacy.aggregation is not None:
+        rows = rows_moved(privacy)
+    else:
+        count = rows_changed_by_edge if privacy.unit == "edge" else rows_changed_by_node
+        rows = max(1, count(privacy.degree_bound, model.local.hops, _ANY_NUMBER if nodes is None else nodes))
+    hops, moved = (model.local.hops if privacy.once else None), sensitivity_of(privacy)
+    if privacy.aggregation is not None:
+        hops = privacy.aggregation.hops
+    joint, alone = vertical(job).joint_noise, int(labelled and not privacy.once)
+    return Plan(
+        party,
+        privacy,
+        MappingProxyType(step),
+        inference,
+        steps,
+        rows,
+        others,
+        nodes,
+        hops,
+        moved,
+        joint=joint,
+        alone=alone,
+        spare=steps * (1 - alone),
+        is_summed=vertical(job).sums_releases,
+    )

@@ -7,37 +7,178 @@ twin have what all holders released as their features.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import backward
+from typing_extensions import override
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rows import rows_between
-from veilgraph.mpc.plain import masked_sum, rounded
-from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.head import build_head
-from veilgraph.nn.local.custom import CustomModel
+from veilgraph.graph.partition import isolate, pool
+from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.mpc import ring
+from veilgraph.mpc.mask import masked_sum
+from veilgraph.mpc.ring import rounded
+from veilgraph.nn.layers import build_head
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.paradigms.vertical.initial.collaborative import PlainCollaborative
-from veilgraph.paradigms.vertical.initial.individual import PlainOwn
-from veilgraph.paradigms.vertical.initial.method import PlainEmbedding
-from veilgraph.paradigms.vertical.initial.own_nodes import OWN_NODES, PlainWithOwnNodes
+from veilgraph.paradigms.vertical.initial import OWN_NODES, InitialSettings, init_std, init_weight
 from veilgraph.paradigms.vertical.network import HolderNetwork, ServerNetwork, deep_width, next_input
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.privacy.local.labels import LabelResponse
 from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.protocol.batches import Batch, training_batches
+from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.label_release import with_perturbed
-from veilgraph.protocol.role import build_optimizer, precision
+from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
 from veilgraph.protocol.scores import Objective, Scores
+
+
+class PlainEmbedding(ABC):
+    """All holders' initial embeddings in one place."""
+
+    def __init__(
+        self,
+        weights: dict[PartyId, Tensor],
+        parameters: list[nn.Parameter] | None = None,
+        own_weights: dict[PartyId, Tensor] | None = None,
+    ) -> None:
+        self._weights, self._trained, self._own_weights = weights, parameters or [], own_weights or {}
+
+    def weights(self) -> dict[PartyId, Tensor]:
+        """Owner → live W of its columns [F_owner, d]."""
+        return self._weights
+
+    def own_weights(self) -> dict[PartyId, Tensor]:
+        """Owner → W_own [F_owner, d], for those that have nodes of their own with a W_own."""
+        return self._own_weights
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Weights that Adam trains."""
+        return self._trained
+
+    @abstractmethod
+    def embed(self) -> dict[PartyId, Tensor]:
+        """Holder → its h^0 in the job's precision, a row for each of its nodes, without a graph."""
+
+    @abstractmethod
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        """Takes every holder's ∂L/∂h^0, of the same shape: updates W, or leaves gradients in ``parameters``."""
+
+
+class PlainOwn(PlainEmbedding):
+    """Twin of ``Individual`` and, with ``summed``, of ``SecureSum``: each W^i trained by Adam."""
+
+    def __init__(
+        self,
+        settings: InitialSettings,
+        matrices: Mapping[PartyId, Tensor],
+        streams: Mapping[PartyId, LearningStreams],
+        dim: int,
+        dtype: torch.dtype,
+        *,
+        summed: bool,
+        stream: str | None = None,
+    ) -> None:
+        self._summed = summed
+        self._operands = {
+            owner: ring.static_operand(matrix, lambda values: values.to(dtype)) for owner, matrix in matrices.items()
+        }
+        columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
+        total = sum(columns.values())
+        self._parameters = {}
+        for owner, own in columns.items():
+            std = init_std(settings, total if summed else own, dim)
+            weight = init_weight(streams[owner], stream or owner, own, dim, std)
+            self._parameters[owner] = nn.Parameter(weight.to(dtype))
+        weights = {owner: parameter.data for owner, parameter in self._parameters.items()}
+        super().__init__(weights, list(self._parameters.values()))
+
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        return self._shared({owner: operand.times(self._weights[owner]) for owner, operand in self._operands.items()})
+
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        for owner, gradient in self._shared(gradients).items():
+            self._parameters[owner].grad = self._operands[owner].transposed_times(gradient)
+
+    def _shared(self, own: Mapping[PartyId, Tensor]) -> dict[PartyId, Tensor]:
+        if not self._summed:
+            return dict(own)
+        total = masked_sum(list(own.values()))
+        return {owner: total.to(part.dtype) for owner, part in own.items()}
+
+
+class PlainCollaborative(PlainEmbedding):
+    """Twin of ``Collaborative``: all W^i in one place, float64, SGD with momentum and decoupled decay.
+
+    W's initial value is the sum of every holder's draw; x is rounded to ``feature_bits``, as in the ring.
+    """
+
+    def __init__(
+        self,
+        settings: InitialSettings,
+        matrices: Mapping[PartyId, Tensor],
+        streams: Mapping[PartyId, LearningStreams],
+        feature_bits: int,
+        dim: int,
+        dtype: torch.dtype,
+    ) -> None:
+        self._settings, self._dtype = settings, dtype
+        self._operands = {
+            owner: ring.static_operand(matrix, lambda values: rounded(values, feature_bits))
+            for owner, matrix in matrices.items()
+        }
+        columns = {owner: matrix.shape[1] for owner, matrix in matrices.items()}
+        std = init_std(settings, sum(columns.values()), dim) / len(columns) ** 0.5
+        weights = {
+            owner: masked_sum([init_weight(streams[other], owner, columns[owner], dim, std) for other in columns])
+            for owner in columns
+        }
+        super().__init__(weights)
+        self._momentum = {owner: torch.zeros_like(weight) for owner, weight in weights.items()}
+
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        parts = [operand.times(self._weights[owner]) for owner, operand in self._operands.items()]
+        return dict.fromkeys(self._operands, masked_sum(parts).to(self._dtype))
+
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        settings = self._settings
+        gradient = masked_sum(list(gradients.values()))
+        for owner, operand in self._operands.items():
+            self._momentum[owner].mul_(settings.momentum).add_(operand.transposed_times(gradient))
+            self._weights[owner].mul_(1 - settings.learning_rate * settings.weight_decay)
+            self._weights[owner].sub_(self._momentum[owner], alpha=settings.learning_rate)
+
+
+class PlainWithOwnNodes(PlainEmbedding):
+    """Twin of ``WithOwnNodes``: a joint method for the C common rows and, at those that have more, x·W_own below."""
+
+    def __init__(self, joint: PlainEmbedding, own: PlainOwn, common: int) -> None:
+        super().__init__(joint.weights(), [*joint.parameters(), *own.parameters()], own.weights())
+        self._joint, self._own, self._common = joint, own, common
+
+    @override
+    def embed(self) -> dict[PartyId, Tensor]:
+        own = self._own.embed()
+        return {
+            party: torch.cat([common, own[party]]) if party in own else common
+            for party, common in self._joint.embed().items()
+        }
+
+    @override
+    def learn(self, gradients: Mapping[PartyId, Tensor]) -> None:
+        self._joint.learn({party: gradient[: self._common] for party, gradient in gradients.items()})
+        self._own.learn({party: gradients[party][self._common :] for party in self._own_weights})
 
 
 class PlainNetwork:
@@ -67,36 +208,24 @@ class PlainNetwork:
         self._is_summed = any(publisher.is_summed for publisher in self._publishers.values())
         model, dtype = vertical(settings).model, precision(settings)
         self._dtype = dtype
-        self._streams = {party: LearningStreams(settings.seed, party) for party in [*_names(graphs), SERVER]}
+        self._streams = {
+            party: LearningStreams(settings.seed, party) for party in [*(graph.party for graph in graphs), SERVER]
+        }
         told = settings.is_relational
         adjacencies = {graph.party: Adjacency.from_graph(graph, dtype, relational=told) for graph in graphs}
         self._label_party = label_party
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
         self._label_adjacency = Adjacency.from_graph(common, dtype)
         self._objective = _objective(settings, common, dtype, perturbed)
-        count = len(graphs)
-        self.holders = {
-            graph.party: HolderNetwork(
-                model,
-                count,
-                adjacencies[graph.party],
-                self._streams[graph.party],
-                dtype,
-                custom,
-                graph.common,
-                is_summed=self._is_summed,
-            )
-            for graph in graphs
-        }
+        count, is_summed = len(graphs), self._is_summed
+        self.holders = {}
+        for graph in graphs:
+            own = adjacencies[graph.party], self._streams[graph.party], dtype, custom, graph.common
+            self.holders[graph.party] = HolderNetwork(model, count, *own, is_summed=is_summed)
         divisor = vertical(settings).left_divisor if self._is_summed else 1
         self.server = ServerNetwork(model, count, self._streams[SERVER], dtype, divisor)
-        self.head = build_head(
-            deep_width(model, count),
-            self._objective.classes,
-            model.head,
-            streams=self._streams[label_party],
-            dtype=dtype,
-        )
+        width, classes = deep_width(model, count), self._objective.classes
+        self.head = build_head(width, classes, model.head, streams=self._streams[label_party], dtype=dtype)
         self.embedding = _embedding(settings, graphs, self._streams, dtype)
         weights = [network.weight for network in self.holders.values() if network.weight is not None]
         if model.combine.is_masked:
@@ -154,19 +283,16 @@ class PlainNetwork:
         inputs = started
         rounds = vertical(self.settings).model.rounds
         for round_ in range(1, rounds + 1):
-            outputs = {
-                party: network.contribute(
-                    round_, inputs[party], started[party], generators[party], self._release(party)
-                )
-                for party, network in self.holders.items()
-            }
+            outputs = {}
+            for party, network in self.holders.items():
+                given = inputs[party], started[party], generators[party]
+                outputs[party] = network.contribute(round_, *given, self._release(party))
             pieces = [piece for piece, _ in outputs.values()]
             combined = self.server.merge(pieces, self._weight_total).to(self._dtype)
             if round_ < rounds:
                 inputs = {party: next_input(self._cut(combined, party), own) for party, (_, own) in outputs.items()}
         deep = self._cut(self.server.deep(combined, generators[SERVER]), self._label_party, deep=True)
-        stream = self._streams[self._label_party]
-        generator = None if epoch is None else stream.generator("head dropout", epoch)
+        generator = None if epoch is None else self._streams[self._label_party].generator("head dropout", epoch)
         logits: Tensor = self.head(deep, self._label_adjacency, generator)
         return logits
 
@@ -193,7 +319,7 @@ class PlainNetwork:
         return branch
 
     def train_step(self, epoch: int) -> float:
-        """A forward and backward pass and an update, or one for each batch of an epoch; returns the (mean) loss."""
+        """A forward and backward pass and an update, or one for each batch of an epoch; returns the mean loss."""
         batches = training_batches(self.settings, self._nodes, epoch)
         return fmean(self._step(epoch) if batch is None else self._batch_step(epoch, batch) for batch in batches)
 
@@ -267,10 +393,6 @@ def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, pe
     return Objective(with_perturbed(common, perturbed, settings.perturbed_splits), settings.train, dtype, transition)
 
 
-def _names(graphs: Sequence[PartyGraph]) -> list[PartyId]:
-    return [graph.party for graph in graphs]
-
-
 def _embedding(
     settings: JobSettings, graphs: Sequence[PartyGraph], streams: dict[PartyId, LearningStreams], dtype: torch.dtype
 ) -> PlainEmbedding:
@@ -283,7 +405,7 @@ def _embedding(
     if initial.method == "collaborative":
         bits = vertical(settings).feature_bits
         if bits is None:
-            bits = max(fractional_bits(matrix) for matrix in matrices.values())
+            bits = max(ring.fractional_bits(matrix) for matrix in matrices.values())
         joint = PlainCollaborative(initial, matrices, streams, bits, dim, dtype)
     else:
         joint = PlainOwn(initial, matrices, streams, dim, dtype, summed=True)
@@ -296,3 +418,25 @@ def _embedding(
         return joint
     alone = PlainOwn(initial, own, streams, dim, dtype, summed=False, stream=OWN_NODES)
     return PlainWithOwnNodes(joint, alone, common)
+
+
+def isolated(
+    settings: JobSettings,
+    graphs: Sequence[PartyGraph],
+    party: PartyId,
+    progress: Progress = lambda records: None,
+) -> PlainResult:
+    """Trains a federated job's network on one holder's own features and edges (the paper's GraphSAGE_A, GraphSAGE_B).
+
+    ``party`` is alone as ``isolate`` says; ``progress`` is called after every epoch.
+    """
+    alone = isolate(graphs, party, settings.data.label_party)
+    return fit(PlainNetwork(settings, [alone], party), progress)
+
+
+def pooled(
+    settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
+) -> PlainResult:
+    """As ``isolated``, on the union of all holders' data about the common nodes (GraphSAGE_{A+B})."""
+    everything = pool(graphs, settings.data.label_party, relational=settings.is_relational)
+    return fit(PlainNetwork(settings, [everything], everything.party), progress)

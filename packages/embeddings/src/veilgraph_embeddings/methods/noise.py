@@ -13,13 +13,11 @@ import torch
 from pydantic import Field
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.calibrate import analytic_multiplier
-from veilgraph.privacy.event import AggregationEvent
-from veilgraph.privacy.gaussian import Gaussian
+from veilgraph.privacy.accountant import analytic_multiplier, gaussian_epsilon
+from veilgraph.privacy.event import AggregationEvent, Unit
+from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.noise import granularity
 from veilgraph.privacy.settings import fitting_delta
-from veilgraph.privacy.units import Unit
 from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
 from veilgraph_embeddings.method import Embedded, Method, MethodSettings, Tools
 from veilgraph_embeddings.world import World

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from veilgraph.paradigms.sealed.networks.appnp import Appnp
-from veilgraph.paradigms.sealed.networks.gcn import Gcn
-from veilgraph.paradigms.sealed.networks.linear import Linear
-from veilgraph.paradigms.sealed.networks.mlp import Mlp
+from veilgraph.paradigms.sealed.networks.coupled import Appnp, Gcn
+from veilgraph.paradigms.sealed.networks.decoupled import Linear, Mlp, Sign, Voting
 from veilgraph.paradigms.sealed.networks.network import Network
-from veilgraph.paradigms.sealed.networks.sign import Sign
-from veilgraph.paradigms.sealed.networks.voting import Voting
 from veilgraph.paradigms.sealed.plan import Plan
 
 NETWORKS: Final[dict[str, type[Network]]] = {

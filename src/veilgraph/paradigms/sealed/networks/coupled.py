@@ -16,8 +16,7 @@ from typing_extensions import override
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import transposed_matmul
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
-from veilgraph.paradigms.sealed.networks.network import Network, Parts, Passed
-from veilgraph.paradigms.sealed.propagation import NARROW_DEGREE
+from veilgraph.paradigms.sealed.networks.network import NARROW_DEGREE, Network, Parts, Passed, Suits
 
 
 class Coupled(Network):
@@ -95,3 +94,28 @@ def _places(rows: Tensor, nodes: int) -> Tensor:
     places[rows] = torch.arange(rows.numel())
     places[others] = torch.arange(rows.numel(), nodes)
     return places
+
+
+class Gcn(Coupled):
+    """GCN (Kipf and Welling 2017, arXiv:1609.02907): softmax(P·relu(P·X·W₁)·W₂)."""
+
+    suits: ClassVar[Suits] = Suits(hops=1, learning_rate=1.0, weight_decay=1e-2, teleport=0.0)
+    words: ClassVar[str] = (
+        "A graph convolutional network of two layers, hidden width {hidden}, with all holders' "
+        "edges in every step, {hops} a layer"
+    )
+    first_is_moved: ClassVar[bool] = True
+
+
+class Appnp(Coupled):
+    """APPNP (Klicpera et al. 2019, arXiv:1810.05997).
+
+    softmax(Z_K), Z_k = (1 − α)·P·Z_(k−1) + α·Z_0, Z_0 = relu(X·W₁)·W₂.
+    """
+
+    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=1.0, weight_decay=1e-2)
+    words: ClassVar[str] = (
+        "A hidden layer of {hidden} on all holders' columns, whose outputs go {hops} far over "
+        "all holders' edges in every step"
+    )
+    first_is_moved: ClassVar[bool] = False

@@ -8,15 +8,22 @@ columns, or the columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
+import numpy as np
+import torch
+from scipy.sparse import csr_array, eye_array
+from torch import Tensor
 from typing_extensions import override
 
 from veilgraph.core.types import PartyId
 from veilgraph.mpc.ring import matmul, transposed_matmul
-from veilgraph.mpc.sealed.functions import BITS
+from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
+from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
-from veilgraph.paradigms.sealed.networks.network import Kept, Network, Parts, Passed, one_hot
+from veilgraph.paradigms.sealed.networks.network import Kept, Network, Parts, Passed, Propagation, Suits, one_hot
+from veilgraph.paradigms.sealed.plan import Context, OwnData, shrink
 
 
 class Decoupled(Network):
@@ -80,17 +87,8 @@ class Decoupled(Network):
         self.rows = self._training_rows()
 
     @override
-    def keeps(self) -> Kept:
-        return super().keeps() | {"rows": ((self.context.sizes.training, self.row_columns), BITS)}
-
-    @override
-    def kept(self) -> dict[str, Wire | None]:
-        return super().kept() | {"rows": self.rows}
-
-    @override
-    def keep(self, found: Mapping[str, Wire]) -> None:
-        super().keep(found)
-        self.rows = found["rows"]
+    def kept(self) -> dict[str, Kept]:
+        return super().kept() | {"rows": Kept(self, "rows", (self.context.sizes.training, self.row_columns), BITS)}
 
     def _training_rows(self) -> Wire:
         machine, sizes = self.machine, self.context.sizes
@@ -175,3 +173,177 @@ class Perceptron(Decoupled):
     @override
     def predict(self, weights: Sequence[Wire]) -> Wire:
         return self.linear(self.activated(self.first(weights[0]))[0], weights[1])
+
+
+class Linear(Decoupled):
+    """SGC (Wu et al. 2019, arXiv:1902.07153): softmax(P^K·X·W), whose loss is convex."""
+
+    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=4.0, weight_decay=1e-3)
+    words: ClassVar[str] = (
+        "A linear model on rows that are propagated over all holders' edges together once, {hops} far"
+    )
+
+    @override
+    def initial(self, bits: int) -> list[Tensor]:
+        return [torch.zeros(shape, dtype=torch.int64) for shape in self.shapes]
+
+
+class Mlp(Perceptron):
+    """softmax(relu(P^K·X·W₁)·W₂)."""
+
+    suits: ClassVar[Suits] = Suits(hops=10, learning_rate=2.0, weight_decay=1e-2)
+    words: ClassVar[str] = (
+        "A hidden layer of {hidden} on rows that are propagated over all holders' edges together once, {hops} far"
+    )
+
+
+class Sign(Perceptron):
+    """SIGN (Frasca et al. 2020, arXiv:2004.11198): softmax(relu([X, P_i·X, P_i²·X, …, P^K·X]·W₁)·W₂).
+
+    Every holder makes the hops of its own columns over its own edges by itself, in plaintext and for nothing. What only
+    the pooled graph has is one more block, where the job asks for pooled hops.
+    """
+
+    suits: ClassVar[Suits] = Suits(hops=0, learning_rate=1.0, weight_decay=5e-3)
+    words: ClassVar[str] = (
+        "A hidden layer of {hidden} on every holder's columns and their hops over its own edges, "
+        "{own_hops} far, and pooled ones, {hops} far"
+    )
+
+    @property
+    @override
+    def pooled_columns(self) -> int:
+        return self.own_columns // self.blocks if self.context.plan.hops else 0
+
+    @property
+    @override
+    def own_columns(self) -> int:
+        return sum(self.context.sizes.columns.values())
+
+    @override
+    def own(self) -> Sequence[Wire]:
+        return self.columns
+
+    @override
+    def pooled(self) -> Sequence[Wire]:
+        if not self.context.plan.hops:
+            return []
+        return [part[:, : part.shape[1] // self.blocks] for part in self.columns]
+
+
+def own_blocks(own: OwnData, hops: int, *, symmetric: bool) -> Tensor:
+    """A holder's columns and their hops over its own edges, side by side: [N, (hops + 1)·F].
+
+    Args:
+        own: columns, edges and their weights.
+        hops: how many.
+        symmetric: the normalisation by the holder's own degrees.
+    """
+    nodes, (sources, targets) = len(own.features), own.edges.numpy()
+    degrees = 1.0 + own.degrees(nodes)
+    into, out = (degrees.rsqrt(), degrees.rsqrt()) if symmetric else (degrees.reciprocal(), torch.ones_like(degrees))
+    counts = np.ones(len(sources)) if own.edge_weights is None else own.edge_weights.numpy()
+    adjacency = csr_array((counts, (targets, sources)), (nodes, nodes)) + eye_array(nodes, format="csr")
+    blocks = [own.features]
+    for _ in range(hops):
+        blocks.append(torch.from_numpy(adjacency @ (blocks[-1] * out[:, None]).numpy()) * into[:, None])
+    return torch.cat(blocks, 1)
+
+
+VOTE_BITS: Final = 8
+"""Of noisy counts: up to 2^21 votes and the noise on them fit Z_2^32."""
+_SHRINK_BITS: Final = 24
+VOTES: Final = "weight.votes"
+"""Name of what is kept of them, with the weights: a prediction needs both."""
+
+
+class Voting(Linear):
+    """With ``privacy``: softmax([P^K·X, s·H]·W), P over the label holder's edges, H the noisy votes over the others'.
+
+    Half of the steps train on rows that are propagated over the label holder's own edges. Then every node votes for the
+    class that it is taken for, in the rows of its neighbours over the other holders' edges, with noise (``plan``). What
+    comes of it is C more columns, which the other half of the steps train on as well, and every prediction uses again.
+    """
+
+    words: ClassVar[str] = (
+        "A linear model on rows that are propagated over the label holder's own edges once, {hops} far, and on votes "
+        "of neighbours over all other holders' edges, counted once, with noise"
+    )
+
+    def __init__(self, machine: Machine, context: Context) -> None:
+        super().__init__(machine, context)
+        owner, holders = context.label_party, context.sizes.edges
+        self.relations = [Propagation(machine, context, [owner])]
+        self._others = Propagation(machine, context, [holder for holder in holders if holder != owner])
+        self.votes = self._none(context.sizes.nodes)
+        """[N, C], shrunk; zero until they are counted."""
+        self._picked = self._none(context.sizes.training)
+
+    def _none(self, rows: int) -> Wire:
+        return self.machine.constant(torch.zeros((rows, self.context.sizes.classes), dtype=torch.int64), BITS)
+
+    @property
+    @override
+    def shapes(self) -> list[tuple[int, int]]:
+        classes = self.context.sizes.classes
+        return [(self.row_columns + classes, classes)]
+
+    @property
+    @override
+    def _computes_roots(self) -> bool:
+        return False
+
+    @override
+    def enter(self, *, trains: bool) -> None:
+        super().enter(trains=trains)
+        if self.context.plan.hops:
+            self.relations[0].enter_roots()
+        if trains:
+            self._others.enter(transposed=False)
+
+    @override
+    def arrive(self, step: int, weights: Sequence[Wire]) -> None:
+        if step != self.context.plan.steps // 2:
+            return
+        machine, deviation = self.machine, self.context.plan.votes
+        assert deviation is not None
+        machine.at("votes")
+        votes = machine.open(one_hot_of_largest(machine, self.first(self._of_rows(weights))), ring=32)
+        sums = self._others.neighbours(votes).scaled(1.0, VOTE_BITS)
+        noisy = machine.open(machine.noised(sums, deviation))
+        shrunk = machine.split(noisy).scaled(shrink(deviation), _SHRINK_BITS)
+        self.votes = machine.open(shrunk, shrunk.bits - BITS)
+        self._pick()
+
+    def _pick(self) -> None:
+        owner, rows, count = self.hidden_training_rows(slice(None))
+        self._picked = self.machine.open(self.machine.pick(owner, rows, count, self.votes))
+
+    def _of_rows(self, weights: Sequence[Wire]) -> Wire:
+        return weights[0][: self.row_columns]
+
+    def _inputs(self, wanted: slice) -> Wire:
+        assert self.rows is not None
+        return joined([self.rows[wanted], self._picked[wanted]], 1)
+
+    @override
+    def forward(self, weights: Sequence[Wire], wanted: slice) -> Passed:
+        return Passed(self.linear(self._inputs(wanted), weights[0]), wanted, [])
+
+    @override
+    def backward(self, weights: Sequence[Wire], passed: Passed, error: Wire) -> list[Summands]:
+        return [self.machine.product(transposed_matmul, self._inputs(passed.wanted), error)]
+
+    @override
+    def predict(self, weights: Sequence[Wire]) -> Wire:
+        voted = self.opened(self.machine.product(matmul, self.votes, weights[0][self.row_columns :]))
+        return self.first(self._of_rows(weights)) + voted
+
+    @override
+    def kept(self) -> dict[str, Kept]:
+        sizes = self.context.sizes
+        return super().kept() | {VOTES: Kept(self, "votes", (sizes.nodes, sizes.classes), BITS, predicts=True)}
+
+    @override
+    def resume(self) -> None:
+        self._pick()

@@ -1,0 +1,169 @@
+"""The command that drafts a party file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import yaml
+
+from veilgraph.cli.app import Replace, check_new, command, data
+from veilgraph.cli.output import echo
+from veilgraph.core.files import write_whole
+from veilgraph.core.types import Protected
+
+_MOST_NEIGHBOURS: Final = 1000
+"""In a draft: of no tables, for the largest degree that they have would tell of one node."""
+
+
+@command("init", "veilgraph data init customers.csv labels.csv transfers.csv --out party.yaml", data)
+def init_command(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES...", help="Tables, in any order; most ids say which nodes there are.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The party file to write.")] = Path("party.yaml"),
+    party: Annotated[str, typer.Option(metavar="NAME", help="This holder's name in the job.")] = "party",
+    id_column: Annotated[str | None, typer.Option("--id", metavar="COLUMN", help="Ids of the node table.")] = None,
+    ids: Annotated[
+        str | None,
+        typer.Option(metavar="strip,lower", help="How ids are written alike, as at all holders; exact: as they stand."),
+    ] = None,
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="What is to be predicted: classes.")] = None,
+    no_label: Annotated[
+        bool, typer.Option("--no-label", metavar="", help="This holder is not the label holder.")
+    ] = False,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN:DATE:DATE",
+            help="Train before the first day, validate before the second, test on the rest; or random.",
+        ),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="The day of which features tell: later edges are left out."),
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="What is no value; may be given several times.")
+    ] = None,
+    encoding: Annotated[str | None, typer.Option(metavar="NAME", help="Of text that is not UTF-8, as cp1252.")] = None,
+    leave_out: Annotated[
+        list[str] | None, typer.Option(metavar="COLUMN", help="No feature; may be given several times.")
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A feature that would be left out; may be given several times."),
+    ] = None,
+    ends: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE:TARGET", help="The ends of a file of edges; may be given several times."),
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PARADIGM",
+            help="Accept what a default job of it reveals, as sealed; may be given several times. Default: vertical.",
+        ),
+    ] = None,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range",
+            metavar="COLUMN:LOW:HIGH",
+            help="Numbers that a column can have, which become 0 to 1; may be given several times.",
+        ),
+    ] = None,
+    protect: Annotated[
+        Protected | None,
+        typer.Option(
+            help="What an ε is to be about: features are then made of a node's own row alone, or weights of an edge's, "
+            "as such jobs ask for. With --epsilon.",
+        ),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            metavar="E", min=0.001, help="Limit for life on the total ε of what --protect names, over all jobs."
+        ),
+    ] = None,
+    most_neighbours: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The most neighbours that any node can have, by public knowledge; with --protect edge and node-edges. "
+            f"Default: {_MOST_NEIGHBOURS}, to decide.",
+        ),
+    ] = None,
+    replace: Replace = False,
+) -> None:
+    """Guess a party file from headers and some rows of tables, and say what is left to decide, and by which option."""
+    from veilgraph.protocol.party_settings import parse_party_text  # noqa: PLC0415
+    from veilgraph_wizard.choices import Choices  # noqa: PLC0415
+    from veilgraph_wizard.draft import draft  # noqa: PLC0415
+    from veilgraph_wizard.guess import guess  # noqa: PLC0415
+    from veilgraph_wizard.sampling import sample  # noqa: PLC0415
+
+    if (protect is None) != (epsilon is None):
+        raise typer.BadParameter(
+            "--protect says what a limit is about and --epsilon how much it allows; give both or neither",
+            param_hint="--protect" if epsilon is None else "--epsilon",
+        )
+    of_edges = protect in ("edge", "node-edges")
+    if most_neighbours is not None and not of_edges:
+        raise typer.BadParameter(
+            "is a limit of what protects edges; give it with --protect edge or node-edges, or leave it out",
+            param_hint="--most-neighbours",
+        )
+    check_new(out, replace=replace)
+    choices = Choices.read(
+        id=id_column,
+        ids=ids,
+        label=label,
+        labelled=not no_label,
+        split=split,
+        as_of=as_of,
+        missing=tuple(missing or ()),
+        encoding=encoding,
+        left_out=tuple(leave_out or ()),
+        features=tuple(feature or ()),
+        ends=tuple(ends or ()),
+        ranges=tuple(ranges or ()),
+        protect=protect,
+    )
+    samples = [sample(path, choices.encoding, choices.missing) for path in files]
+    drafted = draft(guess(samples, choices), party, out.absolute().parent, choices)
+    text = drafted.text + _limits(accept or [], protect, epsilon, most_neighbours or _MOST_NEIGHBOURS)
+    parse_party_text(text, str(out))
+    write_whole(out, text.encode())
+    undecided = (
+        "limits.most_neighbours: how many can a node have at most, from what the data mean and not from these tables? "
+        f"{_MOST_NEIGHBOURS} is a guess (--most-neighbours)"
+    )
+    for decision in (*drafted.decisions, *([undecided] if of_edges and most_neighbours is None else ())):
+        echo(f"to decide: {decision}")
+    echo(drafted.used)
+    echo(f"{out} is written; check all rows with: veilgraph data check {out}")
+
+
+def _limits(paradigms: Sequence[str], protect: Protected | None, epsilon: float | None, most_neighbours: int) -> str:
+    """What a party file accepts of default jobs of some paradigms, and its limit for life; else nothing.
+
+    A name that a job's ε bounds need not be accepted.
+    """
+    from veilgraph.protocol.job_file import parse_job  # noqa: PLC0415
+    from veilgraph.samples.organisations import accepting  # noqa: PLC0415
+
+    drafted = {"holders": ["A", "B"], "label_holder": "A", "feature_scaling": "standard"}  # as ``init`` writes them
+    jobs = [parse_job({"paradigm": each, "data": drafted}, "--accept") for each in paradigms]
+    limits: dict[str, object] = dict(accepting(*jobs).get("limits", {})) if jobs else {}
+    comments = [f"# what default jobs reveal: {', '.join(paradigms)}"] if limits else []
+    if protect is not None:
+        comments.append("# max_epsilon: of all that is ever released, over all jobs: docs/privacy.md")
+        relation = "zero-out" if protect == "node-edges" else "replacement"
+        limits |= {"max_epsilon": epsilon, "epsilon_unit": protect, "epsilon_neighbours": relation}
+    if protect in ("edge", "node-edges"):
+        limits["most_neighbours"] = most_neighbours
+    return "\n".join([*comments, yaml.safe_dump({"limits": limits})]) if limits else ""

@@ -1,1 +1,0 @@
-"""The attacks themselves: pure functions on arrays, which know of no run."""

@@ -1,0 +1,411 @@
+"""Edges: which nodes are linked at a holder.
+
+From rows of nodes (He et al. 2021, attacks 0, 3 and 6 of ``links``), from what goes into a hop of propagation and comes
+out of it, from whose predictions change with whose features, and from rows that are made of neighbours' rows.
+
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
+another argument is out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import nnls
+from scipy.sparse import csr_matrix, diags, eye
+
+from veilgraph.audit.attack import Case, Parts, attack, scored, side_by_side
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.links import Knowledge, link_scores
+from veilgraph.audit.pairs import KnownPairs, NodeRows, Numbers, Pairs, check_pairs, check_rows
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import PartyId
+from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.view import Floats, Passes
+
+MAX_NODES: Final = 5000
+"""The most nodes that all weights between them are estimated for."""
+CANDIDATES: Final = 64
+"""Rows that one is made of at most: those that a first guess ranks highest."""
+
+Mounted: TypeAlias = tuple[Evidence, Case, PartyId, PartyId]
+Ask = Callable[[int], Floats]
+"""Node → posteriors [N, C] of all nodes, with that node's features changed."""
+Guess = Callable[[NDArray[np.int64]], Floats]
+"""Nodes [n] → how likely it makes each node to be a neighbour of theirs, [n, N], around 1 at most."""
+
+_KNOWN: Final = 0.5
+_NARROW: Final = 3
+_TWO: Final = 2
+_QUERIES: Final = 100
+_MOST_ASKED: Final = 1_000_000
+"""Nodes times queries: an inference is one of all nodes."""
+_FARTHEST: Final = 4
+_SMALLEST: Final = 1e-30
+_PENALTY: Final = 0.01
+_GUESS: Final = 1e-3
+_BLOCK: Final = 256
+_MOST_STEPS: Final = 50
+_MOST_COMBINED: Final = 20_000
+_FEW_COLUMNS: Final = 4
+"""Of fewer columns a row less its mean, at length 1, says next to nothing."""
+_TINY: Final = float(np.finfo(np.float64).tiny)
+
+
+@attack("edges", "embedding", "initial", "posteriors", "beside", "masked", blind=True)
+def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
+    asked = case.links(target, adversary)
+    return _compared(
+        "similarity",
+        lambda parts: np.sum([_alike(rows, asked.pairs) for rows in parts], axis=0),
+        asked,
+        (evidence, case, adversary, target),
+        note="Pooled: similarity of all holders' features.",
+    )
+
+
+@attack("edges", "embedding", "posteriors", "beside")
+def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
+    known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
+    return _compared(
+        "supervised",
+        lambda parts: _trained(parts, known, asked, case.seed),
+        asked,
+        (evidence, case, adversary, target),
+        threshold=0.0,
+        note="The adversary knows half of the pairs. Pooled: the same with all holders' features.",
+    )
+
+
+@attack("edges", "propagation", blind=True)
+def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Which rows a hop makes of which: least squares over many rounds of known inputs and outputs."""
+    pairs, truth = (asked := case.links(target, adversary)).pairs, asked.truth
+    weights = neighbour_weights(np.stack(evidence.steps), np.stack(evidence.outputs))
+    return Outcome(
+        weight_scores(weights, pairs),
+        truth,
+        without=scored(lambda rows: _alike(rows, pairs), case.own_rows(adversary, target)),
+        pooled=scored(lambda rows: _alike(rows, pairs), case.pooled_rows(target)),
+        note=f"From {len(evidence.steps)} hops. Without and pooled: similarity of features.",
+    )
+
+
+@attack("edges", "inference")
+def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
+    network = case.source.inferences(case, case.holders_of(adversary))
+    known, count = case.own_edges(adversary), case.graph(target).num_nodes
+    queries = max(1, min(_QUERIES, _MOST_ASKED // count))
+    asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
+    return Outcome(
+        influence_scores(network.before, network.doubled, asked.pairs),
+        asked.truth,
+        without=reach_scores(known, count, min(_FARTHEST, network.hops), asked.pairs),
+        pooled=scored(lambda rows: _alike(rows, asked.pairs), case.pooled_rows(target)),
+        note=f"An inference for each of {len(np.unique(asked.pairs[:, 0]))} nodes, whose features the adversary "
+        "doubles, computed by the plaintext twin of the run. Without: how much reaches a node over the adversary's "
+        "own edges. Pooled: similarity of all holders' features.",
+    )
+
+
+@attack("edges", "embedding", "propagation", blind=True, of_all_pairs=True)
+def combined(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """An embedding's rows of each other; of the newest pass, what came out of a hop of what went in."""
+    asked = case.links(target, adversary)
+    if evidence.sort == "propagation":
+        return _of_hops(asked, (evidence, case, adversary, target))
+    return _compared(
+        "combination",
+        lambda parts: _of_rows(side_by_side(parts), asked, case.seed),
+        asked,
+        (evidence, case, adversary, target),
+        note="A row as a combination of others. Without and pooled: the same of features.",
+    )
+
+
+def _compared(
+    name: str,
+    score: Callable[[Parts], Floats],
+    asked: KnownPairs,
+    of: Mounted,
+    *,
+    threshold: float | None = None,
+    note: str,
+) -> Outcome:
+    """What ``score`` says of the asked pairs from the evidence's rows, from own rows and from pooled ones."""
+    evidence, case, adversary, target = of
+    own, pooled = case.own_parts(adversary, target), case.pooled_rows(target)
+    holder = adversary if case.holders_of(adversary) else ""  # pairs are the same for all others
+    return Outcome(
+        score(evidence.parts or (evidence.matrix,)),
+        asked.truth,
+        without=case.once((name, "own", adversary, target), lambda: score(own)) if own else None,
+        pooled=None if pooled is None else case.once((name, "pooled", holder, target), lambda: score((pooled,))),
+        threshold=threshold,
+        note=note,
+    )
+
+
+def _alike(rows: Floats, pairs: Pairs) -> Floats:
+    """Two or three columns have correlations of ±1 or close: there distances say more."""
+    distance = "euclidean" if rows.shape[1] < _NARROW else "correlation"
+    return link_scores(0, Knowledge(NodeRows(rows)), pairs, seed=0, distance=distance)
+
+
+def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
+    """With features and own predictions apart from the rest: attack 6."""
+    if len(parts) > 1:
+        features, reference, rest = parts[0], parts[1] if len(parts) > _TWO else None, parts[-1]
+        nodes = NodeRows(rest, attributes=features, reference=reference)
+        return link_scores(6, Knowledge(nodes, partial=known), asked.pairs, seed=seed)
+    (rows,) = parts
+    scale = float(np.abs(rows).mean()) or 1.0
+    return link_scores(3, Knowledge(NodeRows(rows / scale), partial=known), asked.pairs, seed=seed)
+
+
+def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
+    """Of many nodes those that are asked about and some others."""
+    nodes = np.unique(asked.pairs)
+    if len(rows) > _MOST_COMBINED:
+        others = np.random.default_rng(seed).permutation(np.setdiff1d(np.arange(len(rows)), nodes))
+        nodes = np.sort(np.concatenate([nodes, others[: max(0, _MOST_COMBINED - len(nodes))]]))
+    else:
+        nodes = np.arange(len(rows))
+    chosen = rows[nodes] - rows[nodes].mean(axis=0) if rows.shape[1] < _FEW_COLUMNS else standardised(rows[nodes])
+    return combination_scores(chosen, chosen, np.searchsorted(nodes, asked.pairs), alike(chosen))
+
+
+def _of_hops(asked: KnownPairs, of: Mounted) -> Outcome:
+    evidence, case, adversary, target = of
+    newest = 1
+    if isinstance(evidence.steps, Passes):  # the last hops of one pass
+        keys = [(pieces[0].session, pieces[0].tag.step) for pieces in evidence.steps.pieces]
+        newest = keys.count(keys[-1])
+    given, made = (np.stack(each[-newest:]) for each in (evidence.steps, evidence.outputs))
+    weights = neighbour_weights(given, made)
+    weights /= np.maximum(np.abs(weights).max(axis=1, keepdims=True), _TINY)
+    sizes = np.linalg.norm(given, axis=(1, 2))
+    inputs, outputs = (
+        np.concatenate([*(each / np.maximum(sizes, 1e-300)[:, None, None])], axis=1) for each in (given, made)
+    )
+    return Outcome(
+        combination_scores(inputs, outputs, asked.pairs, lambda nodes: weights[nodes]),
+        asked.truth,
+        without=scored(lambda rows: _of_rows(rows, asked, case.seed), case.own_rows(adversary, target)),
+        pooled=scored(lambda rows: _of_rows(rows, asked, case.seed), case.pooled_rows(target)),
+        note=f"From {newest} hops of the newest pass. Without and pooled: a row of features of others.",
+    )
+
+
+def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3) -> Floats:
+    """Ridge estimate of A in outputs = A·inputs, for all steps together.
+
+    A hop without weights is H' = A·H, row by row a combination of the neighbours' rows, with new equations for the
+    same A in every round of every pass.
+
+    Args:
+        inputs: [S, N, d].
+        outputs: [S, N, d], of the same steps.
+        ridge: penalty, relative to the mean squared singular value of the inputs.
+
+    Returns:
+        [N, N] float64: row v has the weights of the nodes whose rows v's output is made of.
+    """
+    if not 0 < ridge < np.inf:
+        raise ConfigError(f"ridge={ridge!r} must be positive and finite; take 1e-3")
+    if inputs.ndim != 3 or inputs.shape != outputs.shape or not inputs.size:
+        raise DataError(f"inputs: {inputs.shape} and outputs {outputs.shape} must both be [steps, nodes, width]")
+    nodes = inputs.shape[1]
+    if nodes > MAX_NODES:
+        raise DataError(
+            f"inputs: have {nodes} nodes; weights between all of them are estimated for at most {MAX_NODES}"
+        )
+    squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
+    for given, made in zip(inputs, outputs, strict=True):
+        row = given.astype(np.float64)
+        size = np.square(row).sum() or 1.0
+        squares += row @ (row.T / size)
+        products += made.astype(np.float64) @ (row.T / size)
+    trace = float(np.trace(squares))
+    if not (np.isfinite(trace) and np.isfinite(products).all() and trace > 0):
+        raise DataError("inputs: they and outputs must be finite, and inputs not zero everywhere; leave out such steps")
+    squares[np.diag_indices(nodes)] += ridge * trace / nodes
+    return np.asarray(cho_solve(cho_factor(squares, overwrite_a=True), products.T, overwrite_b=True).T)
+
+
+def weight_scores(weights: Floats, pairs: Pairs) -> Floats:
+    """Scores of pairs, [M] float64: the larger weight of one node in the other, each beside its row's spread."""
+    first, second = check_pairs(pairs, len(weights)).T
+    spread = weights.std(axis=1)
+    spread[spread == 0] = 1
+    scaled = weights / spread[:, None]
+    return np.asarray(np.maximum(scaled[first, second], scaled[second, first]))
+
+
+def influence_scores(before: Floats, ask: Ask, pairs: Pairs) -> Floats:
+    """How much the second node's prediction changes with the first one's features, [P].
+
+    A graph network carries a node's features along edges, and no farther than its layers reach. Measured in logarithms
+    of posteriors less their mean over the classes, that is in logits: a change at a node of which the network is sure
+    would not be seen in the posteriors themselves, which the paper takes.
+
+    Args:
+        before: [N, C] posteriors with nothing changed.
+        ask: is called once for every node that comes first in a pair.
+        pairs: [P, 2].
+
+    Source: Wu et al. 2022, "LinkTeller: Recovering Private Edges from Graph Neural Networks via Influence Analysis",
+        section IV, algorithm 2.
+    """
+    checked, start = check_pairs(pairs, len(before)), _logits(before)
+    scores = np.empty(len(checked))
+    for node in np.unique(checked[:, 0]):
+        asked = checked[:, 0] == node
+        seen = checked[asked, 1]
+        scores[asked] = np.linalg.norm(_logits(ask(int(node))[seen]) - start[seen], axis=1)
+    return scores
+
+
+def queried_pairs(
+    edge_index: NDArray[np.int64], known: NDArray[np.int64], num_nodes: int, *, queries: int, seed: int
+) -> KnownPairs:
+    """All links of some nodes, which come first in their pairs, and as many pairs of these nodes without a link.
+
+    Args:
+        edge_index: [2, E] int64 of the target; direction, repetition and loops do not count.
+        known: [2, E'] int64 that the adversary has: such pairs are left out.
+        num_nodes: N.
+        queries: nodes at most that are changed.
+        seed: of the draw.
+
+    Raises:
+        DataError: the target has no link that the adversary has not, or there are too few pairs without one.
+    """
+    linked, own = (_symmetric(edges, num_nodes) for edges in (edge_index, known))
+    hidden = (linked - linked.multiply(own)).tocsr()
+    hidden.eliminate_zeros()
+    random = np.random.default_rng(seed)
+    nodes = np.flatnonzero(np.diff(hidden.indptr))
+    if not len(nodes):
+        raise DataError("edge_index: has no link that the adversary does not have; there is nothing to attack")
+    asked = random.choice(nodes, size=min(queries, len(nodes)), replace=False)
+    rows = hidden[asked]
+    links = np.stack([np.repeat(asked, np.diff(rows.indptr)), rows.indices], axis=1)
+    taken = (linked + own + eye(num_nodes, format="csr"))[asked].tocoo()
+    free = np.setdiff1d(np.arange(len(asked) * num_nodes), taken.row.astype(np.int64) * num_nodes + taken.col)
+    if len(free) < len(links):
+        raise DataError(
+            f"{len(asked)} nodes have {len(links)} links and {len(free)} pairs without one; give more nodes"
+        )
+    place, other = np.divmod(random.choice(free, size=len(links), replace=False), num_nodes)
+    pairs = np.concatenate([links, np.stack([asked[place], other], axis=1)]).astype(np.int64)
+    return KnownPairs(pairs, np.arange(len(pairs)) < len(links))
+
+
+def reach_scores(edge_index: NDArray[np.int64], num_nodes: int, hops: int, pairs: Pairs) -> Floats:
+    """How much of the first node reaches the second within some hops over known edges, [P]: by means of neighbours."""
+    checked = check_pairs(pairs, num_nodes)
+    adjacency = _symmetric(edge_index, num_nodes) + eye(num_nodes, format="csr")
+    mean = diags(1 / np.asarray(adjacency.sum(axis=1))[:, 0]) @ adjacency
+    nodes, places = np.unique(checked[:, 0], return_inverse=True)
+    columns = eye(num_nodes, format="csc")[:, nodes]
+    for _ in range(hops):
+        columns = mean @ columns
+    return np.asarray(columns.tocsr()[checked[:, 1], places]).ravel()
+
+
+def _symmetric(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
+    """0 and 1, [N, N], without loops."""
+    first, second = edges[:, edges[0] != edges[1]]
+    ends = np.concatenate([first, second]), np.concatenate([second, first])
+    matrix = csr_matrix((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
+    matrix.data[:] = 1  # what is named several times was added up
+    return matrix
+
+
+def _logits(posteriors: Floats) -> Floats:
+    logs = np.log(np.maximum(posteriors, _SMALLEST))
+    return np.asarray(logs - logs.mean(axis=1, keepdims=True))
+
+
+def standardised(rows: Numbers) -> Floats:
+    """Each row [d] less its mean and of length 1, so that products are correlations and lengths say nothing."""
+    centred = rows.astype(np.float64) - rows.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), _TINY))
+
+
+def alike(rows: Floats) -> Guess:
+    """Inner products of rows [N, d], without a node with itself, as a first guess."""
+
+    def guessed(nodes: NDArray[np.int64]) -> Floats:
+        found = np.asarray(rows[nodes] @ rows.T)
+        found[np.arange(len(nodes)), nodes] = -np.inf
+        return found
+
+    return guessed
+
+
+def combination_scores(
+    inputs: Numbers, outputs: Numbers, pairs: Pairs, guess: Guess, *, penalty: float = _PENALTY
+) -> Floats:
+    """Scores of pairs: the larger weight of one node in the other, and where neither has one the first guess.
+
+    A hop takes the mean over neighbours, so what it puts out is a combination of few rows with non-negative weights,
+    which non-negative least squares finds from fewer equations than rows. Where the hop's input is not known, rows of
+    its output are combined of each other: self-expression, in which neighbours share what they are made of.
+
+    Args:
+        inputs: [N, m], what rows are made of; ``outputs`` themselves where it is not known.
+        outputs: [N, m].
+        pairs: [M, 2].
+        guess: ranks candidates; −∞ for what is none.
+        penalty: on the sum of weights, relative to the candidates' mean length.
+
+    Returns:
+        [M] float64.
+
+    Source: Bruckstein, Elad & Zibulevsky 2008, "On the uniqueness of nonnegative sparse solutions to underdetermined
+        systems of equations"; Lawson & Hanson 1974, chapter 23; Elhamifar & Vidal 2013, "Sparse subspace clustering",
+        section 2.
+    """
+    if not 0 <= penalty < np.inf:
+        raise ConfigError(f"penalty={penalty!r} must be at least 0 and finite; take {_PENALTY}")
+    given = check_rows("inputs", inputs, len(inputs)).astype(np.float64)
+    made = check_rows("outputs", outputs, len(inputs)).astype(np.float64)
+    if given.shape != made.shape:
+        raise DataError(f"inputs: {given.shape} and outputs {made.shape} must have one shape: the same equations")
+    asked = check_pairs(pairs, len(given))
+    both = np.concatenate([asked, asked[:, ::-1]])
+    order = np.argsort(both[:, 0], kind="stable")
+    scores = np.empty(len(both))
+    for block in np.array_split(np.unique(both[:, 0]), 1 + len(asked) // _BLOCK):
+        places = order[np.isin(both[order, 0], block)]
+        if len(places):
+            rows, others = np.searchsorted(block, both[places, 0]), both[places, 1]
+            guesses = guess(block)
+            weights = _weights(given, made[block], guesses, penalty)
+            scores[places] = weights[rows, others] + _GUESS * np.maximum(guesses[rows, others], -1)
+    return np.maximum(*np.split(scores, 2))
+
+
+def _weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -> Floats:
+    """[n, N], of which ``CANDIDATES`` a row may be above zero."""
+    found, count = np.zeros_like(guesses), min(CANDIDATES, guesses.shape[1] - 1)
+    for place, (row, likely) in enumerate(zip(outputs, guesses, strict=True)):
+        chosen = np.argpartition(-likely, count)[:count]
+        chosen = chosen[likely[chosen] > -np.inf]
+        columns = inputs[chosen].T
+        size = penalty * float(np.linalg.norm(columns)) / len(chosen) ** 0.5
+        equations = np.vstack([columns, np.full((1, len(chosen)), size)])
+        try:
+            found[place, chosen] = nnls(equations, np.append(row, 0.0), maxiter=_MOST_STEPS * len(chosen))[0]
+        except RuntimeError:  # where the steps do not suffice, the guess is left
+            continue
+    return found

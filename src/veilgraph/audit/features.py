@@ -1,0 +1,459 @@
+"""Features: what a private column of a holder is at nodes of which the adversary does not know it.
+
+It knows the column at some nodes, the auxiliary ones, and learns from rows of these to it (Duddu et al. 2020,
+"Quantifying Privacy Leakage in Graph Embedding"), or how outputs of the network follow from it (Luo, Wu, Xiao & Ooi
+2021, "Feature Inference Attack on Model Predictions in Vertical Federated Learning"). Without what it has seen it could
+only name the more frequent value.
+
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
+another argument is out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import rankdata
+from torch import Tensor
+
+from veilgraph.audit.attack import Case, attack, scored
+from veilgraph.audit.classifiers import Classifier, train_classifier
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.pairs import Numbers, check_rows, unit_columns
+from veilgraph.audit.statistics import Truth, measure
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
+from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.view import Floats
+
+Flags = NDArray[np.bool_]
+Infer = Callable[[Floats, Floats, Floats, Truth], Floats]
+"""Own features [N, F], columns [N, k], outputs [N, m] and who is known [N] → columns [N, k]."""
+
+KNOWN: Final = 0.3
+MAX_TRAINED: Final = 2000
+"""The most nodes that a generator is trained on; it serves all."""
+STEPS: Final = 200
+"""Of the generator."""
+
+_COUNT: Final = 5
+_SHARES: Final = (0.1, 0.05, 0.02)
+_MOST_NODES: Final = 5000
+_WIDE: Final = 4000
+_RIDGE: Final = 1e-2
+_LEAST_CONFIDENCE: Final = 1e-12
+_ROUNDING: Final = 1e-9
+_HIDDEN: Final = 64
+_NOISE: Final = 8
+_RATE: Final = 0.01
+_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
+"""Of Adam."""
+
+
+@attack("features", "embedding", "initial", "posteriors", "beside", "masked")
+def attribute(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """The adversary knows an attribute of some nodes, and trains a classifier from rows to it (Duddu et al. 2020)."""
+    rows = evidence.matrix
+    return _infer_all(lambda column: rows, case, adversary, target)
+
+
+@attack("features", "releases")
+def from_release(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
+    releases = [seen.tensor() for seen in evidence.messages]
+    edges = case.own_edges(adversary)
+    count = releases[-1].shape[0]
+    mean = sp.csr_matrix((np.ones(edges.shape[1]), (edges[1], edges[0])), shape=(count, count))
+    mean = sp.diags(1 / np.maximum(np.asarray(mean.sum(axis=1))[:, 0], 1)) @ mean
+
+    def rows(column: int) -> Floats:
+        own = np.mean([_released_column(each, column) for each in releases if len(each) == count], axis=0)
+        return np.stack([own, mean @ own, mean @ (mean @ own)], axis=1)
+
+    return _infer_all(rows, case, adversary, target)
+
+
+def _released_column(released: Tensor, column: int) -> Floats:
+    """What every node says of a column: −1, 1 or, where it was not asked, 0; or a noisy value."""
+    if released.dtype == torch.int64:  # 1 + column, with the value's sign
+        return np.asarray(((released == column + 1).sum(dim=1) - (released == -column - 1).sum(dim=1)).double().numpy())
+    values = released[:, column].double()
+    return np.asarray((values - 1 if released.dtype == torch.uint8 else values).numpy())
+
+
+@attack("features", "embedding", "initial", "posteriors")
+def solved(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """A linear model of the outputs, fitted on the known nodes, is solved for the others' columns."""
+
+    def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
+        return solve_equations(fit_model(own, columns, outputs, known), own, outputs)
+
+    return _from_outputs(found, evidence, case, adversary, target)
+
+
+@attack("features", "embedding", "posteriors")
+def generated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """A generator makes the columns that a model, learned on the known nodes, puts the outputs out for."""
+
+    def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
+        return generated_columns(own, columns, outputs, known, seed=case.seed)
+
+    return _from_outputs(found, evidence, case, adversary, target)
+
+
+def _from_outputs(infer: Infer, evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
+    columns, known = np.stack([each.values[asked] for each in attributes], axis=1).astype(np.float64), auxiliary[asked]
+    outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
+    own = case.own_rows(adversary, target)
+    mine = np.empty((len(known), 0)) if own is None else own[asked]
+    found = infer(mine, columns, outputs[asked], known)[~known]
+    return Outcome(
+        np.concatenate([ranks(found[:, place]) for place in range(columns.shape[1])]),
+        np.concatenate([columns[~known, place] > 0 for place in range(columns.shape[1])]),
+        without=_own_inference(case, adversary, target),
+        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes, from which a model of the network is "
+        "learned: nobody has its weights. Without: a classifier on the own features.",
+    )
+
+
+def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
+    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
+    pooled = case.pooled_rows(target, [each.column for each in attributes])
+    key = ("attribute", "pooled", target)
+    return Outcome(
+        _ranked(rows, case, target),
+        np.concatenate([each.values[asked & ~auxiliary] for each in attributes]),
+        without=_own_inference(case, adversary, target),
+        pooled=scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), pooled),
+        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes. Pooled: from all other columns.",
+    )
+
+
+def _own_inference(case: Case, adversary: PartyId, target: PartyId) -> Floats | None:
+    """Attribute inference from the adversary's own features, None where it has none."""
+    key, own = ("attribute", "own", adversary, target), case.own_rows(adversary, target)
+    return scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), own)
+
+
+def _ranked(rows: Callable[[int], Floats], case: Case, target: PartyId) -> Floats:
+    auxiliary, asked = known_nodes(case, target)
+    return np.concatenate(
+        [
+            ranks(
+                infer_attribute(rows(each.column)[asked], each.values[asked], auxiliary[asked], seed=case.seed).scores
+            )
+            for each in attacked(case, target)
+        ]
+    )
+
+
+def attacked(case: Case, target: PartyId) -> list[Attribute]:
+    """The columns of a holder that are attacked.
+
+    Raises:
+        DataError: none has enough nodes of either value.
+    """
+    features = case.graph(target).features
+    if features.layout == torch.sparse_csr:
+        dense = to_scipy(features)[:, :_WIDE].toarray()
+    else:
+        dense = features[:, :_WIDE].numpy()
+    for share in _SHARES:
+        if found := choose_attributes(dense, count=_COUNT, min_share=share):
+            return found
+    raise DataError(f"{target} has no column that at least {_SHARES[-1]:.0%} of its nodes have and as many have not")
+
+
+def known_nodes(case: Case, target: PartyId) -> tuple[Flags, Flags]:
+    """The nodes whose attribute the adversary knows, and those that the attack is about, both [N] bool."""
+    count = case.graph(target).num_nodes
+    chosen = np.ones(count, dtype=np.bool_)
+    if count > _MOST_NODES:
+        chosen[:] = False
+        chosen[np.random.default_rng(case.seed).choice(count, size=_MOST_NODES, replace=False)] = True
+    auxiliary = np.zeros(count, dtype=np.bool_)
+    auxiliary[chosen] = auxiliary_nodes(int(chosen.sum()), KNOWN, seed=case.seed)
+    return auxiliary, chosen
+
+
+def ranks(scores: Floats) -> Floats:
+    """Scores of one column as shares of the targets that are below."""
+    return np.asarray(rankdata(scores) / len(scores))
+
+
+@dataclass(frozen=True, eq=False)
+class Attribute:
+    """A binary attribute, taken from one column of a feature matrix.
+
+    Attributes:
+        column: its number.
+        above: a node has the attribute where the column is above this.
+        values: [N] bool.
+    """
+
+    column: int
+    above: float
+    values: Flags
+
+    @property
+    def share(self) -> float:
+        """Of the nodes that have it."""
+        return float(self.values.mean())
+
+
+@dataclass(frozen=True, eq=False)
+class AttributeInference:
+    """What an adversary found out about the nodes whose attribute it did not know.
+
+    Attributes:
+        accuracy: share of them that it gets right.
+        prior_accuracy: the same for naming the value that most auxiliary nodes have.
+        auc: area under the ROC; 0.5 for naming one value.
+        scores: [T] float64, higher = has the attribute; above 0 counts as "has it".
+        truth: [T] bool.
+    """
+
+    accuracy: float
+    prior_accuracy: float
+    auc: float
+    scores: Floats
+    truth: Flags
+
+
+def choose_attributes(features: Numbers, *, count: int, min_share: float = 0.1) -> list[Attribute]:
+    """The columns that an attack on them says most about: those whose two values are nearest to equally frequent.
+
+    A column of two values is taken as it is; any other is cut at its median. Of equal columns the first is taken.
+
+    Args:
+        features: [N, F], a holder's private features.
+        count: at most so many attributes.
+        min_share: of the nodes that must have the attribute, and of those that must not; in (0, 0.5].
+
+    Returns:
+        The best first; fewer than ``count``, or none, where columns have too few nodes of one value.
+    """
+    if count < 1:
+        raise ConfigError(f"count={count!r} must be at least 1: how many attributes to attack")
+    if not 0 < min_share <= 0.5:
+        raise ConfigError(f"min_share={min_share!r} must lie above 0 and at most at 0.5; take 0.1")
+    rows = check_rows("features", features, len(features))
+    lowest, highest = rows.min(axis=0), rows.max(axis=0)
+    has_two = ((rows == lowest) | (rows == highest)).all(axis=0)
+    above = np.where(has_two, lowest, np.median(rows, axis=0))
+    shares = (rows > above).mean(axis=0)
+    order = np.argsort(np.abs(shares - 0.5), kind="stable")[:count]
+    return [
+        Attribute(int(column), float(above[column]), rows[:, column] > above[column])
+        for column in order
+        if min(shares[column], 1 - shares[column]) >= min_share
+    ]
+
+
+def auxiliary_nodes(num_nodes: int, share: float, *, seed: int) -> Flags:
+    """Which nodes' attribute the adversary knows: ``share`` of all, at random, [N] bool."""
+    if not 0 < share < 1:
+        raise ConfigError(f"share={share!r} must lie strictly between 0 and 1; take 0.1 to 0.5")
+    known = np.zeros(num_nodes, dtype=np.bool_)
+    known[np.random.default_rng(seed).choice(num_nodes, size=round(share * num_nodes), replace=False)] = True
+    return known
+
+
+def infer_attribute(
+    embeddings: Numbers, values: Flags, auxiliary: Flags, *, seed: int, classifier: Classifier = "logistic"
+) -> AttributeInference:
+    """Attribute inference by a classifier.
+
+    Args:
+        embeddings: [N, d]; what the adversary has of every node.
+        values: [N] bool, the attribute; those of other than auxiliary nodes are read for scoring only.
+        auxiliary: [N] bool, the nodes whose attribute the adversary knows.
+        seed: of the classifier.
+        classifier: ``mlp`` or ``logistic``.
+    """
+    for name, flags in (("values", values), ("auxiliary", auxiliary)):
+        if flags.dtype != np.bool_ or flags.shape != (len(embeddings),):
+            raise DataError(f"{name}: {flags.dtype} {flags.shape} for {len(embeddings)} nodes; give one bool per node")
+    rows = unit_columns(check_rows("embeddings", embeddings, len(embeddings)))
+    score = train_classifier(classifier, rows[auxiliary], values[auxiliary], seed=seed)
+    truth = values[~auxiliary]
+    scores = score(rows[~auxiliary])
+    usual = values[auxiliary].mean() >= 0.5
+    return AttributeInference(
+        accuracy=float(((scores > 0) == truth).mean()),
+        prior_accuracy=float((truth == usual).mean()),
+        auc=measure(scores, truth).auc,
+        scores=scores,
+        truth=truth,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """outputs = own·A + columns·B + bias + noise.
+
+    Attributes:
+        own: A, [F, m]; F is 0 where the adversary has no features.
+        columns: B, [k, m].
+        bias: [m].
+        noise: [m, m], covariance of what the model leaves.
+    """
+
+    own: Floats
+    columns: Floats
+    bias: Floats
+    noise: Floats
+
+    def whitened(self) -> Floats:
+        """[m, m]: what equations are multiplied by, so that each counts by how little noise it has."""
+        values, vectors = np.linalg.eigh(self.noise)
+        least = max(float(values[-1]), 0.0) * 1e-6
+        return np.asarray(vectors / np.sqrt(np.maximum(values, least))) if least > 0 else np.eye(len(values))
+
+
+def log_ratios(posteriors: Numbers) -> Floats:
+    """Logarithms of ratios of neighbouring confidences, ln v_c − ln v_{c+1}: [N, C] to [N, C − 1]."""
+    rows = check_rows("posteriors", posteriors, len(posteriors)).astype(np.float64)
+    if rows.shape[1] < 2 or (rows < 0).any():
+        raise DataError(f"posteriors: {rows.shape} must be two or more confidences a row, none below 0")
+    logs = np.log(np.maximum(rows, _LEAST_CONFIDENCE))
+    return np.asarray(logs[:, :-1] - logs[:, 1:])
+
+
+def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, ridge: float = _RIDGE) -> LinearModel:
+    """A linear model of outputs by ridge regression on the known nodes; other nodes' columns are not read.
+
+    The paper's adversary is given the whole model. In a vertical job nobody has one: the adversary is granted some rows
+    of the columns it is after, and fits one. A graph network is not linear, so each equation is weighed by how well
+    the fit says what it comes to.
+
+    Args:
+        own: [N, F].
+        columns: [N, k].
+        outputs: [N, m].
+        known: [N] bool.
+        ridge: penalty, relative to the mean squared singular value of the inputs.
+    """
+    if not 0 <= ridge < np.inf:
+        raise ConfigError(f"ridge={ridge!r} must be at least 0 and finite; take {_RIDGE}")
+    if known.dtype != np.bool_ or known.shape != (len(outputs),) or known.sum() < 2:
+        raise DataError(f"known: {known.dtype} {known.shape}; give one bool for each of {len(outputs)} nodes, two True")
+    made = check_rows("outputs", outputs[known], int(known.sum())).astype(np.float64)
+    parts = [
+        check_rows(name, each[known], len(made)).astype(np.float64) if each.shape[1] else np.empty((len(made), 0))
+        for name, each in (("own", own), ("columns", columns))
+    ]
+    inputs = np.concatenate(parts, axis=1)
+    middle, mean = inputs.mean(axis=0), made.mean(axis=0)
+    centred = inputs - middle
+    squares = centred.T @ centred
+    squares[np.diag_indices(len(squares))] += ridge * np.trace(squares) / len(squares) + _ROUNDING
+    weights = np.linalg.solve(squares, centred.T @ (made - mean))
+    left = made - mean - centred @ weights
+    width = own.shape[1]
+    return LinearModel(weights[:width], weights[width:], mean - middle @ weights, left.T @ left / len(left))
+
+
+def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Floats:
+    """The unknown columns: the shortest solution of all equations, each weighed by its noise.
+
+    The logarithms of the ratios of a logistic regression's C confidences are C − 1 linear equations in its inputs. Who
+    knows the model and a part of the inputs solves for the others: exactly where these are C − 1 or fewer.
+
+    Args:
+        model: known, or fitted.
+        own: [N, F].
+        outputs: [N, m].
+
+    Returns:
+        [N, k] float64.
+
+    Source: Luo et al. 2021, section IV-A.
+    """
+    made = check_rows("outputs", outputs, len(own)).astype(np.float64)
+    if own.shape[1] != len(model.own) or made.shape[1] != model.columns.shape[1]:
+        raise DataError(f"own: {own.shape} and outputs {made.shape} do not fit a model of {model.own.shape}")
+    rest = made - own.astype(np.float64) @ model.own - model.bias
+    whiten = model.whitened()
+    return np.asarray(rest @ whiten @ np.linalg.pinv(model.columns @ whiten, rcond=1e-8))
+
+
+def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, seed: int) -> Floats:
+    """Columns that make a model put out what was put out: the generative regression network.
+
+    A generator makes unknown features out of the known ones and noise; a model, here that of ``fit_model``, is asked
+    what it would put out for both; the generator learns until that is what was put out. Two things differ from the
+    paper. The generator is given the outputs as well, so that it serves an adversary without features; and a sigmoid
+    keeps its values within the columns' range, in place of a penalty on their variance.
+
+    Args:
+        own: [N, F]; F may be 0.
+        columns: [N, k] in [0, 1]; those of other than known nodes are not read.
+        outputs: [N, m].
+        known: [N] bool, of the model's fit.
+        seed: of generator and noise.
+
+    Returns:
+        [N, k] float64 in [0, 1].
+
+    Source: Luo et al. 2021, section V.
+    """
+    model = fit_model(own, columns, outputs, known)
+    whiten = model.whitened()
+    wanted, weights = (outputs - own @ model.own - model.bias) @ whiten, model.columns @ whiten
+    random = np.random.default_rng(seed)
+    given = np.concatenate([unit_columns(own), unit_columns(outputs), random.normal(size=(len(known), _NOISE))], axis=1)
+    trained = random.permutation(len(known))[:MAX_TRAINED]
+    generator = _Generator(given.shape[1], columns.shape[1], random)
+    scale = float(np.square(wanted).sum(axis=1).mean()) or 1.0
+    for _ in range(STEPS):
+        made = generator.columns(given[trained])
+        generator.step((made @ weights - wanted[trained]) @ weights.T / (scale * len(trained)))
+    return generator.columns(given)
+
+
+class _Generator:
+    """Two layers, ReLU between and a sigmoid after them, trained by Adam."""
+
+    def __init__(self, width: int, out: int, random: np.random.Generator) -> None:
+        self._weights = [
+            random.normal(size=(before + 1, after)) * (2 / (before + 1)) ** 0.5
+            for before, after in ((width, _HIDDEN), (_HIDDEN, out))
+        ]
+        self._moments = [(np.zeros_like(each), np.zeros_like(each)) for each in self._weights]
+        self._steps = 0
+        self._given = self._hidden = self._made = np.empty((0, 0))
+
+    def columns(self, given: Floats) -> Floats:
+        """[n, k] of inputs [n, F]."""
+        self._given = _with_one(given)
+        self._hidden = _with_one(np.maximum(self._given @ self._weights[0], 0))
+        self._made = cast(Floats, np.asarray(expit(self._hidden @ self._weights[1])))
+        return self._made
+
+    def step(self, gradient: Floats) -> None:
+        """Of the loss by the columns that were made last, [n, k]."""
+        inner = gradient * self._made * (1 - self._made)
+        before = (inner @ self._weights[1][:-1].T) * (self._hidden[:, :-1] > 0)
+        self._steps += 1
+        for place, found in enumerate((self._given.T @ before, self._hidden.T @ inner)):
+            first, second = self._moments[place]
+            first = _FIRST * first + (1 - _FIRST) * found
+            second = _SECOND * second + (1 - _SECOND) * np.square(found)
+            self._moments[place] = first, second
+            size = np.sqrt(second / (1 - _SECOND**self._steps)) + _LEAST
+            self._weights[place] = self._weights[place] - _RATE * first / (1 - _FIRST**self._steps) / size
+
+
+def _with_one(rows: Floats) -> Floats:
+    return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)

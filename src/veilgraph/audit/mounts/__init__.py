@@ -1,1 +1,0 @@
-"""Attacks mounted on what an adversary of a run has, beside adversaries who have less and more."""

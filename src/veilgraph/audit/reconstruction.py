@@ -1,0 +1,429 @@
+"""Features from the initial embeddings h^0 = X·W that a joint method opens to every holder at every step (VFGNN 3.2).
+
+X [N, F] has all holders' features side by side. Three things follow from the opened values alone, whatever the secure
+computation hides:
+
+- *Span.* Every column of every h^0 is a combination of X's columns, so a few steps and the holder's own columns span
+  them all. A private column that is known of some nodes is completed for the rest by ridge regression on that span.
+- *Inner products.* W begins as independent draws of a known variance, so the first h^0 is a random projection and
+  keeps the inner products X·X^T roughly. SGD then changes h^0 by −X·X^T·ΣB_j, where a holder knows its own B_j: a
+  linear system for X·X^T with the other holders' parts as noise.
+- *Known weights.* W follows from a learning seed. Whoever has the seed of all holders, as all have where they learn
+  from the job's, knows W, and a node's row of X solves d linear equations. Of a *collaborative* W every holder knows
+  the part that it drew itself, and ranks features by an inner product with that, with all other parts as noise.
+
+Where a holder knows its part x^i·W^i of h^0, as with ``secure-sum``, it gives these functions h^0 less that part.
+
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
+another argument is out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, eigh
+from scipy.optimize import nnls
+
+from veilgraph.audit.attack import ALIKE, Case, attack, scored
+from veilgraph.audit.features import KNOWN, attacked, known_nodes, ranks
+from veilgraph.audit.finding import Outcome
+from veilgraph.audit.pairs import Numbers, Pairs, check_pairs, check_rows, pair_products
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import PartyId
+from veilgraph.graph.features import to_scipy
+from veilgraph.protocol.evidence import Evidence
+from veilgraph.protocol.view import Floats
+
+MAX_NODES = 5000
+"""The most nodes that a matrix of all their inner products is estimated for."""
+MAX_COLUMNS = 2048
+"""The most columns of h^0 that a span is taken from; of a longer sequence, those of evenly spaced steps."""
+MAX_NUMBERS: Final = 300_000
+"""Nodes times columns that are solved for at most; a node of Cora takes about 20 ms."""
+MAX_UNKNOWN: Final = 10_000
+"""Columns that are solved for at most."""
+
+_MOST_STEPS: Final = 50
+_STEPS: Final = 10
+_TOLERANCE: Final = 1e-5
+"""Of directions that rounding has made; holders compute in single precision."""
+_RIDGES = np.logspace(-12, 2, 29)
+_ROUNDING = 1e-12
+_PENALTY: Final = 0.01
+_LEAST_SHARE: Final = 0.1
+_MOST_SWEEPS: Final = 20
+_MOST_NODES: Final = 400
+_FEWEST_NODES: Final = 50
+_BEGINNINGS: Final = ("train", "restart")
+
+
+@attack("features", "initial")
+def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
+    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
+    columns = np.stack([each.values[asked] for each in attributes], axis=1).astype(np.float64)
+    known = auxiliary[asked]
+    own = scored(lambda rows: rows[asked], case.own_rows(adversary, target))
+    span = sequence_basis(np.stack([step[asked] for step in evidence.steps[:_MOST_STEPS]]), own, tolerance=_TOLERANCE)
+    pooled = case.pooled_rows(target, [each.column for each in attributes])
+
+    def completed(rows: Floats) -> Floats:
+        found = complete_columns(rows, columns, known)
+        return np.concatenate([ranks(found[~known, place]) for place in range(columns.shape[1])])
+
+    return Outcome(
+        completed(span),
+        np.concatenate([columns[~known, place] > 0 for place in range(columns.shape[1])]),
+        without=scored(completed, own),
+        pooled=scored(lambda rows: completed(rows[asked]), pooled),
+        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes; the opened h0 span "
+        f"{span.shape[1]} dimensions. Pooled: from all other columns, and no bound: the span has the column itself.",
+    )
+
+
+@attack("features", "initial", blind=True, of_all_pairs=True)
+def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
+    asked = case.alike(target)
+    count = min(len(evidence.steps) - 1, len(evidence.updates), _STEPS)
+    if count > 0 and len(evidence.steps[0]) <= MAX_NODES:
+        first = projected_gram(evidence.steps[0], 1.0)
+        steps, updates = np.stack(evidence.steps[: count + 1]), np.stack(evidence.updates[:count])
+        # The Gram matrix is in another unit: what makes −scale·gram·B fit the changes of h^0 best.
+        expected = np.stack([-first @ update for update in updates])
+        scale = float((expected * np.diff(steps, axis=0)).sum() / ((expected**2).sum() or 1.0))
+        gram = gram_estimate(steps, updates, prior=first * scale)
+        scores, of = gram_scores(gram, asked.pairs), "all that was opened"
+    else:  # a matrix of all pairs would be too large, and the pairs that are asked about need none
+        scores, of = pair_products(evidence.steps[0], asked.pairs), "the first h0 alone"
+    return Outcome(
+        scores,
+        asked.truth,
+        without=scored(lambda rows: pair_products(rows, asked.pairs), case.own_rows(adversary, target)),
+        note=f"Pairs of nodes whose features at the target have inner products among the highest {ALIKE:.0%}, "
+        f"from {of}.",
+    )
+
+
+@attack("features", "initial")
+def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
+    seen = evidence.messages[0]
+    members, names = case.holders_of(adversary), case.settings.data.names
+    begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in _BEGINNINGS
+    if not begun or seen.tag.step:
+        raise DataError("the view does not have the h0 of the initial W; audit a run whose first pass was recorded")
+    width = {name: case.graph(name).features.shape[1] for name in names}
+    seeds = {member: case.run.party(member).seed() for member in members}
+    known = case.source.initial_weights(case.settings, width, seeds)
+    others = [name for name in names if name not in members]
+    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
+    own = np.concatenate([_rows(case, member, asked) for member in members], axis=1)
+    own_weights = np.concatenate([known.weights(member) for member in members])
+    columns = sum(width[name] for name in others)
+    most = min(_MOST_NODES, MAX_NUMBERS // columns) if known.is_all else len(own)
+    if most < _FEWEST_NODES:
+        raise DataError(f"the other holders have {columns} columns, too many to solve for {_FEWEST_NODES} nodes")
+    nodes = np.flatnonzero(~auxiliary[asked])  # of those asked; the other attacks on features are scored on the same
+    if len(nodes) > most:
+        nodes = np.sort(np.random.default_rng(case.seed).choice(nodes, size=most, replace=False))
+    rest = without_own(evidence.steps[0][asked], own, own_weights, others=known.has_others)[nodes]
+    solve: Callable[[Numbers, Floats], Floats] = matched_rows
+    if known.is_all:  # as the adversary's own features suggest that others' are
+        solve = sparse_rows if (own >= 0).all() else least_squares_rows
+    found = solve(rest, np.concatenate([known.weights(name) for name in others]))
+    start = sum(width[name] for name in others[: others.index(target)])
+    found = found[:, start : start + width[target]]
+    truth = _rows(case, target, np.flatnonzero(asked)[nodes])
+    exact = f" Of {len(nodes)} sampled rows, {exact_share(found, truth):.0%} came out exactly." if known.is_all else ""
+    return Outcome(
+        np.concatenate([ranks(found[:, each.column]) for each in attributes]),
+        np.concatenate([each.values[asked][nodes] for each in attributes]),
+        note=f"{len(attributes)} columns, of which nothing is known. {known.words}{exact}",
+    )
+
+
+def _rows(case: Case, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
+    """A holder's features of some nodes, dense."""
+    features = case.graph(party).features
+    if features.layout == torch.sparse_csr:
+        return np.asarray(to_scipy(features)[nodes].toarray(), dtype=np.float64)
+    return np.asarray(features.double().numpy()[nodes])
+
+
+def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float = 1e-7, power: float = 0.5) -> Floats:
+    """A basis of what opened embeddings, and the adversary's own features, span: U·S^power of their singular values.
+
+    The first h^0, the change of each step, and the own features all count the same, whatever their scale.
+
+    Args:
+        h0: [T, N, d], opened one after the other.
+        own: [N, F], the adversary's features.
+        tolerance: directions of smaller singular values, as shares of the largest, are left out; 1e-5 for float32.
+        power: 0 treats all directions alike; 1 trusts strong ones more, which suits features that many nodes have.
+
+    Returns:
+        [N, r] float64 with orthogonal columns, the strongest first.
+    """
+    if not 1e-7 <= tolerance < 1:
+        raise ConfigError(f"tolerance={tolerance!r} must be at least 1e-7, for rounding, and below 1; take 1e-7")
+    if not 0 <= power <= 1:
+        raise ConfigError(f"power={power!r} must lie from 0 to 1; take 0.5")
+    sequence = _check_sequence("h0", h0)
+    parts = [] if own is None else [check_rows("own", own, sequence.shape[1]).astype(np.float64)]
+    parts_scaled = [part / size for part in (*parts, *_changes(sequence)) if (size := np.linalg.norm(part)) > 0]
+    if not parts_scaled:
+        raise DataError("h0: it and own are zero everywhere; there is nothing to span")
+    values, vectors = _left_singular(np.concatenate(parts_scaled, axis=1))
+    kept = values > tolerance * values[0]
+    return np.asarray(vectors[:, kept] * values[kept] ** power)
+
+
+def complete_columns(
+    basis: Numbers, columns: Numbers, known: NDArray[np.bool_], *, ridge: float | None = None
+) -> Floats:
+    """Completes private columns from their values at some nodes, by ridge regression on a basis.
+
+    Args:
+        basis: [N, r], for example of ``sequence_basis``; without the view, the adversary's own features.
+        columns: [N, k]; their values at other than known nodes are not read.
+        known: [N] bool, the nodes whose values the adversary knows.
+        ridge: penalty, relative to the largest squared singular value of the known rows; None takes for each column
+            the one of the smallest leave-one-out error on the known nodes.
+
+    Returns:
+        [N, k] float64, the fitted values of all nodes.
+    """
+    if ridge is not None and not 0 < ridge < np.inf:
+        raise ConfigError(f"ridge={ridge!r} must be positive and finite; leave it out for the best on known nodes")
+    rows = check_rows("basis", basis, len(basis)).astype(np.float64)
+    if known.dtype != np.bool_ or known.shape != (len(rows),) or known.sum() < 2:
+        raise DataError(f"known: {known.dtype} {known.shape}; give one of {len(rows)} bools a node, two or more True")
+    if columns.ndim != 2 or len(columns) != len(rows):
+        raise DataError(f"columns: has the shape {columns.shape} for {len(rows)} nodes; give one row per node")
+    targets = check_rows("columns", columns[known], int(known.sum())).astype(np.float64)
+    middle, mean = rows[known].mean(axis=0), targets.mean(axis=0)
+    left, values, right = np.linalg.svd(rows[known] - middle, full_matrices=False)
+    kept = values > _ROUNDING * values[0]
+    left, squares, right = left[:, kept], np.square(values[kept] / values[0]), right[kept]
+    ridges = _RIDGES if ridge is None else np.array([ridge])
+    errors = [_left_out_error(left, squares, targets - mean, each) for each in ridges]
+    chosen = ridges[np.argmin(errors, axis=0)]
+    shrunk = (left.T @ targets) * (squares[:, None] / (squares[:, None] + chosen)) / values[kept, None]
+    return np.asarray((rows - middle) @ (right.T @ shrunk) + mean)
+
+
+def projected_gram(first: Numbers, weight_std: float) -> Floats:
+    """Inner products of features from one random projection: h^0·h^0^T/(d·σ²), whose mean over W is X·X^T.
+
+    Args:
+        first: [N, d], h^0 of the initial W.
+        weight_std: σ of its entries, known from the job.
+
+    Returns:
+        [N, N] float64; an entry's variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u, x_v⟩²)/d.
+    """
+    if not 0 < weight_std < np.inf:
+        raise ConfigError(f"weight_std={weight_std!r} must be positive and finite; it is that of the initial W")
+    rows = check_rows("first", first, _check_size(len(first))).astype(np.float64)
+    return np.asarray(rows @ rows.T / (rows.shape[1] * weight_std**2))
+
+
+def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: Floats | None = None) -> Floats:
+    """Inner products K = X·X^T from h^0_{t+1} − h^0_t = −K·B_t + noise, by ridge regression towards a prior.
+
+    Steps count by the size of their change: the noise, other holders' updates, grows with it.
+
+    Args:
+        h0: [T + 1, N, d]; with weight decay, each divided by its scale c_t (``vertical.initial.collaborative``).
+        updates: [T, N, d], B_t as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients.
+        ridge: penalty, relative to the mean squared singular value of the updates.
+        prior: [N, N], where the penalty pulls to, such as ``projected_gram``; default: zero.
+
+    Returns:
+        [N, N] float64, symmetric.
+    """
+    if not 0 < ridge < np.inf:
+        raise ConfigError(f"ridge={ridge!r} must be positive and finite; take 0.1")
+    sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
+    steps, nodes, width = known.shape
+    if sequence.shape != (steps + 1, nodes, width):
+        raise DataError(f"h0: has the shape {sequence.shape} for updates {known.shape}; give one step more")
+    guess = np.zeros((_check_size(nodes), nodes)) if prior is None else check_rows("prior", prior, nodes)
+    if guess.shape != (nodes, nodes):
+        raise DataError(f"prior: has the shape {guess.shape} for {nodes} nodes; give an inner product for each two")
+    squares, products = np.zeros((nodes, nodes)), np.zeros((nodes, nodes))
+    for step in range(steps):
+        update = known[step].astype(np.float64)
+        change = np.subtract(sequence[step + 1], sequence[step], dtype=np.float64)
+        size = np.square(change).sum()
+        if size > 0:
+            squares += update @ (update.T / size)
+            products -= change @ (update.T / size)
+    if not squares.any():
+        raise DataError("updates: are zero wherever h0 changes; there is nothing to learn from")
+    products -= guess @ squares
+    np.fill_diagonal(squares, np.diag(squares) + ridge * np.trace(squares) / nodes)
+    estimate = guess + cho_solve(cho_factor(squares, overwrite_a=True), products.T, overwrite_b=True).T
+    return np.asarray((estimate + estimate.T) / 2)
+
+
+def gram_scores(gram: Floats, pairs: Pairs, own: Numbers | None = None) -> Floats:
+    """Estimated inner products of pairs, [M], less those of the adversary's own features where they are given."""
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+        raise DataError(f"gram: has the shape {gram.shape}; give an inner product for each two nodes")
+    checked = check_pairs(pairs, len(gram))
+    scores = gram[checked[:, 0], checked[:, 1]]
+    return scores if own is None else scores - pair_products(check_rows("own", own, len(gram)), checked)
+
+
+def _check_sequence(name: str, values: Numbers) -> Numbers:
+    found = np.asarray(values)
+    if found.ndim != 3 or not found.size:
+        raise DataError(f"{name}: has the shape {found.shape}; give steps of one row per node and one column per width")
+    if not np.isfinite(found).all():
+        raise DataError(f"{name}: has values that are not finite; leave out their steps")
+    return found
+
+
+def _check_size(nodes: int) -> int:
+    if nodes > MAX_NODES:
+        raise DataError(
+            f"nodes: {nodes} are too many for a matrix of inner products; give {MAX_NODES} of them or fewer"
+        )
+    return nodes
+
+
+def _changes(sequence: Numbers) -> Iterator[Floats]:
+    """The first of evenly spaced steps, then the differences between them."""
+    count = min(len(sequence), max(2, MAX_COLUMNS // sequence.shape[2]))
+    places = np.linspace(0, len(sequence) - 1, count).round().astype(np.int64)
+    yield sequence[0].astype(np.float64)
+    for before, after in pairwise(places):
+        yield np.subtract(sequence[after], sequence[before], dtype=np.float64)
+
+
+def _left_singular(matrix: Floats) -> tuple[Floats, Floats]:
+    """Singular values, falling, and left vectors, by way of the smaller of the two squared matrices."""
+    tall = matrix.shape[0] > matrix.shape[1]
+    squares, vectors = eigh(matrix.T @ matrix if tall else matrix @ matrix.T)
+    values = np.sqrt(np.maximum(squares[::-1], 0))
+    vectors = vectors[:, ::-1]
+    if tall:
+        vectors = matrix @ np.divide(vectors, values, out=np.zeros_like(vectors), where=values > 0)
+    return values, vectors
+
+
+def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float) -> Floats:
+    """Mean squared leave-one-out error of each column, closed form: residual over one less the leverage."""
+    kept = ridge / (squares + ridge)  # of a direction's part, what the fit leaves as residual
+    inside = left.T @ targets
+    residual = targets - left @ inside + left @ (kept[:, None] * inside)
+    outside = 1 - 1 / len(left) - np.square(left).sum(axis=1)
+    room = np.where(outside > _ROUNDING, outside, 0) + np.square(left) @ kept
+    return np.asarray(np.square(residual / room[:, None]).mean(axis=0))
+
+
+def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) -> Floats:
+    """The sparsest X ≥ 0 with X·W = opened, row by row, in two passes.
+
+    By non-negative least squares with a small penalty on the sum; columns that many nodes have are penalised less in
+    the second pass.
+
+    Args:
+        opened: [n, d], h^0 of some nodes less all that is known of it.
+        weights: W, [F, d].
+        penalty: on the sum of a row, relative to the median length of a row of W.
+
+    Returns:
+        [n, F] float64.
+
+    Source: Donoho & Tanner 2005, "Sparse nonnegative solution of underdetermined linear equations by linear
+        programming"; Lawson & Hanson 1974, chapter 23.
+    """
+    if not 0 <= penalty < np.inf:
+        raise ConfigError(f"penalty={penalty!r} must be at least 0 and finite; take {_PENALTY}")
+    rows = _check_opened(opened, weights)
+    if len(weights) > MAX_UNKNOWN or len(rows) * len(weights) > MAX_NUMBERS:
+        raise DataError(
+            f"weights: {len(rows)} nodes with {len(weights)} unknown columns are too many; give at most {MAX_UNKNOWN} "
+            f"columns, and at most {MAX_NUMBERS} values in all"
+        )
+    size = penalty * float(np.median(np.linalg.norm(weights, axis=1)))
+
+    def solved(scale: Floats) -> Floats:
+        equations = np.vstack([weights.T * scale, np.full((1, len(weights)), size)])
+        return np.stack([_nonnegative(equations, np.append(row, 0.0)) for row in rows]) * scale
+
+    first = solved(np.ones(len(weights)))
+    means = first.mean(axis=0)
+    if not means.any():
+        return first
+    return solved(np.sqrt(means / means.mean() + _LEAST_SHARE))
+
+
+def _nonnegative(equations: Floats, values: Floats) -> Floats:
+    """Where the steps do not suffice, nothing is said of the node."""
+    try:
+        return np.asarray(nnls(equations, values, maxiter=_MOST_SWEEPS * equations.shape[1])[0])
+    except RuntimeError:
+        return np.zeros(equations.shape[1])
+
+
+def least_squares_rows(opened: Numbers, weights: Floats) -> Floats:
+    """The shortest X [n, F] with X·W = opened [n, d]: exact where W [F, d] has no more rows than columns."""
+    return np.asarray(_check_opened(opened, weights) @ np.linalg.pinv(weights))
+
+
+def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
+    """Inner products of opened [n, d] with what is known of each row of W [F, d]: [n, F], to rank by.
+
+    The signal |w|²·x in the noise of all that is not known.
+    """
+    return np.asarray(_check_opened(opened, drawn) @ (drawn / np.square(drawn).sum(axis=1, keepdims=True)).T)
+
+
+def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
+    """h^0 less the adversary's own part, in the unit of features, whatever power of two it was opened in.
+
+    Args:
+        opened: [N, d].
+        own: [N, F], its features.
+        drawn: what it knows of its own columns' W, [F, d].
+        others: whether its columns' W has parts of others, which a regression on its features takes out as well.
+
+    Returns:
+        [N, d] float64.
+    """
+    features = check_rows("own", own, len(opened)).astype(np.float64)
+    part = features @ drawn
+    size = float(np.square(part).sum())
+    unit = abs(float((_check_opened(opened, drawn) * part).sum())) / (size or 1.0)
+    if not unit > 0:
+        raise DataError("own: the adversary's part of h0 is zero; there is nothing to tell the unit of h0 by")
+    rest = opened / 2.0 ** np.round(np.log2(unit)) - part
+    if not others:
+        return np.asarray(rest)
+    squares = features.T @ features
+    squares[np.diag_indices(len(squares))] += np.trace(squares) / len(squares) or 1.0
+    return np.asarray(rest - features @ np.linalg.solve(squares, features.T @ rest))
+
+
+def exact_share(found: Floats, truth: Numbers, *, tolerance: float = 0.01) -> float:
+    """Of rows of which every value is found, to a share of the largest that there is."""
+    return float((np.abs(found - truth).max(axis=1) <= tolerance * np.abs(truth).max()).mean())
+
+
+def _check_opened(opened: Numbers, weights: Floats) -> Floats:
+    rows = check_rows("opened", opened, len(opened)).astype(np.float64)
+    if weights.ndim != 2 or weights.shape[1] != rows.shape[1] or not np.isfinite(weights).all():
+        raise DataError(
+            f"weights: have the shape {weights.shape} for h0 {rows.shape}; give finite ones, a row a column"
+        )
+    return rows

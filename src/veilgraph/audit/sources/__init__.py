@@ -1,1 +1,0 @@
-"""What the messages of each paradigm hold for attacks: one file for each."""

@@ -1,0 +1,525 @@
+"""Commands that say beforehand what a job is, sends and costs: check, budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from veilgraph.cli.app import Overrides, command, read_chosen, read_settings
+from veilgraph.cli.data import show_party
+from veilgraph.cli.kits import PassphraseFile, open_kit
+from veilgraph.cli.output import echo, messages, plain, results, tell
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import listed
+
+if TYPE_CHECKING:  # seconds to import
+    from rich.table import Table
+
+    from veilgraph.core.types import PartyId
+    from veilgraph.deploy.checking import SiteCheck
+    from veilgraph.privacy.lifetime_ledger import Lifetime
+    from veilgraph.protocol.costs import Costs, PartySizes
+    from veilgraph.protocol.job import JobSettings
+    from veilgraph.protocol.organisation import Organisation
+    from veilgraph.protocol.preset import Choice
+    from veilgraph.report.noise import Horizon
+    from veilgraph.tables.describe import PartyDescription
+
+_EACH: Final = "NAME=NUMBER, once for every holder, where the job's data are not on this machine"
+_TOTALS: Final = "1,2,4,8,16,32,64"
+_MBIT, _ROUND_TRIP_MS = 1000.0, 1.0
+
+
+@command("check", "veilgraph check jobs/digits.yaml --costs", json=True)
+def check_command(
+    file: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job to check.")],
+    overrides: Overrides = None,
+    show_costs: Annotated[
+        bool,
+        typer.Option(
+            "--costs",
+            metavar="",
+            help="Also what it will send stage by stage, how often its parties wait for each other, and the memory "
+            "that each needs.",
+        ),
+    ] = False,
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            metavar="MBIT",
+            help=f"With --costs: megabits that a party sends in a second. Default: {_MBIT:g}.",
+        ),
+    ] = None,
+    round_trip: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, metavar="MS", help=f"With --costs: milliseconds of a round trip. Default: {_ROUND_TRIP_MS:g}."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Nodes common to all holders. Sizes are for --costs.")
+    ] = None,
+    training: Annotated[int | None, typer.Option(min=1, metavar="T", help="Training nodes.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, metavar="C", help="Classes.")] = None,
+    validation: Annotated[
+        int | None, typer.Option(min=1, metavar="V", help="Validation nodes, of a job that judges its steps.")
+    ] = None,
+    columns: Annotated[list[str] | None, typer.Option(metavar="NAME=F", help=f"Feature columns: {_EACH}.")] = None,
+    edges: Annotated[list[str] | None, typer.Option(metavar="NAME=E", help=f"Directed edges: {_EACH}.")] = None,
+    net: Annotated[
+        Path | None,
+        typer.Option(
+            "--net",
+            metavar="KIT",
+            help="Ask the holders as well, with an administrator's kit: each site says whether it would take part.",
+        ),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="With --net: longest wait for the answers. Default: 120."),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Validate a job and its data and show what was understood; nothing is sent, trained or written.
+
+    With --costs also what it will send, of the data that are here or, without reading any, of the sizes that are given.
+    With --net the sites of a job across organisations are asked whether they would take part; nothing is aligned or
+    trained there. Exit code 0 only if all would.
+    """
+    sizes = Sizes(nodes, training, classes, validation, columns, edges)
+    for option, given, needs in (
+        ("--within", within, None if net is not None else "--net"),
+        ("--passphrase-file", passphrase_file, None if net is not None else "--net"),
+        *((option, given, None if show_costs else "--costs")
+          for option, given in (("--bandwidth", bandwidth), ("--round-trip", round_trip), *sizes.options())),
+    ):  # fmt: skip
+        if given is not None and needs is not None:
+            raise typer.BadParameter(f"is for {needs}; give both, or leave it out", param_hint=option)
+    settings, choices = read_chosen(file, overrides)
+    found: dict[str, object] = {"job": file, "preset": {"name": settings.preset, "chose": choices}}
+    for name, text in () if settings.record is None else settings.record.told():
+        echo(f"{name}: {' '.join(text.split())}")
+    if any(given is not None for _, given in sizes.options()):
+        costs = _costs_of(settings, *sizes.of(settings))
+    else:
+        more, costs = _check_data(settings)
+        found |= more
+    if show_costs:
+        known = costs or _no_costs(settings)
+        found["costs"] = _show_costs(known, bandwidth or _MBIT, _ROUND_TRIP_MS if round_trip is None else round_trip)
+    _show_preset(settings, choices)
+    way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
+    echo(f"{file} is a valid job; {way} {file}")
+    if net is None:
+        tell(found)
+        return
+    sites = _ask_sites(settings, net, within, passphrase_file)
+    accepted = all(site.state == "accepts" for site in sites)
+    tell({**found, "sites": sites, "accepted": accepted})
+    if not accepted:
+        raise typer.Exit(1)
+
+
+def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]:
+    """Show what a job's data are, and refuse what a holder would; return facts and what it will send."""
+    from veilgraph.privacy.aggregation import too_many_units
+    from veilgraph.protocol.aligning import match_rates
+    from veilgraph.protocol.costs import size_of
+    from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
+    from veilgraph.protocol.paradigm import paradigm_of
+    from veilgraph.report.tables import data_facts, data_table, will_send
+
+    paradigm, notes, costs, common = paradigm_of(settings), list[str](), None, ""
+    holders: object
+
+    def note(text: str) -> None:
+        notes.append(text)
+        echo(text)
+
+    if settings.data.from_tables:
+        paradigm.data.check_tables(settings)
+        described = [show_party(path) for path in (settings.data.parties or {}).values()]
+        holders, nodes = described, min((each.nodes for each in described), default=None)
+        if nodes is not None:
+            costs = _costs_of(settings, nodes, dict(zip(settings.data.names, map(_size, described), strict=True)))
+            common = f"if all {nodes} nodes of the shortest table are common, " if settings.is_aligned else ""
+        if doubt := delta_in_doubt(settings, nodes):
+            note(doubt)
+        if unknown := paradigm.data.unknown_range(settings):
+            note(unknown)
+        _check_accepted(settings)
+        for said in match_rates(settings):
+            note(said)
+    else:
+        with messages().status("reading the data"):
+            graphs = paradigm.data.load(settings).graphs
+            paradigm.data.check_graphs(settings, graphs)
+        if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
+            raise ConfigError(f"every holder refuses the job: {refused}")
+        for graph in graphs:
+            if graph.party in settings.noising and (refused := too_many_units(settings.privacy, graph)):
+                raise ConfigError(f"{graph.party} refuses the job: {refused}")
+        results().print(data_table(graphs, aligned=settings.is_aligned))
+        costs = _costs_of(settings, graphs[0].common, {graph.party: size_of(graph) for graph in graphs})
+        holders = data_facts(graphs, aligned=settings.is_aligned)
+    if costs is not None:
+        note(f"{common}{will_send(costs)}")
+    if settings.label_privacy is not None:
+        learn = "learn" if len(settings.perturbing) > 1 else "learns"
+        note(
+            f"{listed(settings.perturbing)} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
+            "label, and none of features and edges (veilgraph budget says what that hides)"
+        )
+    sent = None if costs is None else costs.sent()
+    return {"holders": holders, "sends_at_most": sent, "notes": notes}, costs
+
+
+def _size(of: PartyDescription) -> PartySizes:
+    from veilgraph.protocol.costs import PartySizes
+
+    splits, edges = of.splits or {}, sum(table.edges for table in of.edges)
+    return PartySizes(of.num_features, edges, splits.get("train", 0), len(of.classes or {}), splits.get("val", 0))
+
+
+def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
+    """Say what the job's preset chose of what the job leaves out, and why."""
+    if not choices:
+        echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
+    for choice in choices:
+        echo(f"preset {settings.preset} chose {choice}, for {choice.why}")
+
+
+def _check_accepted(settings: JobSettings) -> None:
+    """Refuse a job that a holder would refuse, by its party file."""
+    from veilgraph.protocol.acceptance import refusal_of
+    from veilgraph.protocol.aligning import split_by_labels
+    from veilgraph.protocol.organisation import Organisation
+
+    for party, path in (settings.data.parties or {}).items():
+        own = Organisation.read(path, party)
+        if said := refusal_of(own, settings, named=True) or split_by_labels(settings, own.settings):
+            raise ConfigError(f"party {party!r} refuses the job: {said}")
+
+
+def _ask_sites(
+    settings: JobSettings, net: Path, within: float | None, passphrase_file: Path | None
+) -> tuple[SiteCheck, ...]:
+    """Ask every site of a job, and show a line of each."""
+    from veilgraph.deploy.checking import WITHIN_S, check_sites
+    from veilgraph.report.tables import table
+
+    kit = open_kit(net, passphrase_file)
+    with messages().status("asking the sites"):
+        found = check_sites(kit, settings, within_s=WITHIN_S if within is None else within)
+    rows = ((site.site, site.state, site.says) for site in found)
+    results().print(table(None, ("site", "would", "why"), rows, fold=True))
+    return found
+
+
+# What a job will send
+
+
+def _costs_of(settings: JobSettings, nodes: int, sizes: dict[PartyId, PartySizes]) -> Costs | None:
+    from veilgraph.protocol.paradigm import paradigm_of
+
+    return paradigm_of(settings).session.costs(settings, nodes, sizes)
+
+
+def _show_costs(costs: Costs, mbit: float, round_trip_ms: float) -> dict[str, object]:
+    from veilgraph.report.tables import costs_table
+
+    results().print(costs_table(costs))
+    for note in costs.notes:
+        echo(note)
+    seconds = costs.seconds(mbit * 1e6, round_trip_ms / 1000)
+    echo(
+        f"on the network about {seconds:,.1f} s, at {mbit:g} Mbit/s and round trips of {round_trip_ms:g} ms; "
+        "computing comes on top"
+    )
+    return {**plain(costs), "rounds": costs.rounds, "sent": costs.sent(), "seconds": seconds}
+
+
+def _no_costs(settings: JobSettings) -> Costs:
+    """Refuse ``--costs`` where they are not known.
+
+    Raises:
+        ConfigError: always; it says what to give, where anything can be given.
+    """
+    from veilgraph.protocol.paradigm import paradigm_of
+
+    if not paradigm_of(settings).session.has_costs or settings.data.parties or not settings.data.from_tables:
+        raise ConfigError(
+            f"paradigm={settings.paradigm!r}: what its jobs send depends on more than sizes, so no plan is made of "
+            "them; a run's report says what it sent"
+        )
+    raise ConfigError(
+        "this job's data are tables of others, of which only an alignment tells how many nodes are common: give "
+        "--nodes, --training, --classes, and --columns and --edges of every holder"
+        if settings.is_aligned
+        else "this job's data are tables of others: give --classes, and --columns of every holder"
+    )
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What ``--costs`` is told of data that are not here."""
+
+    nodes: int | None
+    training: int | None
+    classes: int | None
+    validation: int | None
+    columns: list[str] | None
+    edges: list[str] | None
+
+    def options(self) -> list[tuple[str, object]]:
+        """Each option with what it was given."""
+        names = ("--nodes", "--training", "--classes", "--validation", "--columns", "--edges")
+        return list(zip(names, astuple(self), strict=True))
+
+    def of(self, settings: JobSettings) -> tuple[int, dict[PartyId, PartySizes]]:
+        """The common nodes, and what each holder brings."""
+        from veilgraph.protocol.costs import PartySizes
+
+        given = dict(self.options())
+        if not settings.is_aligned:
+            for option in ("--nodes", "--training", "--validation", "--edges"):
+                if given[option] is not None:
+                    way = f"jobs of paradigm {settings.paradigm} send as much whatever it is; leave it out"
+                    raise typer.BadParameter(way, param_hint=option)
+        for option in ("--nodes", "--training", "--classes") if settings.is_aligned else ("--classes",):
+            if given[option] is None:
+                raise typer.BadParameter("sizes are given all or none", param_hint=option)
+        columns = _numbers("--columns", self.columns, settings)
+        if not settings.is_aligned:
+            return 0, {holder: PartySizes(count, 0, classes=self.classes or 0) for holder, count in columns.items()}
+        edges, label_holder = _numbers("--edges", self.edges, settings), settings.data.label_party
+        own = (self.training or 0, self.classes or 0, self.validation or 0)
+        sizes = {
+            holder: PartySizes(columns[holder], edges[holder], *(own if holder == label_holder else ()))
+            for holder in settings.data.names
+        }
+        return self.nodes or 0, sizes
+
+
+def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
+    found: dict[PartyId, int] = {}
+    for word in words or []:
+        name, _, number = word.partition("=")
+        if name not in settings.data.names or not number.isdecimal():
+            holders = ", ".join(settings.data.names)
+            raise typer.BadParameter(f"{word!r} is not NAME=NUMBER with a holder of {holders}", param_hint=option)
+        found[name] = int(number)
+    missing = [name for name in settings.data.names if name not in found]
+    if missing:
+        raise typer.BadParameter(f"of {', '.join(missing)} as well: {_EACH}", param_hint=option)
+    return found
+
+
+# What its differential privacy costs
+
+
+@command("budget", "veilgraph budget job.yaml --total 1,4,16", json=True)
+def budget_command(
+    job: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="JOB.yaml",
+            help="The job; no data are read, and nothing is sent. May be left out with --party or --ledger.",
+        ),
+    ] = None,
+    overrides: Overrides = None,
+    total: Annotated[
+        str | None,
+        typer.Option(metavar="1,4,16", help=f"Total ε for which to show the noise that they need. Default: {_TOTALS}."),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Nodes common to all holders, from which δ follows where the job has none."
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=100_000,
+            metavar="N",
+            help="The noise that a total needs for so many such jobs, each of another snapshot.",
+        ),
+    ] = 1,
+    predictions: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=10_000_000,
+            metavar="N",
+            help="And for so many predictions with nodes that enter, beside those of each job.",
+        ),
+    ] = 0,
+    party: Annotated[
+        Path | None,
+        typer.Option(metavar="PARTY.yaml", help="Show what was ever released of this party's data, and what is left."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The same of the ledger there, of a party that brings a graph."),
+    ] = None,
+) -> None:
+    """Show what a job's differential privacy costs before it runs, and what noise a wanted total ε needs."""
+    if job is None and party is None and ledger is None:
+        raise typer.BadParameter(
+            "is missing; give a job, a party file with --party, a ledger's folder with --ledger, or two of them",
+            param_hint="JOB.yaml",
+        )
+    if party is not None and ledger is not None:
+        raise typer.BadParameter("--party says where its ledger is; give one of them", param_hint="--ledger")
+    if job is None and (overrides or total is not None or nodes is not None or (jobs, predictions) != (1, 0)):
+        raise typer.BadParameter(
+            "--set, --total, --nodes, --jobs and --predictions are about a job; give one", param_hint="JOB.yaml"
+        )
+    totals = _totals(_TOTALS if total is None else total)
+    settings = None if job is None else read_settings(job, overrides)
+    from veilgraph.report.ledgers import ledger_at, ledger_in
+    from veilgraph.report.noise import Horizon
+
+    facts: dict[str, object] = {}
+    organisation = None if party is None else _organisation(party, settings)
+    # What is wrong with either is told before anything is shown.
+    own = None if organisation is None else ledger_at(organisation)
+    graphs = None if ledger is None else ledger_in(ledger)
+    if settings is not None:
+        facts |= _show_job(settings, totals, nodes, Horizon(jobs, predictions), asked=total is not None)
+    if organisation is not None:
+        facts["lifetime"] = _show_lifetime(organisation, own, settings, nodes)
+    if graphs is not None:
+        facts["lifetime"] = _show_ledger(graphs, settings, graphs.lines.header.party, nodes)
+    echo("what these numbers mean: docs/privacy.md")
+    tell(facts)
+
+
+def _show_job(
+    settings: JobSettings, totals: list[float], nodes: int | None, horizon: Horizon, *, asked: bool
+) -> dict[str, object]:
+    """What a job's differential privacy costs and what noise totals need, shown and as facts."""
+    from veilgraph.protocol.paradigm import paradigm_of
+    from veilgraph.report.budget import protection_of
+    from veilgraph.report.noise import Horizon, NeededNoise, trained_noise_table
+
+    protection, paradigm = protection_of(settings, nodes), paradigm_of(settings)
+    given = {"total": asked, "horizon": horizon != Horizon(), "nodes": nodes is not None}
+    refused, why = protection.not_asked
+    if any(given[option] for option in refused):
+        raise ConfigError(why)
+    if settings.label_privacy is None and settings.training_plan is None and not paradigm.privacy.has_privacy:
+        raise ConfigError(
+            f"paradigm={settings.paradigm!r}: there is no ε to count, for {paradigm.guarantee.unbounded(settings)}",
+            key="paradigm",
+            value=settings.paradigm,
+        )
+    facts: dict[str, object] = {}
+    if (features := protection.features) is not None:
+        _show(features.table(), features.notes())
+        facts |= {"released": features.facts(), "release_notes": features.notes()}
+    with messages().status("accounting"):
+        planned, notes, more = protection.table(), protection.notes(), list[str]()
+        noise, epsilons, needed = protection.noise(totals if asked else []), protection.own_epsilons(), None
+        if noise:
+            needed = trained_noise_table(noise)
+            epsilons |= {total: total for total in totals}
+        elif not refused:
+            wanted = NeededNoise(settings, totals, nodes, horizon)
+            noise, needed, epsilons, more = wanted.facts, wanted.table(), wanted.job_epsilons(), wanted.notes()
+    _show(planned, notes)
+    _show(needed, more)
+    facts["holders"] = protection.facts() or None
+    if settings.training_plan is not None or not refused:
+        facts["noise"] = noise
+    facts["notes"] = [*notes, *more]
+    if settings.feature_release is None or settings.privacy is not None:
+        facts["expected"] = _show_expected(settings, epsilons)
+    return facts
+
+
+def _show(shown: Table | None, notes: Sequence[str]) -> None:
+    if shown is not None:
+        results().print(shown)
+    for note in notes:
+        echo(note)
+
+
+def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[dict[str, object]]:
+    """What came of such jobs where that was measured: total ε → that of one job."""
+    from veilgraph.report.noise import expected_facts, expected_table, not_measured
+
+    table = expected_table(settings, epsilons)
+    if table is not None:
+        results().print(table)
+    elif settings.privacy is not None and epsilons:
+        echo(not_measured(settings))
+    return expected_facts(settings, epsilons)
+
+
+def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
+    """Whose party file it is, which is one of the job's holders."""
+    from veilgraph.protocol.organisation import Organisation
+    from veilgraph.protocol.party_settings import party_folder, read_party_settings
+
+    found = read_party_settings(path)
+    if settings is not None and found.party not in settings.data.names:
+        raise ConfigError(
+            f"--party {path}: party={found.party!r} is not in the job, whose holders are "
+            f"{', '.join(settings.data.names)}; give one of theirs"
+        )
+    return Organisation(found, party_folder(path))
+
+
+def _show_lifetime(
+    organisation: Organisation, ledger: Lifetime | None, settings: JobSettings | None, nodes: int | None
+) -> dict[str, object] | None:
+    """What was ever released of a party's data, and what the job would take of what is left."""
+    found = organisation.settings
+    if ledger is None:
+        limit, folder = found.limits.max_epsilon, organisation.folder / found.ledger
+        left = "limits.max_epsilon sets no bound" if limit is None else f"all of limits.max_epsilon={limit:g} is left"
+        echo(f"{found.party}: nothing was ever released ({folder} has no ledger); {left}")
+        return None
+    return _show_ledger(ledger, settings, found.party, nodes)
+
+
+def _show_ledger(ledger: Lifetime, settings: JobSettings | None, party: str, nodes: int | None) -> dict[str, object]:
+    from veilgraph.report.ledgers import lifetime_facts, lifetime_table, outlook_facts, outlook_note
+
+    results().print(lifetime_table(ledger))
+    facts = lifetime_facts(ledger)
+    if settings is not None:
+        if party not in settings.data.names:
+            raise ConfigError(
+                f"--ledger: it is of {party!r}, and the job's holders are {', '.join(settings.data.names)}; give the "
+                "ledger of one of them",
+                key="--ledger",
+                value=party,
+            )
+        outlook = outlook_facts(ledger, settings, party, nodes)
+        echo(outlook_note(outlook, ledger))
+        facts["after"] = outlook
+    return facts
+
+
+def _totals(text: str) -> list[float]:
+    totals = []
+    for word in text.split(","):
+        try:
+            totals.append(float(word))
+        except ValueError:
+            totals.append(math.nan)
+        if not 0 < totals[-1] < math.inf:
+            raise typer.BadParameter(
+                f"{word!r} is no total ε; give finite numbers above 0 as in 1,4,16", param_hint="--total"
+            )
+    return totals

@@ -1,0 +1,132 @@
+"""Arguments given from Python or on the command line: their types, and how an error calls them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+
+WRONG_TYPE: Final = "wrong-type"
+"""Code of the error of a value of another type than its argument takes."""
+
+
+def kind_of(value: object) -> str:
+    """The type of a value as its user writes it: ``int``, ``pandas.DataFrame``, ``the class veilgraph.JobSettings``."""
+    kind = value if isinstance(value, type) else type(value)
+    package = kind.__module__.partition(".")[0]
+    name = kind.__qualname__ if package in ("builtins", "__main__") else f"{package}.{kind.__qualname__}"
+    return "None" if value is None else f"the class {name}" if isinstance(value, type) else name
+
+
+def wrong_type(key: str, value: object, wanted: str, way_out: str, *, party: PartyId | None = None) -> ConfigError:
+    """The error of an argument of the wrong type; its ``value`` is the type's name.
+
+    Args:
+        key: the argument.
+        value: what was given.
+        wanted: what it takes, as in ``a path (str or Path)``.
+        way_out: what to give.
+        party: whose.
+    """
+    whose = "" if party is None else f"{party!r} brings "
+    found = kind_of(value)
+    return ConfigError(
+        f"{key}: {whose}{found}, which is not {wanted}; {way_out}", code=WRONG_TYPE, key=key, value=found, party=party
+    )
+
+
+def path_of(key: str, value: object, what: str = "a directory") -> Path:
+    """A path, given as text or as a path.
+
+    Raises:
+        ConfigError: it is neither, or empty.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise wrong_type(key, value, "a path (str or Path)", f"give the path of {what}")
+    if not text or "\0" in text:
+        raise ConfigError(f"{key}={text!r}: no path is like this; give the path of {what}", key=key, value=text)
+    return Path(text)
+
+
+def check_flags(**flags: object) -> None:
+    """Refuses what is neither True nor False; arguments by their names."""
+    for key, value in flags.items():
+        if not isinstance(value, bool):
+            raise wrong_type(key, value, "True or False", "give one of these")
+
+
+def check_functions(**functions: object) -> None:
+    """Refuses what cannot be called; arguments by their names, None where one is left out."""
+    for key, value in functions.items():
+        if value is not None and not callable(value):
+            raise wrong_type(key, value, "a function", "give one, or leave it out")
+
+
+def check_text(**texts: object) -> None:
+    """Refuses what is no text; arguments by their names, None where one is left out."""
+    for key, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise wrong_type(key, value, "a name (str)", "give one, or leave it out")
+
+
+def check_whole(**numbers: object) -> None:
+    """Refuses what is no whole number; arguments by their names, None where one is left out."""
+    for key, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise wrong_type(key, value, "a whole number (int)", "give one, or leave it out")
+
+
+def check_mapping(key: str, value: object, wanted: str) -> None:
+    """Refuses what is no mapping with names as keys.
+
+    Args:
+        key: the argument.
+        value: given.
+        wanted: what it maps, as in ``holder → ids``.
+    """
+    if not isinstance(value, Mapping):
+        raise wrong_type(key, value, f"a dict, {wanted}", "give one")
+    for each in value:
+        if not isinstance(each, str):
+            raise wrong_type(key, each, "a name (str)", f"give a dict, {wanted}")
+
+
+def check_several(key: str, value: Any, wanted: str) -> None:  # noqa: ANN401 - anything
+    """Refuses what is no list, or another thing that is gone through more than once; text is not.
+
+    Args:
+        key: the argument.
+        value: given; None where it is left out.
+        wanted: what it is a list of.
+    """
+    if value is None:
+        return
+    listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
+    if not listed or isinstance(value, str | bytes) or getattr(value, "ndim", 1) != 1:
+        raise wrong_type(key, value, f"a list of {wanted}", "give a list, of one too")
+
+
+OPTIONS: Final = ContextVar("OPTIONS", default=False)
+"""Whether who reads errors gave options: the command line says so, of the command that it runs."""
+
+
+def argument(name: str, value: str = "") -> str:
+    """An argument of a function that is an option of a command, too.
+
+    Args:
+        name: of the argument, as in ``record_views``.
+        value: what to give; empty where an option has none, or it is for the reader to choose.
+    """
+    return f"--{name.replace('_', '-')}" if OPTIONS.get() else f"{name}={value}"
+
+
+def resuming(run: object) -> str:
+    """How a run is gone on with."""
+    return f"veilgraph resume {shlex.quote(str(run))}" if OPTIONS.get() else f"load_run({str(run)!r}).resume()"

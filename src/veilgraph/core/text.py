@@ -1,0 +1,127 @@
+"""Text that people read: safe in a terminal and in a spreadsheet, small pieces of English, lines with facts.
+
+What a stranger or a table has written can neither move a terminal's cursor nor hide there, and no spreadsheet runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Literal, Self
+
+_LINES: Final = "\n\t"
+
+
+def printable(text: object, characters: int | None = None) -> str:
+    r"""Return one line in which every character shows itself.
+
+    Control characters, escape sequences, line breaks, text direction marks and lone surrogates become their escapes in
+    JSON, as ``\u001b``.
+    """
+    given = str(text) if characters is None else str(text)[:characters]
+    return given if given.isprintable() else "".join(map(_shown, given))[:characters]
+
+
+def printable_lines(text: object) -> str:
+    """Return the same for text of several lines, whose line breaks and tabs stay."""
+    given = str(text)
+    return given if given.isprintable() else "".join(each if each in _LINES else _shown(each) for each in given)
+
+
+class PrintableRecords(logging.Filter):
+    """Makes every record of a log one printable line, and a traceback printable, whatever handler writes it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Rewrite a record."""
+        record.msg, record.args = printable(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = printable_lines(logging.Formatter().formatException(record.exc_info))
+        return True
+
+
+def _shown(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
+
+
+# A spreadsheet runs a cell that begins with =, +, - or @, also after white space, and where it splits the file at other
+# separators than commas. An apostrophe before it makes the cell text.
+_BEGINS: Final = r"(?:^|(?<=[,;|\t\r\n]))"
+_BLANK: Final = r"(?:[^\S\t\r\n]|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b\ufeff])*"
+_RUNS: Final = rf"(?='*{_BLANK}[=+\-@\uff1d\uff0b\uff0d\uff20\t\r\n])"
+_ADDED: Final = re.compile(_BEGINS + _RUNS)
+_REMOVED: Final = re.compile(_BEGINS + "'" + _RUNS)
+
+
+def csv_cell(text: str) -> str:
+    """Return a text as a cell that no spreadsheet runs: an apostrophe stands before what it would run."""
+    return _ADDED.sub("'", text)
+
+
+def text_of_cell(cell: str) -> str:
+    """Return the text of which ``csv_cell`` made a cell."""
+    return _REMOVED.sub("", cell)
+
+
+TRUST: Final = (
+    "This rests on all parties following the protocol, and on the server colluding with no holder: together they could "
+    "undo masks and shares."
+)
+"""What a protocol of honest parties rests on."""
+
+
+def called(name: str) -> str:
+    """A class's name in a sentence; of a number that it is a class."""
+    return f"class {name}" if re.fullmatch(r"[-+]?\d+([.,]\d+)?", name) else name
+
+
+def listed(names: Sequence[str], *, none: str = "nobody") -> str:
+    """``A``, ``A and B``, ``A, B and C``."""
+    if not names:
+        return none
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """``1 epoch``, ``1,797 nodes``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes as ``1.5 MB`` or, from 1,000 MB on, as ``2.0 GB``."""
+    size = round(count / 1e6, 1)
+    return f"{size:,.1f} MB" if size < 1000 else f"{size / 1000:,.1f} GB"
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number with fixed decimals; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+Level = Literal["info", "warning", "error"]
+
+
+class Event(str):
+    """A line, and what it is about.
+
+    Attributes:
+        name: which kind of line it is, for programs.
+        level: how bad it is.
+        job: the engine's id of the job that it is about; empty where it is about none.
+        facts: further values, apart from the words.
+    """
+
+    name: str
+    level: Level
+    job: str
+    facts: Mapping[str, str | int | float]
+
+    def __new__(  # noqa: D102
+        cls, name: str, words: str, *, level: Level = "info", job: str = "", **facts: str | int | float
+    ) -> Self:
+        made = super().__new__(cls, words)
+        made.name, made.level, made.job, made.facts = name, level, job, MappingProxyType(facts)
+        return made

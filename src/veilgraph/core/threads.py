@@ -1,0 +1,88 @@
+"""Threads of a process: a result that they share, and how the process ends while some still run.
+
+An interpreter that goes down beneath a daemon thread may take the process with it: up to Python 3.13 ``take_gil``
+unwinds the thread by ``pthread_exit``, and within an operator of torch that is ``std::terminate``: SIGABRT, exit code
+134, after all was said. A party that is left behind in the midst of its work is such a thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import Final, NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def made_once(maxsize: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """``lru_cache`` under a lock: all parties of a simulation ask for the same total at the same time."""
+
+    def decorate(make: Callable[P, R]) -> Callable[P, R]:
+        cached, lock = lru_cache(maxsize)(make), threading.RLock()
+
+        @wraps(make)
+        def found(*args: P.args, **kwargs: P.kwargs) -> R:
+            with lock:
+                return cached(*args, **kwargs)  # type: ignore[arg-type]  # all that is asked for can be hashed
+
+        return found
+
+    return decorate
+
+
+LEFT_WAIT_S: Final = 10.0
+"""How long an interpreter that is not ended by ``leave`` waits for threads that were left behind."""
+_UNWRITTEN: Final = 120
+"""Python's own exit code where standard output cannot be written at the end."""
+
+
+def run_and_leave(work: Callable[[], int | None]) -> NoReturn:
+    """Does all that a process is for, and ends it by ``leave``.
+
+    Args:
+        work: gives the exit code, or leaves by ``sys.exit``; any other exception is shown, and the code is 1.
+    """
+    code = 1
+    try:
+        code = work() or 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        sys.excepthook(*sys.exc_info())
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process: as ever where no daemon thread runs, and else without tearing the interpreter down.
+
+    Handlers of ``atexit`` are called and standard streams written either way. The system lets go of locks and files;
+    objects are not deleted one by one, and a thread stops wherever it is. Called in the main thread, as the last thing.
+    """
+    if not any(thread.daemon for thread in threading.enumerate()):
+        sys.exit(code)
+    atexit.unregister(_await)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            code = code or _UNWRITTEN
+    os._exit(code)
+
+
+def leave_behind(threads: Sequence[threading.Thread]) -> None:
+    """Has an interpreter that goes down by itself, as that of a user's script, wait for these, if not for long."""
+    atexit.register(_await, threads)
+
+
+def _await(threads: Sequence[threading.Thread]) -> None:
+    deadline = time.monotonic() + LEFT_WAIT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

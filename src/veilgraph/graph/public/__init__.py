@@ -1,1 +1,0 @@
-"""Public data sets that are read from a folder, a file for each."""

@@ -1,0 +1,326 @@
+"""One round of a sum that survives dropouts (Bonawitz 4.3): what a holder says, and what the server makes of it.
+
+Each method is one message, in the order of the file, each at most once. Nothing here talks or keeps anything after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ProtocolError
+from veilgraph.core.secrets import SecretSource
+from veilgraph.core.types import PartyId
+from veilgraph.mpc import shamir
+from veilgraph.mpc.aggregation.keys import (
+    KEY_BYTES,
+    OFFER_BYTES,
+    PAIR_BYTES,
+    SEALED_BYTES,
+    SIGNATURE_BYTES,
+    Round,
+    Sealing,
+    Secrets,
+    Signatures,
+    commitment,
+    mask_private,
+    own_mask,
+    pairwise_mask,
+)
+from veilgraph.mpc.mask import add
+
+_KEYS: Final = slice(KEY_BYTES, 2 * KEY_BYTES)
+"""Of an offer: the public key for masks."""
+_COMMITTED: Final = slice(2 * KEY_BYTES, 3 * KEY_BYTES)
+_OFFERED: Final = "keys of "
+_SURVIVORS: Final = "survivors of "
+
+
+class HolderRound:
+    """One holder's.
+
+    Args:
+        round_: which one.
+        party: the holder.
+        signatures: of the session.
+        secrets: source of its keys and masks.
+
+    Attributes:
+        survivors: those that it confirmed; empty before.
+    """
+
+    def __init__(self, round_: Round, party: PartyId, signatures: Signatures, secrets: SecretSource) -> None:
+        self._round, self._party, self._signatures, self._source = round_, party, signatures, secrets
+        self._secrets = Secrets(secrets)
+        self._sealing = Sealing(round_, party, self._secrets.sealing)
+        self._done = 0
+        self._offers: dict[PartyId, bytes] = {}
+        self._shares: dict[PartyId, bytes] = {}
+        self.survivors: tuple[PartyId, ...] = ()
+
+    def offer(self) -> Tensor:
+        """Its public keys, signed: uint8 [OFFER_BYTES]."""
+        self._comes(1)
+        offer = self._secrets.offer()
+        return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
+
+    def share(self, offers: Tensor) -> Tensor:
+        """Shares of its secrets, sealed for each holder that offered keys.
+
+        Args:
+            offers: uint8 [P, OFFER_BYTES], a row for each holder in the job's order, zeros where one is not there.
+
+        Returns:
+            uint8 [P, SEALED_BYTES], zeros for who is not there.
+
+        Raises:
+            ProtocolError: too few offered, or an offer is not its holder's, not of this round, or not fresh.
+        """
+        self._comes(2)
+        for party in self._round.present(offers):
+            content = self._round.row(offers, party)
+            offer, signature = content[: 3 * KEY_BYTES], content[3 * KEY_BYTES :]
+            self._signatures.check(party, _OFFERED + self._round.name, offer, signature)
+            self._offers[party] = offer
+        self._round.enough(self._offers, "offers of keys")
+        publics = [key for offer in self._offers.values() for key in (offer[:KEY_BYTES], offer[_KEYS])]
+        if self._offers.get(self._party) != self._secrets.offer() or len(set(publics)) < len(publics):
+            raise ProtocolError(
+                f"{self._party} got keys of {self._round.name} of which two are equal, or its own are not as it gave "
+                "them; ask who runs the server",
+                code="keys-again",
+            )
+        mask_keys, own_masks = (
+            shamir.split(secret, self._round.threshold, len(self._round.holders), self._source)
+            for secret in (self._secrets.mask_key, self._secrets.own_mask)
+        )
+        rows = {}
+        for holder, *shares in zip(self._round.holders, mask_keys, own_masks, strict=True):
+            if holder in self._offers:
+                pair = b"".join(map(shamir.to_bytes, shares))
+                rows[holder] = _tensor(self._sealing.seal(holder, self._offers[holder][:KEY_BYTES], pair))
+        return self._round.table(rows, SEALED_BYTES)
+
+    def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
+        """Its values under the masks that it has with everyone who shared, and under its own.
+
+        Args:
+            sealed: uint8 [P, SEALED_BYTES], what each holder sealed for this one, zeros for who is not there.
+            encoded: int64 [size], its values in the ring.
+
+        Returns:
+            int64 [size], uniform.
+
+        Raises:
+            ProtocolError: too few shared, or one who offered no keys, or shares are not what a holder sealed.
+        """
+        self._comes(3)
+        for party in self._round.present(sealed):
+            if party not in self._offers:
+                raise _unknown(self._party, party, self._round)
+            row = self._round.row(sealed, party)
+            self._shares[party] = self._sealing.open(party, self._offers[party][:KEY_BYTES], row)
+        self._round.enough(self._shares, "shares of keys")
+        self._must_have(self._shares)
+        size, private = encoded.numel(), mask_private(self._secrets.mask_key)
+        total = encoded + own_mask(self._round, self._secrets.own_mask, size)
+        for peer in self._shares:
+            if peer != self._party:
+                total += pairwise_mask(self._round, self._party, private, peer, self._offers[peer][_KEYS], size)
+        return total
+
+    def confirm(self, survivors: Tensor) -> Tensor:
+        """Its signature to who is said to have sent values: it says so once, and all must have been told the same.
+
+        Args:
+            survivors: bool [P].
+
+        Returns:
+            uint8 [SIGNATURE_BYTES].
+
+        Raises:
+            ProtocolError: they are too few, or one of them did not share, or this holder is not among them.
+        """
+        self._comes(4)
+        chosen = tuple(holder for holder, one in zip(self._round.holders, survivors.tolist(), strict=True) if one)
+        for party in chosen:
+            if party not in self._shares:
+                raise _unknown(self._party, party, self._round)
+        self._round.enough(chosen, "masked values")
+        self._must_have(chosen)
+        self.survivors = chosen
+        return _tensor(self._signatures.sign(_SURVIVORS + self._round.name, self._signed()))
+
+    def reveal(self, confirmations: Tensor) -> Tensor:
+        """One share of each holder that shared: of the own mask of a survivor, of the mask key of who dropped out.
+
+        Args:
+            confirmations: uint8 [P, SIGNATURE_BYTES], of survivors, zeros for who is not there.
+
+        Returns:
+            uint8 [P, ELEMENT_BYTES], zeros for who never shared.
+
+        Raises:
+            ProtocolError: too few confirmed, or one who did not survive, or one who was told of other survivors.
+        """
+        self._comes(5)
+        confirmed = self._round.present(confirmations)
+        for party in confirmed:
+            if party not in self.survivors:
+                raise _unknown(self._party, party, self._round)
+            signature = self._round.row(confirmations, party)
+            self._signatures.check(party, _SURVIVORS + self._round.name, self._signed(), signature)
+        self._round.enough(confirmed, "confirmed survivors")
+        half = PAIR_BYTES // 2
+        rows = {
+            holder: _tensor(pair[half:] if holder in self.survivors else pair[:half])
+            for holder, pair in self._shares.items()
+        }
+        return self._round.table(rows, shamir.ELEMENT_BYTES)
+
+    def noted_key(self) -> Tensor:
+        """What all its pairwise masks follow from, for its own notes alone: uint8 [ELEMENT_BYTES]."""
+        return _tensor(shamir.to_bytes(self._secrets.mask_key))
+
+    def noted_shares(self) -> Tensor:
+        """What others sealed for it, opened, for its own notes alone: uint8 [P, PAIR_BYTES], zeros where nobody did."""
+        return self._round.table({holder: _tensor(pair) for holder, pair in self._shares.items()}, PAIR_BYTES)
+
+    def _signed(self) -> bytes:
+        return "\n".join(self.survivors).encode()
+
+    def _must_have(self, present: Collection[PartyId]) -> None:
+        if self._party not in present:
+            raise ProtocolError(
+                f"{self._party} is asked to go on with {self._round.name}, and the server has left it out",
+                code="left-out",
+                party=self._party,
+            )
+
+    def _comes(self, message: int) -> None:
+        """Every message once, in their order: a second answer could give away the other share of the same secret."""
+        if message != self._done + 1:
+            raise ProtocolError(
+                f"{self._party} is asked for message {message} of {self._round.name} after message {self._done}; each "
+                "is given once, in their order",
+                code="order",
+                value=message,
+            )
+        self._done = message
+
+
+def _unknown(party: PartyId, other: PartyId, round_: Round) -> ProtocolError:
+    return ProtocolError(
+        f"{party} is told that {other} goes on with {round_.name}, and has not heard of it before; ask who runs the "
+        "server",
+        code="who",
+        party=other,
+    )
+
+
+def _tensor(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+Received = Mapping[PartyId, Tensor]
+"""Holder → its message, of those from whom one came."""
+
+
+class ServerRound:
+    """The server's.
+
+    Args:
+        round_: which one.
+
+    Attributes:
+        counted: who is in the sum, once the values are there.
+    """
+
+    def __init__(self, round_: Round) -> None:
+        self._round = round_
+        self._offers: Received = {}
+        self._sharing: list[PartyId] = []
+        self._total = torch.zeros(())
+        self.counted: tuple[PartyId, ...] = ()
+
+    def offers(self, received: Received) -> Tensor:
+        """For every holder the offers of all: uint8 [P, OFFER_BYTES]. Errors as ``Round.enough``, here and below."""
+        self._round.enough(received, "offers of keys")
+        self._offers = dict(received)
+        return self._round.table(received, OFFER_BYTES)
+
+    def shares(self, received: Received) -> dict[PartyId, Tensor]:
+        """Who offered → what all sealed for it: uint8 [P, SEALED_BYTES].
+
+        Raises:
+            ProtocolError: a holder shared with others than those who offered.
+        """
+        for holder, rows in received.items():
+            if self._round.present(rows) != list(self._offers):
+                raise ProtocolError(
+                    f"{holder} has not shared its secrets of {self._round.name} with all who offered keys, and with "
+                    "nobody else; do all run the same release?",
+                    code="shared-with-others",
+                    party=holder,
+                )
+        self._round.enough(received, "shares of keys")
+        self._sharing = list(received)
+        return {
+            holder: self._round.table(
+                {sender: rows[self._round.holders.index(holder)] for sender, rows in received.items()}, SEALED_BYTES
+            )
+            for holder in self._offers
+        }
+
+    def survivors(self, received: Received) -> Tensor:
+        """Adds the masked values up, and says whose they are: bool [P]."""
+        self._round.enough(received, "masked values")
+        self.counted = tuple(received)
+        self._total = add(received.values())
+        return torch.tensor([holder in received for holder in self._round.holders])
+
+    def confirmations(self, received: Received) -> Tensor:
+        """For every survivor the signatures of all: uint8 [P, SIGNATURE_BYTES]."""
+        self._round.enough(received, "confirmed survivors")
+        return self._round.table(received, SIGNATURE_BYTES)
+
+    def unmask(self, received: Received) -> Tensor:
+        """The sum over those who are counted: int64 [size].
+
+        Args:
+            received: uint8 [P, ELEMENT_BYTES] of each holder that still answers.
+
+        Raises:
+            ProtocolError: a holder gave a wrong share.
+        """
+        self._round.enough(received, "revealed shares")
+        chosen = list(received.items())[: self._round.threshold]
+        each = shamir.weights([1 + self._round.holders.index(holder) for holder, _ in chosen])
+        size = self._total.numel()
+        for holder in self._sharing:
+            given = (shamir.of_bytes(self._round.row(rows, holder)) for _, rows in chosen)
+            secret = sum(weight * share for weight, share in zip(each, given, strict=True)) % shamir.FIELD
+            offer = self._offers[holder].numpy().tobytes()
+            if holder in self.counted:
+                self._fits(commitment(secret) == offer[_COMMITTED], holder)
+                self._total -= own_mask(self._round, secret, size)
+                continue
+            private = mask_private(secret)
+            self._fits(private.public_key().public_bytes_raw() == offer[_KEYS], holder)
+            for peer in self.counted:
+                public = self._offers[peer].numpy().tobytes()[_KEYS]
+                # what the one who dropped out would have added cancels what the survivors added for it
+                self._total += pairwise_mask(self._round, holder, private, peer, public, size)
+        return self._total
+
+    def _fits(self, fits: bool, holder: PartyId) -> None:
+        if not fits:
+            raise ProtocolError(
+                f"the shares of {holder}'s secret of {self._round.name} do not fit what {holder} offered: a holder "
+                "gave a wrong one; do all run the same release?",
+                code="bad-share",
+                party=holder,
+            )

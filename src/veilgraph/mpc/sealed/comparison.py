@@ -1,0 +1,220 @@
+"""Comparisons: whether Λ − λ is below zero, from Λ that is public and bits of λ that are secret.
+
+The sign of v = Λ − λ mod 2^n is msb(Λ) ⊕ msb(λ) ⊕ [Λ' < λ'], with the lower n − 1 bits Λ' and λ'. With
+
+    p_k = 1 ⊕ Λ_k ⊕ λ_k   (bit k agrees)        g_k = (1 ⊕ Λ_k)·λ_k   (bit k decides for λ)
+
+four neighbours, the highest first, join into p = p3·p2·p1·p0 and g = g3 ⊕ p3·g2 ⊕ p3·p2·g1 ⊕ p3·p2·p1·g0, and so on
+up a tree: three levels for 64 bits. Every level is a sum of products of factors a ⊕ m with a public and m a secret bit
+of a mask: expanded, it is linear in the products of m over sets of factors, which the dealer, who knows m, deals as
+XOR shares. So a level costs one opening of p and g under masks, which are the m of the next level.
+
+Bits are in planes: int64 words with one bit of 64 entries each (``mpc.bits``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.link.collectives import exchange
+from veilgraph.mpc import bits as planes
+from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, size_of
+from veilgraph.mpc.sealed.wire import Bit, Wire
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+ARITY: Final = 4
+_PARTS: Final = 1 << ARITY
+"""Sets of the four p of a group, as bits of a number."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """Groups of four neighbours join into one.
+
+    Attributes:
+        groups: how many there are after it.
+        first: whether its factors are bits of Λ and λ, not p and g of a level before.
+        last: whether only g is needed.
+    """
+
+    groups: int
+    first: bool
+    last: bool
+
+    @property
+    def outputs(self) -> int:
+        """Planes that are opened for each group."""
+        return 1 if self.last else 2
+
+    @property
+    def expansion(self) -> Expansion:
+        """What p and g are sums of."""
+        return _expansion(self.first, self.last)
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """Products of factors a ⊕ m, multiplied out.
+
+    Sets of factors are of two numbers: a set of the four p, as bits, and 1 + k for g_k or 0 for none.
+
+    Attributes:
+        terms: sets of secret bits whose products are dealt: [terms, 2].
+        known: for every summand the set of public factors before it: [summands, 2].
+        places: for every summand the dealt product, or −1 for none: [summands].
+        starts: where the summands of each output begin.
+    """
+
+    terms: Array
+    known: Array
+    places: Array
+    starts: Array
+
+
+def levels(width: int) -> list[Level]:
+    """Those of the comparison of numbers of 64 bits, or of another power of four."""
+    plan, groups = list[Level](), width
+    while groups > 1:
+        groups = -(-groups // ARITY)
+        plan.append(Level(groups, not plan, groups == 1))
+    return plan
+
+
+def forms(plan: Sequence[Level], words: int, shape: tuple[int, ...]) -> tuple[list[Form], list[Form]]:
+    """Forms of what is dealt in a comparison (terms of every level, and the mask of the sign), and of masks drawn."""
+    dealt: list[Form] = [((len(level.expansion.terms), level.groups, words), torch.int64) for level in plan]
+    own: list[Form] = [((level.outputs, level.groups, words), torch.int64) for level in plan]
+    return [*dealt, (shape, torch.int64)], own
+
+
+@cache
+def _expansion(first: bool, last: bool) -> Expansion:
+    """Every product is p above, all four of them or those above g_k, and with it g_k."""
+    products = [] if last else [[(_PARTS - 1, 0)]]
+    products.append([(_PARTS - (2 << k), 1 + k) for k in range(ARITY)])
+    found: dict[tuple[int, int], int] = {}
+    known, places, starts = list[tuple[int, int]](), list[int](), list[int]()
+    for output in products:
+        starts.append(len(known))
+        for above, below in output:
+            for hidden in (part for part in range(_PARTS) if part & ~above == 0):
+                for hides in ((True,) if first and below else (False, True)) if below else (False,):
+                    # In the first level g_k = a_k·m_k is of the same secret bit as p_k, and has no part without it.
+                    own = 1 << (below - 1) if first and below else 0
+                    secret = (hidden | own, 0) if own else (hidden, below if hides else 0)
+                    rest = above & ~hidden
+                    known.append((rest | own, 0) if own else (rest, 0 if hides else below))
+                    places.append(-1 if secret == (0, 0) else found.setdefault(secret, len(found)))
+    return Expansion(np.array(list(found)), np.array(known), np.array(places), np.array(starts))
+
+
+def _products(factors: Tensor, sets: Array) -> Array:
+    """Of sets of factors, planes [4 or 8, groups, words]: [sets, groups, words]."""
+    bits = factors.numpy()
+    ones = np.full((1, *bits.shape[1:]), -1, np.int64)
+    of_parts = ones
+    for factor in bits[:ARITY]:
+        of_parts = np.concatenate([of_parts, of_parts & factor])
+    found = of_parts[sets[:, 0]]
+    if len(bits) > ARITY:
+        found &= np.concatenate([ones, bits[ARITY:]])[sets[:, 1]]
+    return found
+
+
+def _joined_shares(level: Level, public: Tensor, shares: Tensor, *, leads: bool) -> Tensor:
+    """A holder's XOR share of p and g of every group, or of g alone: [outputs, groups, words].
+
+    Args:
+        level: which.
+        public: planes a of the factors: [4, groups, words] of 1 ⊕ Λ in the first level, else [8, groups, words].
+        shares: its shares of the dealt terms.
+        leads: whether this holder adds what is public.
+    """
+    expansion = level.expansion
+    constant = np.full((1, *shares.shape[1:]), -1 if leads else 0, np.int64)
+    summands = _products(public, expansion.known)
+    summands &= np.concatenate([shares.numpy(), constant])[expansion.places]
+    return torch.from_numpy(np.bitwise_xor.reduceat(summands, expansion.starts, axis=0))
+
+
+def _grouped(neighbours: Tensor) -> Tensor:
+    """Planes of neighbours, the lowest first, by their place in groups of four: [k, words] → [4, groups, words]."""
+    return neighbours.reshape(-1, ARITY, neighbours.shape[-1]).transpose(0, 1)
+
+
+def _next_factors(opened: Tensor) -> Tensor:
+    """Planes of p and g of a level, [2, groups, words], as factors of the next: [8, groups / 4, words]."""
+    return torch.cat([_grouped(opened[0]), _grouped(opened[1])])
+
+
+@dataclass(frozen=True, eq=False)
+class Negative(Operation[Bit]):
+    """Whether each entry of a wire of Z_2^64 is below zero."""
+
+    wire: Wire
+
+    @property
+    def plan(self) -> list[Level]:
+        """The tree."""
+        return levels(self.wire.ring)
+
+    @property
+    def forms(self) -> tuple[list[Form], list[Form]]:
+        """Of what is dealt, and of what is drawn."""
+        return forms(self.plan, planes.words_for(prod(self.wire.shape)), self.wire.shape)
+
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        return [[(holders, holders, size_of([form]))] for form in self.forms[1]]
+
+    @override
+    def hold(self, holder: Holder) -> Bit:
+        tag, public = holder.next(Kind.MASKED_BITS), self.wire.known
+        (*terms, sign_mask), masks = holder.correlations.shared(tag, *self.forms)
+        digits = planes.to_planes(public.reshape(-1))
+        factors = ~digits
+        factors[-1] = -1  # the highest bit is no part of the comparison: both are said to agree there
+        factors = _grouped(factors)
+        for round_, (level, share, mask) in enumerate(zip(self.plan, terms, masks, strict=True)):
+            joined = _joined_shares(level, factors, share, leads=holder.leads) ^ mask
+            pieces = exchange(holder.link, holder.others, Tag(tag.kind, tag.step, round_), joined)
+            opened = planes.xor([joined, *pieces.values()])
+            factors = opened if level.last else _next_factors(opened)
+        sign = planes.from_plane(factors[0, 0] ^ digits[-1], public.numel())
+        return Bit(sign.reshape(self.wire.shape), sign_mask)
+
+    @override
+    def deal(self, dealer: Dealer) -> Bit:
+        dealer.next()
+        (dealt, own), mask = self.forms, self.wire.mask
+        draws = dealer.draws(dealt, own)
+
+        def make() -> list[Tensor]:
+            digits, terms = planes.to_planes(mask.reshape(-1)), list[Tensor]()
+            secret = digits.clone()
+            secret[-1] = 0
+            secret = _grouped(secret)
+            for round_, level in enumerate(self.plan):
+                terms.append(torch.from_numpy(_products(secret, level.expansion.terms)))
+                opened = planes.xor(drawn[round_] for _, drawn in draws.values())
+                secret = opened if level.last else _next_factors(opened)
+            sign = planes.from_plane(secret[0, 0] ^ digits[-1], mask.numel())
+            return [*terms, sign.to(torch.int64).reshape(self.wire.shape)]
+
+        *_, sign = dealer.correct(dealt, make, draws, bitwise=len(own))
+        return Bit(None, sign)
+
+    @override
+    def plain(self) -> Bit:
+        return Bit(self.wire.known < 0, self.wire.mask)

@@ -1,0 +1,374 @@
+"""Correlated randomness at both of its ends: what the dealer and one holder both expand, and what the dealer sends.
+
+Where all holders get shares of a value that the dealer makes, all but the last draw theirs; the last one is sent what
+is missing. ``DealtCorrelations`` is all that a holder asks: holders among themselves could be another source.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.core.randomness import Keystream
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.core.types import Kind, Link, PartyId, Tag
+from veilgraph.link.collectives import exchange, receive_as
+from veilgraph.mpc.ring import encode
+from veilgraph.privacy.noise import gaussian
+
+STRIDE_BYTES: Final = 16 << 20
+"""After so many bytes dealt to it a holder says that it has used them."""
+AHEAD_STRIDES: Final = 4
+"""How many of these strides the dealer may be ahead."""
+LARGEST_DEVIATION: Final = 2.0**17
+"""With 13.2 of them, the most that is ever drawn, numbers of Z_2^32 with eight fractional bits do not wrap around."""
+
+Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of a tensor."""
+Draws: TypeAlias = dict[PartyId, tuple[list[Tensor], list[Tensor]]]
+"""Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks."""
+Message: TypeAlias = tuple[Sequence[PartyId], Sequence[PartyId], int]
+"""Who sends, to whom else, and how many bytes to each."""
+Round: TypeAlias = Sequence[Message]
+"""Messages that wait for the rounds before."""
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
+_ALIGNED: Final = 8
+
+
+def _padded(form: Form) -> int:
+    shape, dtype = form
+    return -(-prod(shape) * dtype.itemsize // _ALIGNED) * _ALIGNED
+
+
+def size_of(forms: Sequence[Form]) -> int:
+    """Bytes of tensors of such forms, each filled up to whole words."""
+    return sum(map(_padded, forms))
+
+
+def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
+    """Tensors of several dtypes as one of bytes."""
+    buffer, start = torch.zeros(size_of(forms), dtype=torch.uint8), 0
+    for part, form in zip(parts, forms, strict=True):
+        octets = part.contiguous().view(-1).view(torch.uint8)
+        buffer[start : start + octets.numel()] = octets
+        start += _padded(form)
+    return buffer
+
+
+def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
+    """What ``_packed`` packed, without a copy."""
+    parts, start = [], 0
+    for form in forms:
+        shape, dtype = form
+        parts.append(buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).view(shape))
+        start += _padded(form)
+    return parts
+
+
+def added(parts: Iterable[Tensor]) -> Tensor:
+    """The sum of one or more tensors, in their ring."""
+    return reduce(torch.add, parts)
+
+
+class Stream:
+    """Uniform tensors that the dealer and one holder draw in the same order.
+
+    Args:
+        seed: 32 secret bytes.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        self._keystream = Keystream(seed, "sealed")
+
+    def draw(self, forms: Sequence[Form]) -> list[Tensor]:
+        """The next ones, of Z_2^32 or Z_2^64 by their dtype."""
+        return _unpacked(self._keystream.take(size_of(forms)), forms)
+
+
+class Pace:
+    """When the receiver says that it has used what was dealt to it; both ends count the same bytes."""
+
+    def __init__(self) -> None:
+        self._bytes = self._awaited = 0
+
+    def due(self) -> range:
+        """The dealer's, before a message: strides of which it has still to hear, or too much would be unread."""
+        begin, self._awaited = self._awaited, max(self._awaited, self._bytes // STRIDE_BYTES - AHEAD_STRIDES)
+        return range(begin, self._awaited)
+
+    def count(self, size: int) -> range:
+        """The strides that a message completes."""
+        before = self._bytes // STRIDE_BYTES
+        self._bytes += size
+        return range(before, self._bytes // STRIDE_BYTES)
+
+
+def _ready(stride: int) -> Tag:
+    """Of the message that a stride has been used."""
+    return Tag(Kind.READY, stride)
+
+
+class DealtCorrelations:
+    """A holder's end.
+
+    Args:
+        link: of the holder.
+        dealer: who deals.
+        is_last: whether this holder is the one that is sent what is missing from shares.
+    """
+
+    def __init__(self, link: Link, dealer: PartyId, *, is_last: bool) -> None:
+        self._link, self._dealer, self._is_last, self._pace = link, dealer, is_last, Pace()
+        seed = receive_as(link, dealer, Tag(Kind.SEED), (SEED_BYTES,), torch.uint8)
+        self._stream = Stream(seed.numpy().tobytes())
+
+    def drawn(self, forms: Sequence[Form]) -> list[Tensor]:
+        """Masks of this holder's, which the dealer knows as well."""
+        return self._stream.draw(forms)
+
+    def shared(self, tag: Tag, forms: Sequence[Form], own: Sequence[Form] = ()) -> tuple[list[Tensor], list[Tensor]]:
+        """This holder's shares of what all get shares of in an operation, and masks of its own."""
+        if self._is_last:
+            return self.dealt(tag, forms), self._stream.draw(own)
+        drawn = self._stream.draw([*forms, *own])
+        return drawn[: len(forms)], drawn[len(forms) :]
+
+    def dealt(self, tag: Tag, forms: Sequence[Form]) -> list[Tensor]:
+        """What the dealer sends this holder alone."""
+        size = size_of(forms)
+        message = receive_as(self._link, self._dealer, Tag(Kind.CORRELATION, tag.step), (size,), torch.uint8)
+        for stride in self._pace.count(size):
+            self._link.send(self._dealer, _ready(stride), torch.ones(1, dtype=torch.uint8))
+        return _unpacked(message, forms)
+
+
+class Holder:
+    """A holder's end of a session.
+
+    Args:
+        link: of the holder.
+        holders: all of them, in the job's order.
+        correlations: of the session.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], correlations: DealtCorrelations) -> None:
+        self.link, self.party, self.correlations = link, link.party, correlations
+        self.others = [holder for holder in holders if holder != link.party]
+        self.leads = link.party == holders[0]
+        """Whether it is the one that adds what all know."""
+        self._operation = -1
+
+    def next(self, kind: Kind) -> Tag:
+        """Tag of the messages of the operation that begins."""
+        self._operation += 1
+        return Tag(kind, self._operation)
+
+    def opened(self, tag: Tag, part: Tensor) -> Tensor:
+        """The sum of all holders' parts, which all learn."""
+        return sum(exchange(self.link, self.others, tag, part).values(), start=part)
+
+    def encoded(self, values: Tensor | None, shape: tuple[int, ...], bits: int) -> Tensor:
+        """What this holder puts in, floating or integers, in the ring.
+
+        Raises:
+            ConfigError: it has not the shape that all know.
+            RangeOverflow: it does not fit the ring.
+        """
+        if values is None or tuple(values.shape) != shape:
+            found = None if values is None else list(values.shape)
+            raise ConfigError(f"{self.party} puts in {found}, and {list(shape)} is what all know")
+        if not values.is_floating_point():
+            return values.to(torch.int64) << bits
+        return encode(values, bits, f"{self.party}'s input", REMEDY)
+
+
+def check_places(places: Tensor, below: int, sender: PartyId) -> None:
+    """Refuse places that are not there.
+
+    Raises:
+        ProtocolError: one is negative, or too large.
+    """
+    if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < below):
+        raise ProtocolError(f"{sender} sent places outside of the {below} that there are; ask what it runs")
+
+
+class Dealer(ABC):
+    """The dealer's end. What it deals is made by functions, which a dealer that only counts does not call."""
+
+    device = "cpu"
+
+    def __init__(self, holders: Sequence[PartyId]) -> None:
+        self.holders = tuple(holders)
+        self.operation = -1
+
+    def next(self) -> None:
+        """An operation begins, or a part of one with messages of its own."""
+        self.operation += 1
+
+    def others(self, owner: PartyId) -> list[PartyId]:
+        """All holders but one."""
+        return [holder for holder in self.holders if holder != owner]
+
+    @abstractmethod
+    def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
+        """What a holder draws too."""
+
+    @abstractmethod
+    def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
+        """Send tensors of such forms to one holder."""
+
+    @abstractmethod
+    def correct(
+        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
+    ) -> list[Tensor]:
+        """Send the last holder its shares of what all have shares of: those of the others are drawn.
+
+        Args:
+            forms: of what is shared.
+            make: gives it.
+            draws: of this operation.
+            bitwise: how many of the first are shared by XOR.
+
+        Returns:
+            What is shared.
+        """
+
+    @abstractmethod
+    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
+        """Uniform numbers that nobody else has."""
+
+    def draws(self, forms: Sequence[Form], own: Sequence[Form] = ()) -> Draws:
+        """What all holders draw in an operation."""
+        found = Draws()
+        for holder in self.holders:
+            shares = () if holder == self.holders[-1] else forms
+            drawn = self.draw(holder, [*shares, *own])
+            found[holder] = drawn[: len(shares)], drawn[len(shares) :]
+        return found
+
+    def zeros(self, shape: Sequence[int]) -> Tensor:
+        """Of Z_2^64."""
+        return torch.zeros(tuple(shape), dtype=torch.int64, device=self.device)
+
+
+class LinkedDealer(Dealer):
+    """One that deals. All that it draws is of one session, and nothing of it is saved.
+
+    Args:
+        link: of the dealer.
+        holders: in the job's order.
+        secrets: source of the seeds.
+    """
+
+    def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
+        super().__init__(holders)
+        seeds = {holder: secrets(SEED_BYTES) for holder in holders}
+        self._link, self.streams = link, {holder: Stream(seed) for holder, seed in seeds.items()}
+        self.own = Stream(secrets(SEED_BYTES))
+        self._paces = {holder: Pace() for holder in holders}
+        for holder, seed in seeds.items():
+            link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
+
+    @override
+    def draw(self, holder: PartyId, forms: Sequence[Form]) -> list[Tensor]:
+        return self.streams[holder].draw(forms)
+
+    @override
+    def secret(self, forms: Sequence[Form]) -> list[Tensor]:
+        return self.own.draw(forms)
+
+    @override
+    def correct(
+        self, forms: Sequence[Form], make: Callable[[], list[Tensor]], draws: Draws, *, bitwise: int = 0
+    ) -> list[Tensor]:
+        *before, last = self.holders
+        secrets, corrections = make(), []
+        for place, share in enumerate(secrets):
+            for holder in before:
+                other = draws[holder][0][place]
+                share = share ^ other if place < bitwise else share - other  # noqa: PLW2901 - one holder's after another
+            corrections.append(share)
+        self.deal(last, forms, lambda: corrections)
+        return secrets
+
+    @override
+    def deal(self, holder: PartyId, forms: Sequence[Form], make: Callable[[], list[Tensor]]) -> None:
+        message, pace = _packed(make(), forms), self._paces[holder]
+        for stride in pace.due():
+            receive_as(self._link, holder, _ready(stride), (1,), torch.uint8)
+        pace.count(message.numel())
+        self._link.send(holder, Tag(Kind.CORRELATION, self.operation), message)
+
+
+class Operation(Protocol[Result_co]):
+    """One of a program's: one description, from which all four machines follow.
+
+    What it costs follows from ``rounds``, and from ``deal`` on shapes alone.
+    """
+
+    def hold(self, holder: Holder, /) -> Result_co:
+        """A holder's part: on Λ and its shares of λ."""
+
+    def deal(self, dealer: Dealer, /) -> Result_co:
+        """The dealer's part: on λ. What reads numbers belongs into what ``Dealer`` may call."""
+
+    def plain(self) -> Result_co:
+        """The twin's: on the numbers themselves."""
+
+    def rounds(self, holders: Sequence[PartyId], /) -> Sequence[Round]:
+        """What holders send one another."""
+
+
+@dataclass(frozen=True)
+class Step(Generic[Result]):
+    """An operation of four parts."""
+
+    hold: Callable[[Holder], Result]
+    deal: Callable[[Dealer], Result]
+    plain: Callable[[], Result]
+    messages: Sequence[Round] = ()
+
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        """What holders send one another."""
+        return self.messages
+
+
+def rounded_gaussian(shape: tuple[int, ...], deviation: float, bits: int, source: SecretSource) -> Tensor:
+    """Independent N(0, deviation²) values in units of 2^-bits, rounded: int64 tensor of ``shape``.
+
+    The dealer adds it to whole numbers v, so to multiples of the grid g ≤ 1 of ``privacy.noise``: v + n, n = g·Z, is a
+    release of that module's, with nothing rounded before. Rounding to 2^-b adds nothing: round(v + n) = v + round(n),
+    for v is an even number of units of 2^-b where b ≥ 1 (ties go to even). So v + round(n) follows from the release
+    alone, and costs no more.
+
+    Args:
+        shape: of the result.
+        deviation: standard deviation of one value.
+        bits: fractional bits, at least 1.
+        source: of the seed that the values are expanded from.
+
+    Raises:
+        ConfigError: the deviation is beyond ``LARGEST_DEVIATION``, or out of the range of ``privacy.noise``.
+        ValueError: there are no fractional bits.
+    """
+    if bits < 1:
+        raise ValueError(f"bits={bits}: rounding to whole numbers is not the same before and after a sum; give one")
+    if deviation > LARGEST_DEVIATION:
+        raise ConfigError(
+            f"privacy: noise of deviation {deviation:g} does not fit the ring, whose most is {LARGEST_DEVIATION:g}: "
+            "raise privacy.epsilon_total, or leave the release out",
+            key="privacy",
+            value=deviation,
+        )
+    return gaussian(shape, deviation, source).mul_(2.0**bits).round_().to(torch.int64)

@@ -1,0 +1,482 @@
+"""Operations on rows: hops over hidden edges, and picks of hidden rows.
+
+Hidden edges become three fixed permutations, so that sums over neighbours need no index that is secret.
+
+A graph of N nodes and Ē padded edges has n = N + Ē slots: one of every node, its head, and one of every edge. What is
+summed is x [N, d]:
+
+    spread  row k of x minus row k − 1 goes to the head of k, where its out-edges' slots follow; a prefix sum then
+            leaves x_k in all of them
+    turn    slots are brought into the order of their targets, with the head of a node behind the edges into it
+    pick    a prefix sum, its values at the heads, and their differences: x_v and the sum over the edges into v
+
+Each step is a permutation that the owner knows. It is made of a random one that the owner and the dealer know and one
+relative to it, uniform, which the owner tells the other holders once.
+
+Weights w of edges are multiplied with what lies in the slots after the turn: own rows of the owner, and rows that
+others sent under masks m, in an order R of the owner's and the dealer's. With w' = w in the order before R, the owner
+tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows, and
+E·m + m', under a second mask. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer
+knows u·m − m' and deals it away. The dealer never sees E, nor the owner m or m'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Final
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import Kind, PartyId, Tag
+from veilgraph.link.collectives import broadcast, gather, receive_as
+from veilgraph.mpc.ring import encode
+from veilgraph.mpc.sealed.correlations import REMEDY, Dealer, Form, Holder, Operation, Round, added, check_places
+from veilgraph.mpc.sealed.wire import Summands, Wire
+
+CHUNK_BYTES: Final = 8 << 20
+"""Of the rows of a hop that are in hand at a time."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Indices of the three steps: entry s of the result is entry ``spread[s]`` of what went in, and so on.
+
+    Attributes:
+        spread: [n], of N rows and n − N zeros behind them.
+        turn: [n].
+        pick: [N].
+    """
+
+    spread: Tensor
+    turn: Tensor
+    pick: Tensor
+
+
+def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
+    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks.
+
+    Args:
+        steps: of the edges.
+        edges: as in ``steps_of``.
+        weights: int64 [E].
+        one: what a node itself counts.
+    """
+    by_target = torch.argsort(edges[1], stable=True)
+    found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
+    found[steps.pick] = one
+    found[edges[1][by_target] + torch.arange(edges.shape[1])] = weights[by_target]
+    return found
+
+
+def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
+    """The owner's.
+
+    Args:
+        edges: int64 [2, E], sources and targets, in any order.
+        nodes: N.
+        padded: Ē, at least E.
+    """
+    count, slots = edges.shape[1], nodes + padded
+    all_nodes = torch.arange(nodes)
+    by_source = torch.argsort(edges[0], stable=True)
+    sources = edges[0][by_source]
+    heads = all_nodes + torch.searchsorted(sources, all_nodes)
+    edge_slots = torch.empty(count, dtype=torch.int64)
+    edge_slots[by_source] = sources + 1 + torch.arange(count)
+    spread = torch.empty(slots, dtype=torch.int64)
+    is_head = torch.zeros(slots, dtype=torch.bool)
+    is_head[heads] = True
+    spread[heads] = all_nodes
+    spread[~is_head] = torch.arange(nodes, slots)
+    by_target = torch.argsort(edges[1], stable=True)
+    targets = edges[1][by_target]
+    pick = all_nodes + torch.searchsorted(targets, all_nodes, right=True)
+    turn = torch.empty(slots, dtype=torch.int64)
+    turn[pick] = heads
+    turn[targets + torch.arange(count)] = edge_slots[by_target]
+    turn[nodes + count :] = torch.arange(nodes + count, slots)
+    return Steps(spread, turn, pick)
+
+
+def orders(slots: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    """Forms of the random numbers that the three random permutations are made of."""
+    return [((slots,), torch.int64)] * 3
+
+
+def shuffled(numbers: Tensor) -> Tensor:
+    """The permutation that sorts uniform numbers of 64 bits: int64 [size].
+
+    It is uniform but for two equal ones, of a chance below size²/2^65, which would keep their order.
+    """
+    return torch.argsort(numbers, stable=True)
+
+
+def inverse(permutation: Tensor) -> Tensor:
+    """The permutation that undoes another."""
+    undone = torch.empty_like(permutation)
+    undone[permutation] = torch.arange(permutation.numel())
+    return undone
+
+
+def before(step: Tensor, random: Tensor) -> Tensor:
+    """What is to be done after a random permutation, so that both together are a step."""
+    return inverse(random)[step]
+
+
+def after(step: Tensor, random: Tensor) -> Tensor:
+    """What is to be done before a random permutation, so that both together are a step."""
+    return step[inverse(random)]
+
+
+def taken(rows: Tensor, index: Tensor) -> Tensor:
+    """Rows by their number. numpy's gather is twice as fast as torch's here."""
+    return torch.from_numpy(np.take(rows.numpy(), index.numpy(), 0))
+
+
+def differences(rows: Tensor) -> Tensor:
+    """Every row minus the one before it."""
+    out = rows.clone()
+    out[1:] -= rows[:-1]
+    return out
+
+
+def running(rows: Tensor) -> Tensor:
+    """Prefix sums of rows, in their ring."""
+    return torch.cumsum(rows, 0, dtype=rows.dtype)
+
+
+@dataclass(frozen=True)
+class HiddenGraph:
+    """Directed edges that one holder knows, of a public padded number; what each party has of them is its own.
+
+    Attributes:
+        owner: who knows them.
+        nodes: N.
+        slots: N and the padded number of edges.
+        weight_bits: fractional bits of the edges' weights, which are hidden as well; 0: every edge counts once.
+    """
+
+    owner: PartyId
+    nodes: int
+    slots: int
+    weight_bits: int
+
+
+@dataclass(frozen=True, eq=False)
+class OwnEdges:
+    """What the owner alone has: its steps, the random turn that it shares with the dealer, edges, weights of slots."""
+
+    steps: Steps
+    random_turn: Tensor
+    adjacency: sp.csr_array
+    weights: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class HeldGraph(HiddenGraph):
+    """At a holder.
+
+    Attributes:
+        spread, turn, pick: the steps relative to random permutations, which all holders know.
+        masked_weights: E [n, 1], which all holders know.
+        own: at the owner.
+    """
+
+    spread: Tensor
+    turn: Tensor
+    pick: Tensor
+    masked_weights: Tensor | None
+    own: OwnEdges | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class DealtGraph(HiddenGraph):
+    """At the dealer: the random permutations, and the weights' mask u, that it has in common with the owner."""
+
+    spread: Tensor
+    turn: Tensor
+    pick: Tensor
+    weight_mask: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class PlainGraph(HiddenGraph):
+    """In the twin, where everybody sees the edges."""
+
+    edges: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Hide(Operation[HiddenGraph]):
+    """One holder puts edges in.
+
+    Attributes:
+        owner: who knows them.
+        edges: [2, E], E ≤ padded; None at all others.
+        nodes: N.
+        padded: number of edges that all are told.
+        weights: [E]; None where there are none.
+        weight_bits: of the weights, which all are told.
+    """
+
+    owner: PartyId
+    edges: Tensor | None
+    nodes: int
+    padded: int
+    weights: Tensor | None
+    weight_bits: int
+
+    @property
+    def slots(self) -> int:
+        """Of nodes and edges."""
+        return self.nodes + self.padded
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the parts of what the others are told."""
+        return [self.slots, self.slots, self.nodes, *([self.slots] if self.weight_bits else [])]
+
+    @property
+    def sizes(self) -> tuple[PartyId, int, int, int]:
+        """What all parties know of the graph."""
+        return self.owner, self.nodes, self.slots, self.weight_bits
+
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        return [[((self.owner,), holders, 8 * sum(self.lengths))]]
+
+    @override
+    def hold(self, holder: Holder) -> HeldGraph:
+        tag = holder.next(Kind.PLACEMENT)
+        if holder.party == self.owner:
+            return self._own(holder, tag)
+        relative = receive_as(holder.link, self.owner, tag, (sum(self.lengths),), torch.int64)
+        check_places(relative[: 2 * self.slots + self.nodes], self.slots, self.owner)
+        spread, turn, pick, *masked = torch.split(relative, self.lengths)
+        return HeldGraph(*self.sizes, spread, turn, pick, masked[0][:, None] if masked else None)
+
+    def _own(self, holder: Holder, tag: Tag) -> HeldGraph:
+        edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
+        if edges is None or edges.shape[1] > self.padded:
+            count = 0 if edges is None else edges.shape[1]
+            raise ConfigError(
+                f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
+            )
+        steps = steps_of(edges, self.nodes, self.padded)
+        spread, turn, pick = map(shuffled, holder.correlations.drawn(orders(self.slots)))
+        parts = before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick)
+        counts, own_weights, masked = np.ones(edges.shape[1], np.int32), None, None
+        if self.weight_bits:
+            whole = torch.full((edges.shape[1],), one)
+            if self.weights is not None:
+                whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
+            counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
+            (mask,) = holder.correlations.drawn([((self.slots, 1), torch.int64)])
+            masked = taken(own_weights, inverse(turn)) - mask
+        broadcast(holder.link, holder.others, tag, torch.cat([*parts, *([] if masked is None else [masked[:, 0]])]))
+        adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(self.nodes, self.nodes))
+        return HeldGraph(*self.sizes, *parts, masked, OwnEdges(steps, turn, adjacency, own_weights))
+
+    @override
+    def deal(self, dealer: Dealer) -> DealtGraph:
+        dealer.next()
+        spread, turn, pick = map(shuffled, dealer.draw(self.owner, orders(self.slots)))
+        mask = dealer.draw(self.owner, [((self.slots, 1), torch.int64)])[0] if self.weight_bits else None
+        return DealtGraph(*self.sizes, spread, turn, pick, mask)
+
+    @override
+    def plain(self) -> PlainGraph:
+        assert self.edges is not None
+        weights = torch.ones(self.edges.shape[1]) if self.weights is None else self.weights
+        return PlainGraph(*self.sizes, self.edges, weights.to(torch.float64))
+
+
+@dataclass(frozen=True, eq=False)
+class Hop(Operation[Summands]):
+    """Sums over the sources of every target's edges, and the node itself: Σ_i A_i·v + v.
+
+    Raises:
+        ValueError: there is no graph, or their weights have not the same bits.
+    """
+
+    graphs: Sequence[HiddenGraph]
+    wire: Wire
+
+    def __post_init__(self) -> None:
+        if len({graph.weight_bits for graph in self.graphs}) != 1:
+            raise ValueError("a hop is over one graph or more, with edge weights of as many bits; take a hop for each")
+
+    @property
+    def weight_bits(self) -> int:
+        """Of all graphs."""
+        return self.graphs[0].weight_bits
+
+    @property
+    def portions(self) -> Iterator[list[tuple[HiddenGraph, slice]]]:
+        """Graphs with the columns that are summed over their edges at a time, side by side as far as they go."""
+        columns = self.wire.shape[1]
+
+        def chunks(graph: HiddenGraph) -> Iterator[slice]:
+            width = max(1, CHUNK_BYTES // (4 * graph.slots))
+            return (slice(start, min(start + width, columns)) for start in range(0, columns, width))
+
+        for parts in zip_longest(*map(chunks, self.graphs)):
+            yield [(graph, part) for graph, part in zip(self.graphs, parts, strict=True) if part is not None]
+
+    def form(self, graph: HiddenGraph, columns: slice) -> Form:
+        """Of a row for each slot."""
+        return (graph.slots, columns.stop - columns.start), self.wire.mask.dtype
+
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        copies = (2 if self.weight_bits else 1) * self.wire.ring // 8
+        portions = [
+            [(holders, (graph.owner,), copies * graph.slots * (part.stop - part.start)) for graph, part in portion]
+            for portion in self.portions
+        ]
+        # An owner waits for others' portions before it sends its own.
+        waits = len({graph.owner for graph in self.graphs}) > 1
+        return portions if waits else [list(chain(*portions))]
+
+    @override
+    def hold(self, holder: Holder) -> Summands:
+        public, mask = self.wire.known, self.wire.mask
+        total = ((len(self.graphs) - 1) << self.weight_bits) * mask
+        if holder.leads:
+            total += public << self.weight_bits
+        for graph in self.graphs:
+            assert isinstance(graph, HeldGraph)
+            if graph.own is not None:
+                total += torch.from_numpy(graph.own.adjacency @ public.numpy())
+        for portion in self.portions:
+            parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
+            # What others wait for goes out before anything is waited for.
+            for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
+                assert isinstance(graph, HeldGraph)
+                form = self.form(graph, columns)
+                total[:, columns] -= (_own_share if graph.own else _other_share)(holder, graph, tag, form)
+        return Summands(total, self.wire.bits + self.weight_bits)
+
+    @override
+    def deal(self, dealer: Dealer) -> Summands:
+        for graph, columns in chain(*self.portions):
+            assert isinstance(graph, DealtGraph)
+            _deal_share(dealer, graph, self.wire.mask[:, columns], self.form(graph, columns))
+        return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
+
+    @override
+    def plain(self) -> Summands:
+        total = self.wire.known.clone()
+        for graph in self.graphs:
+            assert isinstance(graph, PlainGraph)
+            total.index_add_(0, graph.edges[1], self.wire.known[graph.edges[0]] * graph.weights[:, None])
+        return Summands(total, self.wire.bits + self.weight_bits)
+
+
+def _own_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
+    """The owner's share of (A + I)·λ."""
+    assert graph.own is not None
+    first, second = holder.correlations.dealt(tag, [form] * 2)
+    weights, (size, dtype) = graph.own.weights, form
+    received = gather(holder.link, holder.others, tag, size if weights is None else (2, *size), dtype)
+    rows = taken(running(taken(first, graph.spread)), graph.own.steps.turn)
+    for masked in received.values():
+        rows += taken(masked if weights is None else masked[0], graph.own.random_turn)
+    if weights is not None:
+        rows *= weights
+        for masked in received.values():
+            rows -= taken(masked[1], graph.own.random_turn)
+    picked = taken(running(rows), graph.own.steps.pick)
+    return differences(picked + taken(second, graph.pick))
+
+
+def _other_share(holder: Holder, graph: HeldGraph, tag: Tag, form: Form) -> Tensor:
+    """Another holder's share of it."""
+    spread, mask, picked, *more = holder.correlations.drawn([form] * (4 if graph.weight_bits else 3))
+    masked = taken(running(taken(spread, graph.spread)), graph.turn) + mask
+    if graph.masked_weights is not None:
+        masked = torch.stack([masked, graph.masked_weights * mask + more[0]])
+    holder.link.send(graph.owner, tag, masked)
+    return differences(taken(picked, graph.pick))
+
+
+def _deal_share(dealer: Dealer, graph: DealtGraph, mask: Tensor, form: Form) -> None:
+    """What the owner lacks of both."""
+    dealer.next()
+    forms = [form] * (4 if graph.weight_bits else 3)
+
+    def make() -> list[Tensor]:
+        draws = [dealer.draw(holder, forms) for holder in dealer.others(graph.owner)]
+        spread_shares, turned, pick_shares, *more = map(added, zip(*draws, strict=True))
+        if graph.weight_mask is not None:
+            turned = graph.weight_mask * turned - more[0]
+        steps = torch.zeros(form[0], dtype=form[1])
+        steps[: graph.nodes] = differences(mask)
+        picked = -running(taken(turned, graph.turn))
+        return [taken(steps, graph.spread) - spread_shares, taken(picked, graph.pick) - pick_shares]
+
+    dealer.deal(graph.owner, [form] * 2, make)
+
+
+@dataclass(frozen=True, eq=False)
+class Pick(Operation[Summands]):
+    """Rows of a wire that one holder chooses, [count] different ones, and nobody else knows."""
+
+    owner: PartyId
+    rows: Tensor | None
+    count: int
+    wire: Wire
+
+    @property
+    def form(self) -> Form:
+        """Of shares of all rows."""
+        return self.wire.shape, self.wire.mask.dtype
+
+    @override
+    def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
+        return [[((self.owner,), holders, 8 * self.count)]]
+
+    @override
+    def hold(self, holder: Holder) -> Summands:
+        tag, rows = holder.next(Kind.PLACEMENT), self.rows
+        if holder.party != self.owner:
+            relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
+            check_places(relative, self.wire.shape[0], self.owner)
+            return Summands(-taken(holder.correlations.drawn([self.form])[0], relative), self.wire.bits)
+        if rows is None:
+            raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
+        if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
+            raise ConfigError(
+                f"{self.owner} chooses rows {list(rows.shape)}: give {self.count} different ones, as all know",
+                key="rows",
+            )
+        random = shuffled(holder.correlations.drawn([((self.wire.shape[0],), torch.int64)])[0])
+        relative = before(rows, random)
+        broadcast(holder.link, holder.others, tag, relative)
+        (dealt,) = holder.correlations.dealt(tag, [self.form])
+        return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
+
+    @override
+    def deal(self, dealer: Dealer) -> Summands:
+        dealer.next()
+        random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
+
+        def make() -> list[Tensor]:
+            others = added(dealer.draw(holder, [self.form])[0] for holder in dealer.others(self.owner))
+            return [taken(self.wire.mask, random) - others]
+
+        dealer.deal(self.owner, [self.form], make)
+        return Summands(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])), self.wire.bits)
+
+    @override
+    def plain(self) -> Summands:
+        assert self.rows is not None
+        return Summands(self.wire.known[self.rows], self.wire.bits)

@@ -1,0 +1,253 @@
+"""Combine strategies: how the holders' local embeddings become one (VFGNN 3.4, eqs. 5-7).
+
+A strategy has a holder's part and a server's part. Where it is linear the server needs nothing but the sum of the
+holders' contributions, so it works as well when every single one is masked.
+
+A package adds its own by an entry point of the group ``veilgraph.combines``: a subclass of ``Combine``.
+``veilgraph.testing.combine`` has the tests that it must pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from torch import Tensor, nn
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.settings import Registry, Settings, named_in
+from veilgraph.nn.propagate import Adjacency
+
+COMBINES: Final[Registry[type[Combine[Any]]]] = Registry(
+    "veilgraph.combines",
+    {
+        "mean": "veilgraph.nn.combine:Mean",
+        "concat": "veilgraph.nn.combine:Concat",
+        "regression": "veilgraph.nn.combine:Regression",
+        "degree-weighted": "veilgraph.nn.combine:DegreeWeighted",
+    },
+    "veilgraph.nn.combine:Combine",
+)
+
+
+class CombineSettings(Settings):
+    """How the server combines the local embeddings. A strategy with settings of its own has a subclass."""
+
+    strategy: Annotated[str, named_in(COMBINES)] = Field("mean", description="how the holders' embeddings become one")
+    masked: bool | None = Field(
+        None, description="hide single embeddings from the server; default: wherever the strategy is linear"
+    )
+    bits: int = Field(32, ge=8, le=44, description="fractional bits of a masked embedding in the ring")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.masked and not self.linear:
+            raise ValueError(
+                f"strategy {self.strategy!r} cannot be masked: the server needs each embedding by itself; "
+                "set masked to false, or choose mean, regression or degree-weighted"
+            )
+        return self
+
+    @property
+    def kind(self) -> type[Combine[Any]]:
+        """The strategy that they name."""
+        return COMBINES[self.strategy]
+
+    @property
+    def linear(self) -> bool:
+        """Whether the server needs no more than the sum of what the holders prepare."""
+        return self.kind.linear
+
+    @property
+    def is_masked(self) -> bool:
+        """``masked`` with its default filled in."""
+        return self.linear if self.masked is None else self.masked
+
+
+S = TypeVar("S", bound=CombineSettings)
+
+
+class Combine(ABC, Generic[S]):
+    """One strategy.
+
+    Attributes:
+        settings: of its jobs: the keys of ``model.combine``.
+        words: what the server does with what the holders publish, as in "the server takes the mean of …".
+        needs_weight: whether the server needs, once, the sum over holders of ``holder_weight``.
+        linear: whether the server needs no more than the sum of the contributions.
+    """
+
+    settings: ClassVar[type[CombineSettings]] = CombineSettings
+    words: ClassVar[str]
+    needs_weight: ClassVar[bool] = False
+    linear: ClassVar[bool] = True
+
+    def __init__(self, given: S) -> None:
+        self.given = given
+
+    @abstractmethod
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        """The module that turns one of P holders' t [N, d] into its contribution, row by row, as ``Scale.forward``.
+
+        The adjacency is the holder's own; it also gives the dtype.
+        """
+
+    def divisor(self, holders: int) -> int | None:
+        """What the contribution is t divided by; None where it has weights, be they trained or of the holder's edges.
+
+        A single release (``privacy.schedule: once``) is of a strategy that has one: how much noise then reaches the
+        label holder is known to all.
+        """
+        return None
+
+    def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor | None:
+        """The holder's weight of each node, Tensor[N, 1] float64, or None where ``needs_weight`` is false.
+
+        A job reveals it as degrees: nothing but the degree may be in it.
+        """
+        return None
+
+    def output_dim(self, dim: int, holders: int) -> int:
+        """Width of the combined embedding."""
+        return dim
+
+    def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
+        """The combined embedding, Tensor[N, output_dim].
+
+        Args:
+            pieces: the contributions in the holders' order; of a linear strategy their sum will do.
+            weight_total: Tensor[N, 1], sum of the holders' weights, where ``needs_weight``.
+        """
+        total = pieces[0]
+        for piece in pieces[1:]:
+            total = total + piece
+        return total
+
+
+def combine_settings(said: Mapping[str, object]) -> CombineSettings:
+    """What a job says under ``model.combine``, held to the strategy that it names; raises ``ValidationError``."""
+    name = said.get("strategy", CombineSettings().strategy)
+    known = isinstance(name, str) and name in COMBINES
+    return (COMBINES[str(name)].settings if known else CombineSettings).model_validate(said)
+
+
+def _read(said: object) -> object:
+    return combine_settings(said) if isinstance(said, Mapping) else said
+
+
+AnyCombineSettings = Annotated[SerializeAsAny[CombineSettings], BeforeValidator(_read)]
+"""A field of settings that is of whichever strategy it names."""
+
+
+def build_combine(settings: CombineSettings) -> Combine[Any]:
+    """The strategy that the settings name."""
+    return settings.kind(settings)
+
+
+class Scale(nn.Module):
+    """Multiplies by something fixed: a number, or one weight per node, Tensor[N, 1]."""
+
+    factor: Tensor
+
+    def __init__(self, factor: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("factor", factor, persistent=False)
+
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Tensor[N, d] to Tensor[N, d]; or for some ``rows``, Tensor[B] int64, Tensor[B, d] to Tensor[B, d]."""
+        return t * (self.factor if rows is None or self.factor.ndim == 0 else self.factor[rows])
+
+
+class Unchanged(nn.Module):
+    """T as it is."""
+
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """As ``Scale.forward``."""
+        return t
+
+
+class Mean(Combine[CombineSettings]):
+    """Σ t_i / P."""
+
+    words: ClassVar[str] = "takes the mean of what the holders publish"
+
+    @override
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        return Scale(torch.tensor(1 / holders, dtype=adjacency.dtype))
+
+    @override
+    def divisor(self, holders: int) -> int:
+        return holders
+
+
+class Concat(Combine[CombineSettings]):
+    """(t_1, …, t_P)."""
+
+    words: ClassVar[str] = "puts what the holders publish side by side"
+    linear: ClassVar[bool] = False
+
+    @override
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        return Unchanged()
+
+    @override
+    def divisor(self, holders: int) -> int:
+        return 1
+
+    @override
+    def output_dim(self, dim: int, holders: int) -> int:
+        return dim * holders
+
+    @override
+    def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
+        return torch.cat(list(pieces), dim=1)
+
+
+class Weight(nn.Module):
+    """ω_i ⊙ t with trainable ω_i, Tensor[d], starting at 1/P (eq. 7)."""
+
+    def __init__(self, dim: int, holders: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.omega = nn.Parameter(torch.full((dim,), 1 / holders, dtype=dtype))
+
+    def forward(self, t: Tensor, rows: Tensor | None = None) -> Tensor:
+        """As ``Scale.forward``."""
+        return self.omega * t
+
+
+class Regression(Combine[CombineSettings]):
+    """Σ ω_i ⊙ t_i, each holder keeping its own ω_i."""
+
+    words: ClassVar[str] = "takes a weighted sum of what the holders publish"
+
+    @override
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        return Weight(dim, holders, adjacency.dtype)
+
+
+class DegreeWeighted(Combine[CombineSettings]):
+    """Σ w_i·t_i / Σ w_i with w_i = degree_i + 1/P per node."""
+
+    words: ClassVar[str] = "takes the mean of what the holders publish, weighted by a node's number of edges"
+    needs_weight: ClassVar[bool] = True
+
+    @override
+    def holder_weight(self, holders: int, adjacency: Adjacency) -> Tensor:
+        return (adjacency.exact_degrees + 1 / holders).unsqueeze(1)
+
+    @override
+    def holder_part(self, dim: int, holders: int, adjacency: Adjacency) -> nn.Module:
+        return Scale(self.holder_weight(holders, adjacency).to(adjacency.dtype))
+
+    @override
+    def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
+        if weight_total is None:
+            raise ConfigError(
+                "combine.strategy='degree-weighted': weight_total is missing, and the sum is divided by it; pass the "
+                "sum of the holders' weights"
+            )
+        return super().merge(pieces) / weight_total

@@ -1,0 +1,159 @@
+"""Layers of the split network: activations, dropout and linear maps, the server's deep layers, the output layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Annotated, Final, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.settings import Settings
+from veilgraph.nn.propagate import Adjacency
+
+
+def identity(x: Tensor) -> Tensor:
+    """``x`` itself."""
+    return x
+
+
+Activation = Literal["none", "tanh", "relu", "sigmoid"]
+
+ACTIVATIONS: Final[dict[Activation, Callable[[Tensor], Tensor]]] = {
+    "none": identity,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+}
+"""Element-wise functions by the name the settings use."""
+
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+"""Of dropping an element, in settings."""
+
+
+class Masks:
+    """Masks that were drawn elsewhere, 1 where an element is kept, in the order of their use; not a generator."""
+
+    def __init__(self, masks: Iterable[Tensor]) -> None:
+        self._masks = iter(masks)
+
+    def next(self) -> Tensor:
+        """The next of them."""
+        return next(self._masks)
+
+
+def dropout(x: Tensor, p: float, generator: torch.Generator | Masks | None) -> Tensor:
+    """Inverted dropout: zeroes an element with probability ``p`` and scales the others by 1/(1 − p).
+
+    The mask is drawn from the generator, not the process-wide one; None means evaluation and returns ``x`` itself.
+    """
+    if generator is None or p == 0:
+        return x
+    mask = generator.next().to(x.dtype) if isinstance(generator, Masks) else draw_mask(x, p, generator)
+    return x * mask.div_(1 - p).to(x.device)
+
+
+def draw_mask(x: Tensor, p: float, generator: torch.Generator) -> Tensor:
+    """What ``dropout`` keeps of ``x``: 0 with probability ``p``, else 1, of its shape and dtype."""
+    return torch.empty(x.shape, dtype=x.dtype).bernoulli_(1 - p, generator=generator)
+
+
+def linear(in_dim: int, out_dim: int, *, bias: bool) -> nn.Linear:
+    """An ``nn.Linear`` with Glorot-uniform weights and zero bias, drawn from torch's process-wide generator.
+
+    Call it inside ``LearningStreams.global_generator``. Weights are drawn in float32 whatever the job's
+    precision, so that both precisions start from the same numbers.
+    """
+    layer = nn.Linear(in_dim, out_dim, bias=bias, dtype=torch.float32)
+    nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+def copied_state(network: nn.Module) -> dict[str, Tensor]:
+    """A copy of a network's weights and buffers, by name."""
+    return {name: tensor.clone() for name, tensor in network.state_dict().items()}
+
+
+class ServerSettings(Settings):
+    """The server's deep layers; the paper's network is (d, d, |C|) (VFGNN 4.1)."""
+
+    layers: int = Field(1, ge=0, le=8, description="hidden layers of width dim at the server")
+    activation: Activation = Field("sigmoid", description="after every hidden layer")
+    dropout: Probability = Field(0.5, description="of every hidden layer")
+
+
+class Deep(nn.Module):
+    """``layers`` times linear → activation → dropout, of width ``dim``.
+
+    With ``layers=0`` only the dropout is left and the width stays ``in_dim``.
+    """
+
+    def __init__(self, in_dim: int, dim: int, settings: ServerSettings) -> None:
+        super().__init__()
+        widths = [in_dim] + [dim] * settings.layers
+        self.layers = nn.ModuleList(linear(before, after, bias=True) for before, after in pairwise(widths))
+        self.output_dim = widths[-1]
+        self._activation = ACTIVATIONS[settings.activation]
+        self._dropout = settings.dropout
+
+    def forward(self, m: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Maps the combined embedding Tensor[N, in_dim] to z_L Tensor[N, output_dim]; None means evaluation."""
+        if not self.layers:
+            return dropout(m, self._dropout, generator)
+        for layer in self.layers:
+            m = dropout(self._activation(layer(m)), self._dropout, generator)
+        return m
+
+
+def build_deep(
+    in_dim: int, dim: int, settings: ServerSettings, *, streams: LearningStreams, dtype: torch.dtype
+) -> Deep:
+    """The server's layers with initial weights from the stream "deep"."""
+    with streams.global_generator("deep"):
+        return Deep(in_dim, dim, settings).to(dtype)
+
+
+class HeadSettings(Settings):
+    """The label holder's output layer."""
+
+    logit_hops: int = Field(0, ge=0, le=32, description="extra propagation of the logits over its own edges")
+    logit_teleport: float = Field(
+        0.1, ge=0, le=1, description="share of its own logits that a node keeps in each of them"
+    )
+    dropout: Probability = Field(0.0, description="before the linear map to logits")
+
+
+class OutputHead(nn.Module):
+    """Dropout, one linear layer, and optionally APPNP propagation of the logits over the label holder's edges
+    between common nodes.
+
+    The propagation is z ← (1 − α)·Ã·z + α·logits with Ã the mean over a node and its neighbours.
+    """
+
+    def __init__(self, in_dim: int, classes: int, settings: HeadSettings) -> None:
+        super().__init__()
+        self.output = linear(in_dim, classes, bias=True)
+        self._settings = settings
+
+    def forward(self, z: Tensor, adjacency: Adjacency, generator: torch.Generator | None) -> Tensor:
+        """Maps z_L Tensor[N, in_dim] to logits Tensor[N, classes]; ``generator`` None means evaluation."""
+        logits: Tensor = self.output(dropout(z, self._settings.dropout, generator))
+        teleport = self._settings.logit_teleport
+        propagated = logits
+        for _ in range(self._settings.logit_hops):
+            propagated = (1 - teleport) * adjacency.self_loop_mean(propagated, 1.0) + teleport * logits
+        return propagated
+
+
+def build_head(
+    in_dim: int, classes: int, settings: HeadSettings, *, streams: LearningStreams, dtype: torch.dtype
+) -> OutputHead:
+    """The output layer with initial weights from the stream "head"."""
+    with streams.global_generator("head"):
+        return OutputHead(in_dim, classes, settings).to(dtype)

@@ -1,0 +1,466 @@
+"""What the audit must know of an averaging job: noise, the model of all, models of those that can be told apart, and
+the rounds of a private training, to an adversary that knows all but canaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import Seen
+from veilgraph.paradigms.averaging.audit_sums import (
+    SURVIVORS,
+    VALUES,
+    Key,
+    hellos_of,
+    known_sums,
+    noise_at_holders,
+    noise_at_server,
+)
+from veilgraph.paradigms.averaging.network import Averaged
+from veilgraph.paradigms.averaging.node_tasks import Classes
+from veilgraph.paradigms.averaging.rows import SCORES, TWO
+from veilgraph.paradigms.averaging.rules import FedSgdSettings
+from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
+from veilgraph.paradigms.averaging.tasks import Task
+from veilgraph.paradigms.averaging.training import EXTRA, Terms, opened, public, update_bits
+from veilgraph.paradigms.averaging.twin import OnePlace
+from veilgraph.paradigms.horizontal.tally import Classification
+from veilgraph.protocol.canaries import TrainedCanaries
+from veilgraph.protocol.evidence import OPEN, Audited, Evidence, Noisy, NoisySeries, Part, Round, Source, hidden_of
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.view import Floats, View, numbers
+
+_MOST_EXAMPLES: Final = 1 << 29
+"""That fit a sum."""
+_BEGINS: Final = "train"
+"""Sessions whose first weights are those that training begins with; others go on from checkpoints."""
+_TWO: Final = 2
+CLEAN: Final = (Kind.GRADIENT, 0)
+"""Kind and round of what holders note of their sums before the noise."""
+DRAWN: Final = (Kind.GRADIENT, 1)
+"""Kind and round of what they note of who is in them."""
+_CENTRE, _LEAF = 0, 1
+_ROUNDING: Final = 1.0
+"""What weights told in single precision may hide of a sum, in clips; far more than they do."""
+
+
+class AveragingSource(Source):
+    """Values under what is left of their masks, and models that weights and sums give."""
+
+    reads_passes: ClassVar[bool] = False
+
+    @override
+    def hidden(self, view: View) -> list[Evidence]:
+        found = list(hidden_of(view, but=[Kind.MASKED]))
+        if view.party != SERVER:
+            return [*found, *noise_at_holders([view], view.others)]
+        return [*found, *noise_at_server(view, [], view.settings.data.names)]
+
+    @override
+    def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        weights = _newest_weights(trained)
+        if weights is None or not _is_attacked(view.settings):
+            return
+        # At the server weights follow from sums of what it receives.
+        kind = Kind.MASKED if view.party == SERVER else Kind.AVERAGED
+        told = tuple(seen for seen in trained.messages if seen.tag.kind is kind and seen.receiver == view.party)
+        about = tuple(name for name in view.settings.data.names if name != view.party)
+        words = "the averaged weights after the newest round"
+        yield Evidence("model", words, about, asked=_asked_model(trained, weights), messages=told)
+        if view.party != SERVER:
+            yield from _models(trained, _single(trained))
+
+    @override
+    def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+        yield from noise_at_holders(holders, outside)
+        if server is not None:
+            yield from noise_at_server(server, holders, outside)
+        if not _is_attacked(holders[0].settings):
+            what = f"weights and sums, without what {'+'.join(view.party for view in holders)} put in"
+            yield Evidence(OPEN, what, tuple(outside))
+            return
+        updates = updates_of_weights(holders, outside) if server is None else updates_of_sums(server, holders, outside)
+        yield from _models(holders[0], updates)
+        if missing := [name for name in outside if not any(name in update.about for update in updates)]:
+            what = "its part of averaged weights, of which there is none in what was recorded or none follows"
+            yield Evidence(OPEN, what, tuple(missing))
+
+    @override
+    def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
+        job, told = averaging(view.settings), list[tuple[str, str]]()
+        if not _is_attacked(job):
+            return told
+        if job.averaging.privacy is None:
+            told.append((SCORES.name, "sums of losses, and of how many nodes of each class are taken for which"))
+        if view.party != SERVER and job.threshold <= _TWO and not _single(view.of_training):
+            told.append((TWO.name, "averaged weights without its own part, in which no other's alone is left"))
+        return told
+
+    @override
+    def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
+        """Whether the noise that holders say they added is in the weights that a party is told, in every round anew."""
+        plan = run.settings.training_plan
+        if plan is None:
+            return
+        if not plan.settings.canaries:
+            raise DataError("the job has no canaries; train it again with averaging.privacy.canaries")
+        by_holders: dict[tuple[PartyId, ...], list[Noisy]] = {}
+        for known in _known_rounds(run, (party,), None):
+            entries = numbers(known.rest / plan.settings.clip)[:, None]
+            noisy = Noisy(entries, _deviation(run.settings, known), _ROUNDING)
+            by_holders.setdefault(known.holders, []).append(noisy)
+        for holders, found in by_holders.items():
+            words = f"{len(found)} sums of {' and '.join(holders)}, less what they say they added before the noise"
+            yield NoisySeries(holders[0], words, found)
+
+    @override
+    def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
+        plan = run.settings.training_plan
+        assert plan is not None
+        planted = _Planted(run, holder, key, run.view(members[0]))
+        return [
+            Round(numbers(each.rest / plan.settings.clip), _deviation(run.settings, each), planted.parts(each.weights))
+            for each in _known_rounds(run, members, holder)
+        ]
+
+    @override
+    def drawn(self, view: View) -> list[Tensor]:
+        return list(_noted(view, DRAWN).values())
+
+    @override
+    def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
+        own = averaging(job)
+        _check_asked(own)
+        place = OnePlace(own, everything)
+        for epoch in range(1, epochs + 1):
+            place.train_step(epoch)
+        return place.infer().double().softmax(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """Weights as some holders alone would have made them in a round.
+
+    Attributes:
+        about: these holders.
+        weights: Tensor[W] float64.
+        words: what they were worked out of.
+    """
+
+    about: tuple[PartyId, ...]
+    weights: Tensor
+    words: str
+
+
+def _single(holder: View) -> list[Update]:
+    """What a holder by itself knows of one other."""
+    return updates_of_weights([holder], holder.others, most=1)
+
+
+def _models(view: View, updates: Sequence[Update]) -> Iterator[Evidence]:
+    for update in updates:
+        words = f"weights that {'+'.join(update.about)} alone made in a round, worked out of {update.words}"
+        yield Evidence("model", words, update.about, asked=_asked_model(view, update.weights))
+
+
+def _is_attacked(job: JobSettings) -> bool:
+    """Whether a model gives each node probabilities of its classes, which attacks on members read."""
+    return issubclass(averaging(job).averaging.task.kind, Classes)
+
+
+def _check_asked(job: AveragingJob) -> None:
+    """Refuses models that cannot be made again from weights that all have.
+
+    Raises:
+        DataError: says why.
+    """
+    task, personal = job.averaging.task.name, job.averaging.personal
+    if not _is_attacked(job):
+        raise DataError(
+            f"averaging.task={task} gives nodes no probabilities of classes, which this attack reads",
+            key="averaging.task",
+            value=task,
+        )
+    if personal:
+        raise DataError(f"averaging.personal={', '.join(personal)}: these weights stay with their holder")
+    if job.is_custom:
+        raise DataError(f"model.local.model={job.model.local.model}: the package's own models are made again alone")
+
+
+def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
+    """Holder's data → the probabilities that some weights [W] give its nodes, [N, C]."""
+    job = averaging(view.settings)
+
+    def rows(graph: PartyGraph) -> Floats:
+        _check_asked(job)
+        task = _task_of(view)
+        network = task.network(LearningStreams(0, SERVER))
+        network.take(weights)
+        own = task.own(graph, LearningStreams(0, graph.party))
+        with torch.no_grad():
+            return numbers(task.output(network, own).double().softmax(dim=1))
+
+    return rows
+
+
+def _task_of(view: View) -> Task[Any, Any]:
+    """The job's, as parties state it of themselves in a view."""
+    job, hellos = averaging(view.settings), next(iter(hellos_of(view).values()))
+    told = {holder: hellos[holder] for holder in job.data.names if holder in hellos}
+    known = public(
+        job,
+        {holder: hello.features for holder, hello in told.items()},
+        {holder: hello.classes for holder, hello in told.items()},
+    )
+    return known.task.kind(known)
+
+
+def _newest_weights(view: View) -> Tensor | None:
+    """Those that all had after the newest round: Tensor[W] float64; None where there was none."""
+    told = {key: weights for key, weights in _weights_of(view).items() if key[1]}
+    return told[max(told)] if told else None
+
+
+def updates_of_sums(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> list[Update]:
+    """What the server and its friends know of others, of the newest round: of each, or of all together.
+
+    Args:
+        server: its view.
+        friends: views of holders that help it.
+        outside: the others.
+    """
+    weights, job = _weights_of(server), averaging(server.settings)
+    for known in reversed(known_sums(server, friends)):
+        key = known.session, known.round.number
+        start, about = _before(weights, key), tuple(each for each in known.counted if each in outside)
+        notes = _notes([each for each in friends if each.party in known.counted], key)
+        if start is None or known.size != len(start) + EXTRA or notes is None or not about:
+            continue
+        parts: dict[tuple[PartyId, ...], Tensor] = {
+            (each,): known.less_masks(each, known.sharing, own=True) for each in about if not known.hiding(each)
+        }
+        parts = parts or {about: known.total - notes}
+        found = [_update(job, whose, start, _real(job, part, start), "sums") for whose, part in parts.items()]
+        if any(found):
+            return [each for each in found if each is not None]
+    return []
+
+
+def updates_of_weights(holders: Sequence[View], outside: Sequence[PartyId], most: int | None = None) -> list[Update]:
+    """What holders know of others when they take their own parts off averaged weights, in the newest round they can.
+
+    Averaged weights are a mean; of how many training nodes, sums of scores tell.
+
+    Args:
+        holders: their views.
+        outside: the others.
+        most: of the others that were counted in the round; None: any number.
+    """
+    view, job = holders[0], averaging(holders[0].settings)
+    rule = job.averaging.rule.build(1, job.train.learning_rate)
+    if rule.state():  # a step is no mean then, but what the rule remembers of many
+        return []
+    weights, counted = _weights_of(view), _counted(view)
+    examples = _examples(view, counted)
+    for key in sorted(weights, reverse=True):
+        of_round = counted.get(key, ())
+        start, about = _before(weights, key), tuple(each for each in of_round if each in outside)
+        notes, total = _notes([each for each in holders if each.party in of_round], key), examples.get(of_round)
+        if start is None or notes is None or total is None or not 0 < len(about) <= (most or len(about)):
+            continue
+        mean = (weights[key] - start) / float(rule.step(torch.zeros(1), torch.ones(1)))
+        whole = torch.cat([mean * total, mean.new_tensor([0.0, total])])
+        if found := _update(job, about, start, whole - _real(job, notes, start), "averaged weights"):
+            return [found]
+    return []
+
+
+def _told(view: View) -> Iterator[Seen]:
+    """What the server made of sums, as it told it, to one holder of all."""
+    told = [seen for seen in view.messages if seen.tag.kind is Kind.AVERAGED]
+    first = {(seen.session, seen.tag.step): seen for seen in reversed(told)}
+    yield from (first[key] for key in sorted(first))
+
+
+def _weights_of(view: View) -> dict[Key, Tensor]:
+    """Sum → the weights that followed, Tensor[W] float64; those that training begins with under 0."""
+    found, size = dict[Key, Tensor](), -1
+    for seen in _told(view):
+        number = seen.tag.step
+        size = size if number else seen.shape[0]
+        begins = not number and view.works[seen.session] == _BEGINS
+        if begins or (number and seen.shape == (size + EXTRA,)):
+            found[seen.session, number] = seen.tensor().double()[:size]
+    return found
+
+
+def _before(weights: Mapping[Key, Tensor], key: Key) -> Tensor | None:
+    """The weights that holders had before a sum, of the same session."""
+    earlier = [other for other in weights if other[0] == key[0] and other[1] < key[1]]
+    return weights[max(earlier)] if earlier else None
+
+
+def _counted(view: View) -> dict[Key, tuple[PartyId, ...]]:
+    """Sum → whose values are in it, as the server told."""
+    names, found = view.settings.data.names, dict[Key, tuple[PartyId, ...]]()
+    for seen in view.messages:
+        if seen.sender == SERVER and (seen.tag.kind, seen.tag.round) == SURVIVORS:
+            told = zip(names, seen.tensor().to(torch.bool).tolist(), strict=True)
+            found.setdefault((seen.session, seen.tag.step), tuple(name for name, one in told if one))
+    return found
+
+
+def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tuple[PartyId, ...], int]:
+    """Some holders → how many training nodes they have, as sums of class counts tell."""
+    task, found = _task_of(view), dict[tuple[PartyId, ...], int]()
+    for seen in _told(view):
+        of_sum = counted.get((seen.session, seen.tag.step))
+        if of_sum is not None and seen.shape == (task.tally_size,):
+            found[of_sum] = round(float(Classification(task.public.stated).confusion(seen.tensor())[0].sum()))
+    return found
+
+
+def _noted(view: View, what: tuple[Kind, int]) -> dict[Key, Tensor]:
+    """Sum → what a party noted of it."""
+    return {(seen.session, seen.tag.step): seen.tensor() for seen in view.noted(*what)}
+
+
+def _notes(friends: Sequence[View], key: Key) -> Tensor | None:
+    """What some holders put into a sum: int64 [size], or 0 of none; None where not all have noted it."""
+    notes = [seen.tensor() for view in friends for seen in view.noted(*VALUES) if (seen.session, seen.tag.step) == key]
+    return None if len(notes) < len(friends) else sum(notes, torch.zeros((), dtype=torch.int64))
+
+
+def _real(job: AveragingJob, words: Tensor, weights: Tensor) -> Tensor:
+    """What words of a sum are in real numbers, Tensor[W + 2] float64; ``weights`` are those of the round."""
+    return opened(job, words.double() * 2.0 ** -update_bits(job), weights)
+
+
+def _update(job: AveragingJob, about: tuple[PartyId, ...], start: Tensor, whole: Tensor, words: str) -> Update | None:
+    """Of what holders add together, Tensor[W + 2]; None where nobody of them trains, or masks are still there."""
+    examples = round(float(whole[-1]))
+    if not 0 < examples < _MOST_EXAMPLES:
+        return None
+    rule = job.averaging.rule.build(len(start), job.train.learning_rate)
+    change = whole[:-EXTRA] / examples
+    return Update(about, rule.step(start, change) if rule.sends_gradients else start + change, words)
+
+
+@dataclass(frozen=True, eq=False)
+class _KnownRound:
+    """One round of a private training.
+
+    Attributes:
+        weights: Tensor[W] float64, with which it began.
+        rest: Tensor[W] float64, what some holders added before they divided by ``batch``: noise, canaries of one
+            holder that is asked for, and nothing else.
+        holders: these holders.
+    """
+
+    weights: Tensor
+    rest: Tensor
+    holders: tuple[PartyId, ...]
+
+
+def _known_rounds(run: Audited, members: Sequence[PartyId], target: PartyId | None) -> Iterator[_KnownRound]:
+    """The rounds of which everything is there, as some parties together know them.
+
+    They take off what they put in. Of the others all that they added before the noise is known, from their notes, but
+    for the canaries of one holder.
+
+    Args:
+        run: under audit.
+        members: these parties; the first is told the weights.
+        target: one of the others that train, whose canaries stay; None: nobody's, so that noise alone is left.
+    """
+    job, view = averaging(run.settings), run.view(members[0])
+    given = job.averaging.privacy
+    assert given is not None
+    trains = {name: run.view(name) for name in job.data.names if run.graph(name).labels is not None}
+    weights, counted = _weights_of(view), _counted(view)
+    steps = _steps(job, weights)
+    clean = {name: _noted(each, CLEAN) for name, each in trains.items() if name not in members}
+    own = {name: _noted(each, VALUES) for name, each in trains.items() if name in members}
+    for key in sorted(weights):
+        start, step, of_round = weights.get((key[0], key[1] - 1)), steps.get(key), counted.get(key, ())
+        there = tuple(name for name in clean if name in of_round)
+        helping = [notes for party, notes in own.items() if party in of_round]
+        known = all(key in clean[name] for name in there) and all(key in notes for notes in helping)
+        if start is None or step is None or not known or not there or target not in (None, *there):
+            continue
+        total = step * (len(there) + len(helping))
+        for notes in helping:
+            total = total - _real(job, notes[key], start)[:-EXTRA]
+        total = given.batch * (total - len(there) * job.train.weight_decay * start)
+        for name in there:
+            total = total - clean[name][key][int(name != target)]
+        yield _KnownRound(start, total, there)
+
+
+def _steps(job: AveragingJob, weights: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+    """Sum → the mean gradient that the server took a step down, less what it remembered of those before."""
+    rule = job.averaging.rule
+    momentum = rule.momentum if isinstance(rule, FedSgdSettings) else 0.0
+    moved = {
+        key: (weights[key[0], key[1] - 1] - following) / job.train.learning_rate
+        for key, following in weights.items()
+        if (key[0], key[1] - 1) in weights
+    }
+    found = dict[Key, Tensor]()
+    for (session, number), step in moved.items():
+        if not momentum or (number == 1 and (session, 0) in weights):  # nothing is remembered yet
+            found[session, number] = step
+        elif (session, number - 1) in moved:
+            found[session, number] = step - momentum * moved[session, number - 1]
+    return found
+
+
+def _deviation(job: JobSettings, known: _KnownRound) -> float:
+    """Of the noise of all others together, over the clip."""
+    assert job.training_plan is not None
+    return job.training_plan.added * float(np.sqrt(len(known.holders)))
+
+
+class _Planted:
+    """Gradients of a holder's canaries, whichever their coins."""
+
+    def __init__(self, run: Audited, holder: PartyId, key: bytes, view: View) -> None:
+        plan, graph = run.settings.training_plan, run.whole_graph(holder)
+        assert plan is not None
+        canaries = TrainedCanaries.of(run.settings, graph, bytes, key)
+        self._network: Averaged = _task_of(view).network(LearningStreams(0, SERVER))
+        self._clip = plan.settings.clip
+        self._parts = list[tuple[Terms, list[int], int, bool]]()
+        for inside in (True, False):
+            world = canaries.world(graph, torch.full((canaries.count,), inside))
+            terms = Terms(world, plan.hops, next(self._network.parameters()).dtype)
+            if inside or canaries.relation == "replacement":
+                self._parts.append((terms, terms.numbers(canaries.places[:, _CENTRE]), 1, inside))
+            if canaries.leaves:
+                self._parts.append((terms, terms.numbers(canaries.places[:, _LEAF]), canaries.leaves, inside))
+
+    def parts(self, weights: Tensor) -> list[Part]:
+        """Of one round, over the clip."""
+        self._network.take(weights.to(next(self._network.parameters()).dtype))
+        return [
+            Part(np.stack([self._clipped(terms.gradient(self._network, number)) for number in chosen]), count, inside)
+            for terms, chosen, count, inside in self._parts
+        ]
+
+    def _clipped(self, gradient: Tensor) -> Floats:
+        row = numbers(gradient / self._clip)
+        return np.asarray(row / max(1.0, float(np.linalg.norm(row))))
+
+
+SOURCE: Final = AveragingSource()

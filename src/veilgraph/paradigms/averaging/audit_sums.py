@@ -1,0 +1,290 @@
+"""Sums under masks, as the server of an averaging job and holders that collude with it know them, and what of them
+must say nothing.
+
+The server puts together what the survivors of a sum revealed: the own mask of each that is counted, and the mask key
+of each that is not. A holder adds its own mask key, and its share of everybody's secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from torch import Tensor
+
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.link.collectives import tensor_text
+from veilgraph.link.view import Seen
+from veilgraph.mpc import shamir
+from veilgraph.mpc.aggregation.keys import KEY_BYTES, SEALED_BYTES, Round, mask_private, own_mask, pairwise_mask
+from veilgraph.paradigms.averaging.settings import averaging
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.evidence import Ciphertext, Evidence, chosen_words
+from veilgraph.protocol.resumption import session_name
+from veilgraph.protocol.view import View
+
+MOST: Final = 48
+"""Sums that are read, the first and the last of the run."""
+OFFERS: Final = (Kind.KEY, 1)
+SEALED: Final = (Kind.MASK_SHARE, 0)
+PASSED: Final = (Kind.MASK_SHARE, 1)
+VALUES: Final = (Kind.MASKED, 0)
+SURVIVORS: Final = (Kind.CONTROL, 1)
+REVEALED: Final = (Kind.MASK_SHARE, 2)
+"""Kinds and rounds of a sum's messages, and of what holders note of theirs: the key behind an offer, opened shares."""
+_MASK_KEYS: Final = slice(KEY_BYTES, 2 * KEY_BYTES)
+_WORD: Final = 8
+_UNIFORM_BYTES: Final = shamir.ELEMENT_BYTES - _WORD
+"""Of an element of the field, the lowest: the highest word of a number below 2^255 is not uniform."""
+
+Key = tuple[int, int]
+"""Session, and number of a sum in it."""
+_OfSum = Mapping[tuple[Kind, int], Mapping[PartyId, Seen]]
+"""Kind and round → the other party, or who noted it → the message."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownSum:
+    """One sum.
+
+    Attributes:
+        round: which.
+        session: of the run, counted.
+        offers: holder → the keys that it offered.
+        sharing: holders whose masks with one another went into values.
+        counted: those whose values were added up.
+        values: holder → its values under masks, those that came too late among them.
+        own_masks: holder → the seed of its own mask, where that is known.
+        mask_keys: holder → the key of its pairwise masks, where that is known.
+    """
+
+    round: Round
+    session: int
+    offers: Mapping[PartyId, bytes]
+    sharing: tuple[PartyId, ...]
+    counted: tuple[PartyId, ...]
+    values: Mapping[PartyId, Seen]
+    own_masks: Mapping[PartyId, int]
+    mask_keys: Mapping[PartyId, int]
+
+    @property
+    def size(self) -> int:
+        """How many numbers are added up."""
+        return self.values[self.counted[0]].shape[0]
+
+    def hiding(self, holder: PartyId) -> list[PartyId]:
+        """With whom a holder has masks that are not known."""
+        if holder in self.mask_keys:
+            return []
+        return [other for other in self.sharing if other != holder and other not in self.mask_keys]
+
+    def own(self, holder: PartyId) -> Tensor:
+        """The mask that a holder has by itself: int64 [size]."""
+        return own_mask(self.round, self.own_masks[holder], self.size)
+
+    def less_masks(self, holder: PartyId, peers: Collection[PartyId], *, own: bool) -> Tensor:
+        """A holder's values without some of their masks: int64 [size].
+
+        Args:
+            holder: whose.
+            peers: of the others, whose keys are known; the masks with those that shared nothing are none.
+            own: whether its own mask comes off as well.
+        """
+        left = self.values[holder].tensor()
+        if own:
+            left -= self.own(holder)
+        for peer in peers:
+            if peer in self.sharing and peer != holder:
+                left -= self._pairwise(holder, peer)
+        return left
+
+    def _pairwise(self, holder: PartyId, peer: PartyId) -> Tensor:
+        """What a holder added for another one."""
+
+        def mask(known: PartyId, other: PartyId) -> Tensor:
+            private: X25519PrivateKey = mask_private(self.mask_keys[known])
+            return pairwise_mask(self.round, known, private, other, self.offers[other][_MASK_KEYS], self.size)
+
+        return -mask(peer, holder) if peer in self.mask_keys else mask(holder, peer)
+
+    @cached_property
+    def less_pairs(self) -> Tensor:
+        """The sum of what counted holders gave, where own masks alone are left: int64 [size]."""
+        gone = [holder for holder in self.sharing if holder not in self.counted]
+        return torch.stack([self.less_masks(holder, gone, own=False) for holder in self.counted]).sum(dim=0)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """The sum that the server opens: int64 [size]."""
+        return self.less_pairs - torch.stack([self.own(holder) for holder in self.counted]).sum(dim=0)
+
+
+def known_sums(server: View, friends: Sequence[View]) -> list[KnownSum]:
+    """The sums of which a server's view has all messages, some of the first and some of the last.
+
+    Args:
+        server: its view.
+        friends: views of holders that help it.
+    """
+    job, names = averaging(server.settings), _session_names(server)
+    came = _by_sum((seen, seen.sender) for seen in server.messages if seen.receiver == SERVER)
+    told = _by_sum((seen, seen.receiver) for seen in server.messages if seen.sender == SERVER)
+    notes = _by_sum((seen, friend.party) for friend in friends for seen in friend.own)
+    keys = [key for key, of_sum in told.items() if SURVIVORS in of_sum and key[0] in names]
+    sums = list[KnownSum]()
+    for key in keys if len(keys) <= MOST else [*keys[: MOST // 2], *keys[-MOST // 2 :]]:
+        round_ = Round(names[key[0]], key[1], job.data.names, job.threshold)
+        found = _known(round_, key[0], came.get(key, {}), told[key], notes.get(key, {}))
+        sums += [] if found is None else [found]
+    return sums
+
+
+def _by_sum(messages: Iterable[tuple[Seen, PartyId]]) -> dict[Key, dict[Any, dict[PartyId, Seen]]]:
+    found: dict[Key, dict[Any, dict[PartyId, Seen]]] = {}
+    for seen, party in messages:
+        of_sum = found.setdefault((seen.session, seen.tag.step), {})
+        of_sum.setdefault((seen.tag.kind, seen.tag.round), {})[party] = seen
+    return found
+
+
+def _known(round_: Round, session: int, came: _OfSum, told: _OfSum, notes: _OfSum) -> KnownSum | None:
+    """None where the view has not all of the sum."""
+    offers = {holder: _bytes(seen.tensor()) for holder, seen in came.get(OFFERS, {}).items()}
+    answers = {holder: seen.tensor() for holder, seen in came.get(REVEALED, {}).items()}
+    survivors, passed = (
+        next(iter(told[key].values())).tensor() if key in told else None for key in (SURVIVORS, PASSED)
+    )
+    values = came.get(VALUES, {})
+    if survivors is None or passed is None or len(answers) < round_.threshold:
+        return None
+    counted = tuple(holder for holder, one in zip(round_.holders, survivors.tolist(), strict=True) if one)
+    sharing = tuple(round_.present(passed))
+    if not (set(sharing) <= set(offers) and set(counted) <= set(values)):
+        return None
+    masks = dict[PartyId, int]()
+    keys = {friend: shamir.of_bytes(_bytes(seen.tensor())) for friend, seen in notes.get(OFFERS, {}).items()}
+    opened = {friend: seen.tensor() for friend, seen in notes.get(REVEALED, {}).items()}
+    for holder in sharing:
+        place = round_.holders.index(holder)
+        of_key = {friend: rows[place, : shamir.ELEMENT_BYTES] for friend, rows in opened.items()}
+        of_mask = {friend: rows[place, shamir.ELEMENT_BYTES :] for friend, rows in opened.items()}
+        (of_mask if holder in counted else of_key).update({other: rows[place] for other, rows in answers.items()})
+        for shares, secrets in ((of_key, keys), (of_mask, masks)):
+            if len(shares) >= round_.threshold:
+                secrets.setdefault(holder, _combined(round_, shares))
+    return KnownSum(round_, session, offers, sharing, counted, values, masks, keys)
+
+
+def _combined(round_: Round, shares: Mapping[PartyId, Tensor]) -> int:
+    chosen = list(shares.items())[: round_.threshold]
+    return shamir.combine({round_.holders.index(party) + 1: shamir.of_bytes(_bytes(one)) for party, one in chosen})
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().numpy().tobytes()
+
+
+def hellos_of(view: View) -> dict[int, dict[PartyId, Hello]]:
+    """Session → party → what it stated of itself last."""
+    found: dict[int, dict[PartyId, Hello]] = {}
+    for seen in view.messages:
+        if (seen.tag.kind, seen.tag.round) == (Kind.HELLO, 0):
+            said = Hello.model_validate_json(tensor_text(seen.tensor()))
+            found.setdefault(seen.session, {})[seen.sender] = said
+    return found
+
+
+def _session_names(view: View) -> dict[int, str]:
+    """Session → what its masks and keys were made for."""
+    parties = (*view.settings.data.names, SERVER)
+    return {
+        session: session_name([hellos[party].nonce for party in parties])
+        for session, hellos in hellos_of(view).items()
+        if set(parties) <= set(hellos)
+    }
+
+
+def noise_at_server(server: View, friends: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+    """What must say nothing to the server and holders that help it.
+
+    What holders gave, less every part of their masks that comes off, as long as one is left; and what they sealed for
+    one another, as it passes the server.
+    """
+    sums, helping = known_sums(server, friends), [view.party for view in friends]
+    yield from _noise("sums with all own masks", outside, sums, lambda known: known.less_pairs)
+    for holder in outside:
+        yield from _values_under_masks(sums, helping, holder)
+    for holder in outside:
+        yield from _shares(f"shares that {holder} sealed", holder, [server.received(SEALED[0], holder, SEALED[1])])
+
+
+def _values_under_masks(sums: Sequence[KnownSum], friends: Sequence[PartyId], holder: PartyId) -> Iterator[Evidence]:
+    came = [each for each in sums if holder in each.values]
+    counted = [each for each in came if holder in each.counted]
+    late = [each for each in came if holder not in each.counted and not each.hiding(holder)]
+    hidden = [each for each in counted if each.hiding(holder)]
+    values = f"values under masks from {holder}"
+
+    def less(peers: Sequence[PartyId] | None, *, own: bool) -> Callable[[KnownSum], Tensor]:
+        return lambda known: known.less_masks(holder, known.sharing if peers is None else peers, own=own)
+
+    yield from _noise(values, [holder], came, lambda known: known.values[holder].tensor())
+    yield from _noise(f"{values}, without its own", [holder], hidden, less((), own=True))
+    words = f"sums with no own mask but {holder}'s"
+    yield from _noise(words, [holder], counted, lambda known: known.total + known.own(holder))
+    words = f"{values} that came too late, without those with others"
+    yield from _noise(words, [holder], late, less(None, own=False))
+    if friends:
+        values += f", without those with {'+'.join(friends)}"
+        yield from _noise(values, [holder], counted, less(friends, own=False))
+        yield from _noise(f"{values} and its own", [holder], hidden, less(friends, own=True))
+
+
+def _noise(
+    words: str, about: Sequence[PartyId], sums: Sequence[KnownSum], left: Callable[[KnownSum], Tensor]
+) -> Iterator[Evidence]:
+    if sums:
+
+        def read() -> list[Ciphertext]:
+            return [Ciphertext(chosen_words(left(each).numpy())) for each in sums]
+
+        messages = tuple(each.values[party] for each in sums for party in about if party in each.values)
+        yield Evidence("noise", words, tuple(about), permitted=False, noise=read, messages=messages)
+
+
+def noise_at_holders(holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+    """What some holders got of each of the others: shares, sealed, and opened."""
+    names = holders[0].settings.data.names
+    for sender in outside:
+        sealed = [view.received(PASSED[0], SERVER, PASSED[1]) for view in holders]
+        opened = [view.noted(*REVEALED) for view in holders]
+        place = names.index(sender)
+        yield from _shares(f"shares that {sender} sealed for it", sender, sealed, place)
+        yield from _shares(f"shares that {sender} gave it", sender, opened, place)
+
+
+def _shares(
+    words: str, holder: PartyId, found: Sequence[Sequence[Seen]], place: int | None = None
+) -> Iterator[Evidence]:
+    """A message of each party: what came in all sums, one after another; of one row where a place is given."""
+    chosen = [some if len(some) <= MOST else [*some[: MOST // 2], *some[-MOST // 2 :]] for some in found]
+    messages = tuple(seen for some in chosen for seen in some)
+    if messages:
+
+        def read() -> list[Ciphertext]:
+            return [_one(some, place) for some in chosen if some]
+
+        yield Evidence("noise", words, (holder,), permitted=False, noise=read, messages=messages)
+
+
+def _one(some: Sequence[Seen], place: int | None) -> Ciphertext:
+    rows = [seen.tensor().numpy()[slice(None) if place is None else [place]] for seen in some]
+    there = np.concatenate([each[each.any(axis=1)] for each in rows])
+    if there.shape[1] != SEALED_BYTES:
+        there = there.reshape(-1, shamir.ELEMENT_BYTES)[:, :_UNIFORM_BYTES]
+    return Ciphertext(chosen_words(np.ascontiguousarray(there).view(np.int64)), there.shape[1] // _WORD)

@@ -1,0 +1,312 @@
+"""Link prediction: of two nodes of one holder whether they are joined.
+
+Pairs are a holder's own edges, divided into splits, and pairs of its nodes without an edge, drawn at home.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.layers import linear
+from veilgraph.nn.propagate import Adjacency, FixedInput
+from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
+from veilgraph.paradigms.averaging.tasks import Task, TaskSettings, side_by_side
+from veilgraph.protocol.figures import Figure, Found, Measures
+from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.scores import binned_auc, binned_precision, histogram
+
+TRAIN: Final = 0
+_ATTEMPTS: Final = 16
+"""How often a pair is drawn; it is left out where it had an edge every time, in a graph that is nearly complete."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of nodes, whichever the direction.
+
+    Attributes:
+        ends: Tensor[2, M] int64, of each pair the two nodes.
+        split: Tensor[M] int64: 0 training, 1 validation, 2 test.
+        linked: Tensor[M] bool, whether there is an edge.
+        first: Tensor[M] int64, of the holder's rows the first: pairs without an edge are drawn among its own nodes.
+        nodes: Tensor[M] int64, how many rows the holder has.
+    """
+
+    ends: Tensor
+    split: Tensor
+    linked: Tensor
+    first: Tensor
+    nodes: Tensor
+
+    def columns(self) -> tuple[Tensor, ...]:
+        """All of it; the last dimension of each counts the pairs."""
+        return self.ends, self.split, self.linked, self.first, self.nodes
+
+    def where(self, chosen: Tensor) -> Pairs:
+        """Those that are chosen, by Tensor[M] bool or numbers of pairs."""
+        return Pairs(*(column[..., chosen] for column in self.columns()))
+
+    def __len__(self) -> int:
+        return int(self.ends.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class PairsOwn(Own):
+    """A holder's graph of training edges alone, and its pairs.
+
+    Attributes:
+        pairs: all edges, and as many pairs without; they are what a model is judged on.
+        taken: Tensor[T] int64 ascending, keys of the training edges, beside which training draws pairs.
+    """
+
+    pairs: Pairs
+    taken: Tensor
+
+    @classmethod
+    def divided(
+        cls, graph: PartyGraph, dtype: torch.dtype, streams: LearningStreams, validation: float, test: float
+    ) -> Self:
+        """A holder's edges, divided at random, loops left out.
+
+        Args:
+            graph: the holder's.
+            dtype: of the network.
+            streams: of the holder; the same in all sessions of a run.
+            validation: share of the edges that no message passes and the best epoch is chosen by.
+            test: share that no message passes and the result is told of.
+        """
+        nodes = graph.num_nodes
+        keys = _keys(graph.edge_index, nodes)
+        every = torch.unique(keys[graph.edge_index[0] != graph.edge_index[1]])
+        order = torch.randperm(len(every), generator=streams.generator("links"))
+        split = torch.zeros(len(every), dtype=torch.int64)
+        held, last = round(validation * len(every)), round(test * len(every))
+        split[order[:held]], split[order[held : held + last]] = 1, 2
+        edges = Pairs(
+            torch.stack([every // nodes, every % nodes]),
+            split,
+            torch.ones(len(every), dtype=torch.bool),
+            torch.zeros(len(every), dtype=torch.int64),
+            torch.full((len(every),), nodes),
+        )
+        drawn = unlinked(edges, every, nodes, streams.generator("no links"))
+        taken = every[split == TRAIN]
+        seen = graph.with_edges(torch.isin(keys, every[split != TRAIN], invert=True))
+        ready = Own.of(seen, dtype)
+        return cls(seen, ready.features, ready.adjacency, _both([edges, drawn]), taken)
+
+    @classmethod
+    def joined(cls, owns: Sequence[PairsOwn], dtype: torch.dtype) -> Self:
+        """Several holders' in one place: each pair stays one of its holder's nodes."""
+        graph = side_by_side([own.graph for own in owns])
+        parts, taken, start = [], [], 0
+        for own in owns:
+            pairs, nodes = own.pairs, own.graph.num_nodes
+            parts.append(replace(pairs, ends=pairs.ends + start, first=pairs.first + start))
+            ends = torch.stack([own.taken // nodes, own.taken % nodes]) + start
+            taken.append(_keys(ends, graph.num_nodes))
+            start += nodes
+        features, adjacency = FixedInput(graph.features, dtype), Adjacency.from_graph(graph, dtype)
+        return cls(graph, features, adjacency, _both(parts), torch.cat(taken).sort().values)
+
+    def training(self, negatives: int, generator: torch.Generator) -> Pairs:
+        """The training edges, and for each so many pairs without a training edge, drawn anew."""
+        edges = self.pairs.where((self.pairs.split == TRAIN) & self.pairs.linked)
+        times = edges.where(torch.arange(len(edges)).repeat(negatives))
+        return _both([edges, unlinked(times, self.taken, self.graph.num_nodes, generator)])
+
+
+def unlinked(like: Pairs, taken: Tensor, nodes: int, generator: torch.Generator) -> Pairs:
+    """For each of some pairs another of the same holder, uniform among those of two nodes without an edge.
+
+    Args:
+        like: for each of which one is drawn, of the same split.
+        taken: Tensor[T] int64 ascending, keys of pairs that have an edge.
+        nodes: of the graph, for the keys.
+        generator: of the draws.
+
+    Returns:
+        As many, or fewer where hardly any pair is without an edge.
+    """
+    ends = torch.zeros_like(like.ends)
+    wrong = torch.ones(len(like), dtype=torch.bool)
+    for _ in range(_ATTEMPTS):
+        if not bool(wrong.any()):
+            break
+        first, count = like.first[wrong], like.nodes[wrong]
+        drawn = torch.rand(2, len(first), generator=generator, dtype=torch.float64)
+        ends[:, wrong] = first + (drawn * count).long()
+        wrong = (ends[0] == ends[1]) | torch.isin(_keys(ends, nodes), taken)
+    found = replace(like, ends=ends, linked=torch.zeros(len(like), dtype=torch.bool))
+    return found.where(~wrong)
+
+
+def _keys(ends: Tensor, nodes: int) -> Tensor:
+    """A number of each pair, the same in both directions: Tensor[M] int64."""
+    low, high = ends.sort(dim=0).values
+    keys: Tensor = low * nodes + high
+    return keys
+
+
+def _both(parts: Sequence[Pairs]) -> Pairs:
+    return Pairs(*(torch.cat(columns, dim=-1) for columns in zip(*(part.columns() for part in parts), strict=True)))
+
+
+_SPLITS: Final = ("train", "val", "test")
+_SORTS: Final = 2
+"""Histograms of a split: of pairs with an edge, and without."""
+
+_MEASURES: Final = Measures(
+    "cross-entropy of pairs",
+    (
+        Figure("auc", "AUC", "chance that a pair with an edge is ranked above one without; 0.5 is guessing"),
+        Figure("ap", "average precision", "of pairs with an edge among those ranked as high; half of them have one"),
+        Figure("auc_error", "AUC ±", "the most that AUC can be off, as scores are counted in bins", rises=False),
+        Figure("ap_error", "average precision ±", "the most that it can be off, likewise", rises=False),
+    ),
+    of="edges",
+)
+
+
+class LinksSettings(TaskSettings):
+    """Link prediction."""
+
+    decoder: Literal["inner", "mlp"] = Field(
+        "inner", description="a pair's score: inner product of two embeddings; or an MLP of their product"
+    )
+    validation: float = Field(0.1, gt=0, lt=1, description="share of a holder's edges to choose the epoch by")
+    test: float = Field(0.2, ge=0, lt=1, description="share of a holder's edges to test on")
+    negatives: int = Field(1, ge=1, le=100, description="pairs without an edge, of every training edge")
+    bins: int = Field(500, ge=2, le=100_000, description="of the histograms of scores that are added up")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation={self.validation:g} and test={self.test:g} leave no edge to train on; lower one of them"
+            )
+        return self
+
+
+class LinkNetwork(Averaged):
+    """Embeddings of a graph's nodes, and a score of two of them.
+
+    Args:
+        body: makes embeddings, Tensor[N, d].
+        decoder: Tensor[M, d] → Tensor[M, 1], of the product of two embeddings; None: its sum.
+    """
+
+    def __init__(self, body: AveragedNetwork, decoder: nn.Module | None) -> None:
+        super().__init__()
+        self.body, self.decoder = body, decoder
+
+    def forward(self, own: PairsOwn, pairs: Pairs, generator: torch.Generator | None) -> Tensor:
+        """Logits of pairs, Tensor[M]; ``generator`` None means evaluation."""
+        z = self.body(own.features, own.adjacency, generator)
+        product: Tensor = z[pairs.ends[0]] * z[pairs.ends[1]]
+        return product.sum(dim=1) if self.decoder is None else self.decoder(product)[:, 0]
+
+
+class Links(Task[LinksSettings, PairsOwn]):
+    """Binary cross-entropy of a holder's training edges and as many pairs without; messages pass training edges alone.
+
+    A pair is joined or not, whichever the direction. AUC and average precision are of summed histograms of scores.
+    """
+
+    settings: ClassVar[type[TaskSettings]] = LinksSettings
+    measures: ClassVar[Measures] = _MEASURES
+    words: ClassVar[str] = "whether two nodes are joined"
+    examples_are: ClassVar[str] = "training edges"
+
+    @classmethod
+    @override
+    def describe(cls, given: LinksSettings) -> list[str]:
+        return [
+            f"They learn to predict which nodes are joined: each holds {given.validation:.0%} of its own edges back "
+            f"for validation and {given.test:.0%} for testing, and draws as many pairs of its own nodes without one."
+        ]
+
+    @override
+    def own(self, graph: PartyGraph, streams: LearningStreams) -> PairsOwn:
+        return PairsOwn.divided(graph, self.public.dtype, streams, self.given.validation, self.given.test)
+
+    @override
+    def network(self, streams: LearningStreams) -> LinkNetwork:
+        dim, decoder = self.public.model.dim, None
+        if self.given.decoder == "mlp":
+            with streams.global_generator("decoder"):
+                decoder = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, 1, bias=True))
+        network = LinkNetwork(self.graph_network(dim, streams), decoder)
+        return network.to(self.public.dtype)
+
+    @override
+    def join(self, owns: Sequence[PairsOwn]) -> PairsOwn:
+        return PairsOwn.joined(owns, self.public.dtype)
+
+    @override
+    def examples(self, own: PairsOwn) -> int:
+        return int(((own.pairs.split == TRAIN) & own.pairs.linked).sum())
+
+    @override
+    def loss(self, network: Averaged, own: PairsOwn, generator: torch.Generator) -> Tensor:
+        pairs = own.training(self.given.negatives, generator)
+        logits: Tensor = network(own, pairs, generator)
+        return functional.binary_cross_entropy_with_logits(logits, pairs.linked.to(logits.dtype))
+
+    @override
+    def output(self, network: Averaged, own: PairsOwn) -> Tensor:
+        """Logits of all pairs, Tensor[M]."""
+        found: Tensor = network(own, own.pairs, None)
+        return found
+
+    @property
+    @override
+    def tally_size(self) -> int:
+        return len(_SPLITS) * (1 + _SORTS * self.given.bins)
+
+    @override
+    def tally(self, network: Averaged, own: PairsOwn, output: Tensor) -> Tensor:
+        losses = functional.binary_cross_entropy_with_logits(
+            output.double(), own.pairs.linked.double(), reduction="none"
+        )
+        parts = [torch.stack([losses[own.pairs.split == split].sum() for split in range(len(_SPLITS))])]
+        for split in range(len(_SPLITS)):
+            for linked in (own.pairs.linked, ~own.pairs.linked):
+                parts.append(histogram(output[(own.pairs.split == split) & linked], self.given.bins))
+        return torch.cat(parts)
+
+    @override
+    def scores(self, network: Averaged, total: Tensor) -> Found:
+        counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self.given.bins)
+        values: dict[str, float | None] = {}
+        means = []
+        for split, loss, (linked, others) in zip(_SPLITS, total.tolist(), counts, strict=False):
+            pairs = float(linked.sum() + others.sum())
+            means.append(loss / pairs if pairs else math.nan)
+            for name, found in (("auc", binned_auc(linked, others)), ("ap", binned_precision(linked, others))):
+                values[f"{split}_{name}"] = None if found is None else found[0]
+                values[f"{split}_{name}_error"] = None if found is None else found[1]
+        return Found(self.measures, means[0], means[1], values)
+
+    @override
+    def predictions(self, network: Averaged, own: PairsOwn, output: Tensor) -> Predicted:
+        """The pairs held back, with an edge and without, and how probable an edge is."""
+        held = own.pairs.split != TRAIN
+        pairs, chances = own.pairs.where(held), output[held].double().sigmoid()
+        return Predicted(
+            output.new_empty(len(pairs), 0),
+            {"probability": chances, "edge": pairs.linked.long(), "test": (pairs.split > 1).long()},
+            rows=pairs.ends.t().contiguous(),
+            keys=("source", "target"),
+        )

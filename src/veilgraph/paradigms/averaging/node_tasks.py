@@ -1,0 +1,366 @@
+"""Tasks about nodes, or whole graphs, whose answer is known: their classes, or numbers.
+
+Loss and scores are those of ``horizontal.tally``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal, Self, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration, corrected_cross_entropy
+from veilgraph.nn.layers import ACTIVATIONS, linear
+from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
+from veilgraph.paradigms.averaging.tasks import Task, TaskSettings, side_by_side
+from veilgraph.paradigms.horizontal.tally import (
+    VALUE_MEASURES,
+    VALUE_WORDS,
+    Answers,
+    Classification,
+    Regression,
+    TargetBounds,
+)
+from veilgraph.protocol.agreement import same_count
+from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Judged, Measures
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.judge import Predicted
+from veilgraph.protocol.scores import Objective, calibration_at
+
+S = TypeVar("S", bound=TaskSettings)
+O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
+_REDUCTIONS: Final = {"mean": "mean", "sum": "sum", "max": "amax"}
+_HAS: Final = 1
+
+
+class AnswerTask(Task[S, O], ABC):
+    """A task of which all but the network follows from what is learnt of labels or targets."""
+
+    @abstractmethod
+    def answers(self, network: Averaged | None = None) -> Answers:
+        """What is learnt; without a network, for what needs none of its facts."""
+
+    @abstractmethod
+    def judged(self, own: O) -> PartyGraph:
+        """What has the labels or targets, and the masks."""
+
+    @override
+    def gathered(self, own: O, facts: Tensor) -> Tensor:
+        return self.answers().gathered(self.judged(own), facts)
+
+    @override
+    def examples(self, own: O) -> int:
+        return self.answers().examples(self.judged(own))
+
+    @override
+    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
+        output = self.logits(network, own, generator)
+        return self.answers(network).loss(self.judged(own), output) / self.examples(own)
+
+    @abstractmethod
+    def logits(self, network: Averaged, own: O, generator: torch.Generator | None) -> Tensor:
+        """Logits, Tensor[n, C], or standardised values, Tensor[n, 1]; ``generator`` None means evaluation."""
+
+    @override
+    def output(self, network: Averaged, own: O) -> Tensor:
+        return self.logits(network, own, None)
+
+    @property
+    @override
+    def tally_size(self) -> int:
+        return self.answers().tally_size
+
+    @override
+    def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
+        return self.answers(network).tally(self.judged(own), output)
+
+    @override
+    def scores(self, network: Averaged, total: Tensor) -> Judged:
+        return self.answers(network).scores(total)
+
+    @override
+    def each_epoch(self, scores: Judged) -> Judged:
+        return self.answers().each_epoch(scores, self.public.train.select_by)
+
+    @override
+    def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
+        return self.answers(network).predictions(output)
+
+
+class ClassTask(AnswerTask[S, O], ABC):
+    """Cross-entropy of logits; figures of summed class counts and score histograms: see ``Classification``."""
+
+    @classmethod
+    @override
+    def check(cls, given: S, model: NetworkSettings, train: TrainSettings) -> None:
+        """Nothing: classes may weigh alike or be balanced."""
+
+    @classmethod
+    @override
+    def stated(cls, graph: PartyGraph) -> int:
+        return (graph.num_classes or 0) if graph.labels is not None else 0
+
+    @classmethod
+    @override
+    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
+        having = {holder: count for holder, count in stated.items() if count}
+        if not having:
+            raise DataError("labels: no holder has any; give labels and masks to one")
+        return same_count("classes", having)
+
+    @classmethod
+    @override
+    def trains_on(cls, graph: PartyGraph) -> bool:
+        return graph.labels is not None
+
+    @property
+    @override
+    def gathers(self) -> tuple[int, ...]:
+        return (self.public.stated,) if self.public.train.class_weights == "balanced" else ()
+
+    @override
+    def answers(self, network: Averaged | None = None) -> Answers:
+        return Classification(self.public.stated, self.public.transition, network if self.gathers else None)
+
+    @override
+    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
+        if self.gathers:
+            return super().loss(network, own, generator)
+        graph, logits = self.judged(own), self.logits(network, own, generator)
+        mask, labels = graph.train_mask, graph.labels
+        assert mask is not None  # there are training examples
+        assert labels is not None
+        if self.public.transition is not None:
+            return corrected_cross_entropy(logits[mask], labels[mask], self.public.transition)
+        return functional.cross_entropy(logits[mask], labels[mask])
+
+    @override
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+        """With AUC, for which all logits are needed."""
+        objective = Objective(self.judged(own), self.public.train, self.public.dtype, self.public.transition)
+        return objective.score(output, everything=everything)
+
+    @override
+    def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
+        weights = self.answers(network).weights()
+        return calibration_at(self.judged(own), probabilities, self.public.transition, weights)
+
+
+class _OfNodes(AnswerTask[S, Own], ABC):
+    """Every node has an answer of its own."""
+
+    @override
+    def own(self, graph: PartyGraph, streams: LearningStreams) -> Own:
+        return Own.of(graph, self.public.dtype)
+
+    @override
+    def join(self, owns: Sequence[Own]) -> Own:
+        return Own.of(side_by_side([own.graph for own in owns]), self.public.dtype)
+
+    @override
+    def judged(self, own: Own) -> PartyGraph:
+        return own.graph
+
+    @override
+    def logits(self, network: Averaged, own: Own, generator: torch.Generator | None) -> Tensor:
+        found: Tensor = network(own.features, own.adjacency, generator)
+        return found
+
+
+class Classes(_OfNodes[TaskSettings], ClassTask[TaskSettings, Own]):
+    """Of every node its class."""
+
+    measures: ClassVar[Measures] = CLASS_MEASURES
+    words: ClassVar[str] = "the class of a node"
+
+    @override
+    def network(self, streams: LearningStreams) -> Averaged:
+        return self.graph_network(self.public.stated, streams)
+
+
+class ValuesSettings(TargetBounds, TaskSettings):
+    """Node regression."""
+
+
+class Values(_OfNodes[ValuesSettings]):
+    """Mean squared error of standardised targets; MAE, RMSE and R² of sums over the holders: see ``Regression``."""
+
+    settings: ClassVar[type[TaskSettings]] = ValuesSettings
+    measures: ClassVar[Measures] = VALUE_MEASURES
+    words: ClassVar[str] = VALUE_WORDS
+    tally_bits: ClassVar[int] = Regression.tally_bits
+
+    @classmethod
+    @override
+    def sums_before(cls, given: ValuesSettings) -> tuple[int, ...]:
+        return given.sums_before
+
+    @classmethod
+    @override
+    def describe(cls, given: ValuesSettings) -> list[str]:
+        return given.describe()
+
+    @classmethod
+    @override
+    def stated(cls, graph: PartyGraph) -> int:
+        return _HAS if cls.trains_on(graph) else 0
+
+    @classmethod
+    @override
+    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
+        if not any(stated.values()):
+            raise DataError("targets: no holder has any; give numbers to predict and masks to one")
+        return _HAS
+
+    @classmethod
+    @override
+    def trains_on(cls, graph: PartyGraph) -> bool:
+        return graph.targets is not None
+
+    @classmethod
+    @override
+    def check_graph(cls, given: ValuesSettings, graph: PartyGraph) -> None:
+        given.check_targets(graph)
+
+    @override
+    def network(self, streams: LearningStreams) -> Averaged:
+        return self.graph_network(1, streams)
+
+    @override
+    def answers(self, network: Averaged | None = None) -> Answers:
+        return Regression(self.given, network)
+
+
+class GraphsSettings(TaskSettings):
+    """Graph classification."""
+
+    readout: Literal["mean", "sum", "max"] = Field(
+        "mean", description="what of its nodes' embeddings a graph's is, column by column"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class GraphsOwn(Own):
+    """A holder's graphs.
+
+    Attributes:
+        place: Tensor[N] int64, of which of them a node is, 0..G−1.
+        numbers: Tensor[G] int64, as ``membership`` has them.
+        whole: labels and masks of the graphs, as those of a graph's nodes.
+    """
+
+    place: Tensor
+    numbers: Tensor
+    whole: PartyGraph
+
+    @classmethod
+    def of(cls, graph: PartyGraph, dtype: torch.dtype) -> Self:
+        """Made ready for networks of one dtype; the graph has ``membership``."""
+        assert graph.membership is not None
+        numbers, place = torch.unique(graph.membership, return_inverse=True)
+        first = torch.full((len(numbers),), graph.num_nodes)
+        first = first.scatter_reduce(0, place, torch.arange(graph.num_nodes), "amin")
+        found = {name: getattr(graph, name) for name in ("labels", *MASKS)}
+        whole = PartyGraph(
+            graph.party,
+            torch.zeros(len(numbers), 1),
+            torch.empty(2, 0, dtype=torch.int64),
+            num_classes=graph.num_classes,
+            **{name: None if value is None else value[first] for name, value in found.items()},  # type: ignore[arg-type]
+        )
+        ready = Own.of(graph, dtype)
+        return cls(graph, ready.features, ready.adjacency, place, numbers, whole)
+
+
+class GraphNetwork(Averaged):
+    """Embeddings of nodes, one of each graph made of them, logits.
+
+    Args:
+        body: makes embeddings, Tensor[N, d].
+        head: Tensor[G, d] → Tensor[G, C].
+        activation: of the embeddings.
+        readout: mean, sum or max.
+    """
+
+    def __init__(self, body: AveragedNetwork, head: nn.Module, activation: str, readout: str) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+        self._activation, self._reduction = ACTIVATIONS[activation], _REDUCTIONS[readout]  # type: ignore[index]
+
+    def forward(self, own: GraphsOwn, generator: torch.Generator | None) -> Tensor:
+        """Logits of graphs, Tensor[G, C]; ``generator`` None means evaluation."""
+        h = self._activation(self.body(own.features, own.adjacency, generator))
+        place, none = own.place[:, None].expand_as(h), h.new_zeros(len(own.numbers), h.shape[1])
+        logits: Tensor = self.head(none.scatter_reduce(0, place, h, self._reduction, include_self=False))
+        return logits
+
+
+class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
+    """Cross-entropy of a graph's logits; counts are of graphs."""
+
+    settings: ClassVar[type[TaskSettings]] = GraphsSettings
+    measures: ClassVar[Measures] = Measures(
+        "cross-entropy",
+        (Figure("accuracy", "accuracy", "share of the graphs whose class is right", is_share=True), AUC, AP, F1),
+        of="graphs",
+    )
+    words: ClassVar[str] = "the class of a graph"
+    examples_are: ClassVar[str] = "training graphs"
+
+    @classmethod
+    @override
+    def describe(cls, given: GraphsSettings) -> list[str]:
+        return [
+            f"Each has many graphs, and they learn to predict a graph's class from the {given.readout} of its nodes."
+        ]
+
+    @classmethod
+    @override
+    def check_graph(cls, given: GraphsSettings, graph: PartyGraph) -> None:
+        if graph.membership is None:
+            raise DataError(
+                f"party {graph.party!r}: membership: there is none, and averaging.task.name=graphs needs to know which "
+                "graph a node is of; give nodes.graph in the party file, or Data.batch from Python",
+                key="membership",
+            )
+
+    @override
+    def own(self, graph: PartyGraph, streams: LearningStreams) -> GraphsOwn:
+        return GraphsOwn.of(graph, self.public.dtype)
+
+    @override
+    def network(self, streams: LearningStreams) -> GraphNetwork:
+        model = self.public.model
+        with streams.global_generator("head"):
+            head = linear(model.dim, self.public.stated, bias=True)
+        network = GraphNetwork(self.graph_network(model.dim, streams), head, model.activation, self.given.readout)
+        return network.to(self.public.dtype)
+
+    @override
+    def join(self, owns: Sequence[GraphsOwn]) -> GraphsOwn:
+        return GraphsOwn.of(side_by_side([own.graph for own in owns]), self.public.dtype)
+
+    @override
+    def judged(self, own: GraphsOwn) -> PartyGraph:
+        return own.whole
+
+    @override
+    def logits(self, network: Averaged, own: GraphsOwn, generator: torch.Generator | None) -> Tensor:
+        found: Tensor = network(own, generator)
+        return found
+
+    @override
+    def predictions(self, network: Averaged, own: GraphsOwn, output: Tensor) -> Predicted:
+        names = tuple(str(number) for number in own.numbers.tolist())
+        return Predicted(functional.softmax(output, dim=1), names=names, keys=("graph",))

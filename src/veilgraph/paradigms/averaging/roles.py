@@ -1,0 +1,350 @@
+"""The roles of an averaging job: holders train on their graphs, the server makes the next weights of masked sums."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.tensor_file import MemoryKeeper, Record
+from veilgraph.core.types import SERVER, Kind, PartyId, Tag
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.collectives import gather, receive_as
+from veilgraph.link.view import RecordedLink
+from veilgraph.mpc import ring
+from veilgraph.mpc.aggregation.keys import Signatures
+from veilgraph.mpc.aggregation.summing import GONE, Group, SummingHolder, SummingServer
+from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord
+from veilgraph.mpc.mask import SecretRounding
+from veilgraph.nn.calibration import Calibration
+from veilgraph.nn.facts import FACT_BITS
+from veilgraph.paradigms.averaging import twin as baselines
+from veilgraph.paradigms.averaging.network import AtHome
+from veilgraph.paradigms.averaging.settings import averaging
+from veilgraph.paradigms.averaging.tasks import Public, Task
+from veilgraph.paradigms.averaging.training import (
+    EXTRA,
+    PrivateTraining,
+    averaged,
+    heard,
+    opened,
+    public,
+    said,
+    summand,
+    update_bits,
+)
+from veilgraph.paradigms.horizontal.roles import REMEDY, agree_on_start, worth
+from veilgraph.privacy.sampled import SampledPublisher
+from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.figures import Judged
+from veilgraph.protocol.judge import Predicted, SharedJudge
+from veilgraph.protocol.label_release import learned_graph
+from veilgraph.protocol.resumption import Point, Start
+from veilgraph.protocol.role import BEGINNING, Role, Session
+
+_log = logging.getLogger("veilgraph")
+
+RECORDS: Final = Tag(Kind.CONTROL, 0, 4)
+"""Of a holder's record of survivors, before the sums of a session that goes on from another."""
+_DRAWN = 1
+"""Round of the note of who is in a sum."""
+_SIGNING = 2
+"""Round of the signing keys; those of masks are new in every sum."""
+
+
+class _AveragingRole(Role):
+    """What a holder and the server have in common: the task, the network, and one sum after another."""
+
+    _task: Task[Any, Any]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._job = averaging(session.settings)
+        self._sums, self._epoch = 0, 0
+        self._record: SurvivorRecord | None = None
+
+    def _known(self, hellos: Mapping[PartyId, Hello]) -> Public:
+        """What holders state, as all parties know it; the task follows from it."""
+        session = self.session
+        features = {holder: hellos[holder].features for holder in session.holders}
+        stated = {holder: hellos[holder].classes for holder in session.holders}
+        known = public(self._job, features, stated, session.custom)
+        self._task = known.task.kind(known)
+        return known
+
+    def _make_network(self) -> None:
+        self._network = self._task.network(self.session.streams)
+        self._network.keep_home(self._job.averaging.personal)
+        self._network.keep_facts(sum(self._task.gathers))
+        self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
+
+    def _id_of_scores(self) -> SumId:
+        """At the end they are of the best round's weights, and of no epoch."""
+        return SumId.of("scores", self._epoch if self._learns else None, self._network.vector())
+
+    @override
+    def backward(self, step: int) -> None:
+        """The forward pass of a round is all of it."""
+
+    @override
+    def trained(self) -> list[nn.Parameter]:
+        """None: the server's rule moves the weights."""
+        return []
+
+
+class AveragingHolder(_AveragingRole, SharedJudge):
+    """Holds a graph of its own.
+
+    With ``label_privacy`` all that it computes of labels is of perturbed ones.
+    """
+
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session)
+        graph.validate()
+        self.graph = graph
+        task = self._job.averaging.task
+        task.kind.check_graph(task, graph)
+        self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
+        self._home: AtHome | None = None
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, graph, self._predicts = self.session, self.graph, not self._learns
+        refuses = "" if self._private is None else self._private.refuses
+        hellos, start = agree_on_start(
+            session,
+            held,
+            self._job.gives_checkpoints,
+            features=graph.num_features,
+            classes=self._job.averaging.task.kind.stated(graph),
+            refuses=session.refuses or refuses or session.publisher.refusal(),  # before anybody pays for its rounds
+            steps=session.publisher.affordable_steps(),
+        )
+        self.allow_steps(hellos)
+        if session.settings.label_privacy is not None and graph.labels is not None:
+            graph, _ = learned_graph(session, graph)
+        known = self._known(hellos)
+        self._own = self._task.own(graph, session.streams)
+        self._make_network()
+        at_home = self._job.averaging.at_home
+        if at_home is not None and graph.labels is not None:
+            self._home = AtHome(at_home, self._own, known.stated, session.streams, session.dtype)
+        signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
+        group = Group(start.session, session.holders, self._job.threshold)
+        if self._job.records_survivors:
+            self._record = SurvivorRecord(session.link.party, session.holders, session.keeper)
+            if start.number > 1:
+                session.link.send(SERVER, RECORDS, self._record.rows())
+        rounding = SecretRounding(session.rounding_key)
+        self._summing = SummingHolder(session.link, group, signatures, session.secrets, rounding)
+        self._network.take(self._told(len(self._network.vector()), session.dtype))
+        return start
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        if epoch is None:
+            self._evaluate()
+            return
+        if not self._network.has_facts:
+            self._gather()
+        self._epoch, sum_id = epoch, SumId.of("weights", epoch, self._network.vector())
+        if not self.session.restarts:
+            RecordedSum(self._record, sum_id).check_weights()
+        mine = self._summand(step, epoch)
+        self._note()
+        self._add(mine, update_bits(self._job), sum_id)
+        weights, self.loss = heard(self._told(len(mine), self.session.dtype))
+        self._network.take(weights)
+        if self.loss is None and not self._task.examples(self._own):
+            RecordedSum(self._record, sum_id).forget()
+
+    def _summand(self, step: int, epoch: int) -> Tensor:
+        if self._private is not None:
+            return self._private.summand(self._network, self.session.publisher, step)
+        streams = self.session.streams
+        return summand(
+            self._job,
+            self._rule,
+            self._task,
+            self._network,
+            self._own,
+            lambda number: streams.generator("dropout", epoch, number),
+        )
+
+    def _note(self) -> None:
+        """In a recorded view of a private training: who is in this holder's sum.
+
+        With canaries also the sum before the noise, without them and with.
+        """
+        link, publisher = self.session.link, self.session.publisher
+        if not isinstance(publisher, SampledPublisher) or not isinstance(link, RecordedLink):
+            return
+        link.note(Tag(Kind.GRADIENT, self._sums + 1, _DRAWN), lambda: publisher.drawn)
+        if publisher.watched is not None:
+            link.note(Tag(Kind.GRADIENT, self._sums + 1), lambda: publisher.clean)
+
+    def _gather(self) -> None:
+        def summed(size: int, known: Tensor) -> Tensor:
+            self._add(self._task.gathered(self._own, known), FACT_BITS, SumId.of("facts", None, known))
+            return self._told(size, torch.float64)
+
+        self._network.gather(self._task.gathers, summed)
+
+    def _evaluate(self) -> None:
+        task = self._task
+        with torch.no_grad():
+            self.logits = task.output(self._network, self._own)
+            if self._home is not None:  # after the last round: nobody hears of it
+                self._home.learn(self.logits)
+                self.logits = self._home(self.logits)
+            if self._predicts:  # of other tables than were trained on, scores would show a single holder's change
+                return
+            own = task.tally(self._network, self._own, self.logits)
+        if self._private is not None:  # of its own nodes, and nobody else hears of it
+            self._scores = task.scores(self._network, own)
+            return
+        self._add(own, task.tally_bits, self._id_of_scores())
+        self._scores = task.scores(self._network, self._told(task.tally_size, torch.float64))
+
+    def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
+        self._sums, what = self._sums + 1, sum_id.what
+        if not bits:
+            is_in = self._summing.add_whole(self._sums, values, what, REMEDY)
+        else:
+            is_in = self._summing.add(self._sums, values, bits, what, REMEDY, RecordedSum(self._record, sum_id))
+        self.in_lockstep = self._summing.had_all
+        if not is_in:
+            _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
+
+    def _told(self, size: int, dtype: torch.dtype) -> Tensor:
+        """What the server tells of the last sum."""
+        return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
+
+    @override
+    def scores(self, *, everything: bool = False) -> Judged:
+        """Over all holders that were counted; all learn the same."""
+        return self._scores if everything else self._task.each_epoch(self._scores)
+
+    @override
+    def predictions(self) -> Predicted:
+        with torch.no_grad():
+            found: Predicted = self._task.predictions(self._network, self._own, self.logits)
+        return found
+
+    @override
+    def alone(self) -> Record | None:
+        job, task = self._job, self._task
+        if self._private is not None or job.label_privacy is not None or job.is_custom:
+            return None
+        found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
+        with torch.no_grad():
+            mine = task.scores(self._network, task.tally(self._network, self._own, self.logits))
+        return worth(mine, found)
+
+    @override
+    def calibration(self, probabilities: Tensor) -> Calibration | None:
+        """At home: by its own validation nodes, for its own nodes."""
+        found: Calibration | None = self._task.calibration(self._network, self._own, probabilities)
+        return found
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"network": self._network} | ({} if self._home is None else {"at_home": self._home})
+
+
+class AveragingServer(_AveragingRole):
+    """Learns sums over the holders alone, and the weights that all have."""
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, self._predicts = self.session, not self._learns
+        hellos, start = agree_on_start(session, held, self._job.gives_checkpoints)
+        self.allow_steps(hellos)
+        self._known(hellos)
+        self._make_network()
+        if (earlier := session.keeper.get(BEGINNING)) is not None:
+            self._begin(earlier.tensors)
+        if self._job.records_survivors:
+            self._record = self._records(start.number)
+        group = Group(start.session, session.holders, self._job.threshold)
+        self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
+        self._tell(self._network.vector())
+        return start
+
+    def _records(self, session: int) -> SurvivorRecord:
+        """The record of all holders' records, where a session goes on from another."""
+        link, holders = self.session.link, self.session.holders
+        found = SurvivorRecord(link.party, holders, MemoryKeeper())
+        if session > 1:
+            for holder, rows in gather(link, holders, RECORDS, (None, found.width), torch.uint8).items():
+                found.merge(rows, holder)
+        return found
+
+    def _begin(self, tensors: Mapping[str, Tensor]) -> None:
+        """Takes the averaged weights of an earlier run; what its holders added up before its first round is anew."""
+        mine = {f"network.{name}": weight for name, weight in self._network.named_parameters()}
+        if {name: weight.shape for name, weight in mine.items()} != {
+            name: tensor.shape for name, tensor in tensors.items() if name in mine
+        }:
+            raise RunError(
+                "begin_with: the earlier run's network is another one, or its columns or classes are; make model, "
+                "columns and classes the same, or begin without it",
+                key="begin_with",
+            )
+        with torch.no_grad():
+            for name, weight in mine.items():
+                weight.copy_(tensors[name])
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        if epoch is None:
+            if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
+                return
+            self._tell(self._add(self._task.tally_size, self._task.tally_bits, self._id_of_scores()))
+            return
+        if not self._network.has_facts:
+            self._gather()
+        self._epoch, weights = epoch, self._network.vector()
+        sum_id = SumId.of("weights", epoch, weights)
+        total = opened(self._job, self._add(len(weights) + EXTRA, update_bits(self._job), sum_id), weights)
+        following, loss = averaged(self._rule, weights, total, tells_loss=self._job.averaging.privacy is None)
+        self._network.take(following)
+        if loss is None:
+            RecordedSum(self._record, sum_id).forget()
+        self._tell(said(following, loss))
+
+    def _gather(self) -> None:
+        def summed(size: int, known: Tensor) -> Tensor:
+            total = self._add(size, FACT_BITS, SumId.of("facts", None, known))
+            self._tell(total)
+            return total
+
+        self._network.gather(self._task.gathers, summed)
+
+    def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
+        self._sums, what = self._sums + 1, sum_id.what
+        found = self._summing.add(self._sums, size, RecordedSum(self._record, sum_id))
+        if absent := [holder for holder in self.session.holders if holder not in found.counted]:
+            _log.warning("sum %d (%s) is without %s, which came too late", self._sums, what, ", ".join(absent))
+        self.in_lockstep = not absent
+        return ring.decode(found.total, bits, torch.float64, f"the sum of {what}", REMEDY)
+
+    def _tell(self, tensor: Tensor) -> None:
+        for holder in self.session.holders:
+            with suppress(*GONE):
+                self.session.link.send(holder, Tag(Kind.AVERAGED, self._sums), tensor)
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"network": self._network}
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        """With what the rule keeps from round to round."""
+        return {**self.weights(), **{f"rule.{name}": tensor for name, tensor in self._rule.state().items()}}

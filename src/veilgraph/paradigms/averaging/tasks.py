@@ -1,0 +1,314 @@
+"""The seam of tasks: what holders learn together, and where each is found by name.
+
+A package adds its own by an entry point of the group ``veilgraph.tasks``: a subclass of ``Task``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
+
+import torch
+from pydantic import BeforeValidator, Field, SerializeAsAny
+from torch import Tensor
+
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.settings import Registry, Settings, named_in
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.features import compact
+from veilgraph.graph.partition import POOLED
+from veilgraph.graph.party import PartyGraph
+from veilgraph.nn.calibration import Calibration
+from veilgraph.nn.local.build import CustomModel
+from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
+from veilgraph.protocol.figures import Judged, Measures
+from veilgraph.protocol.job import TrainSettings
+from veilgraph.protocol.judge import Predicted
+
+TASKS: Final[Registry[type[Task[Any, Any]]]] = Registry(
+    "veilgraph.tasks",
+    {
+        "classes": "veilgraph.paradigms.averaging.node_tasks:Classes",
+        "links": "veilgraph.paradigms.averaging.links:Links",
+        "graphs": "veilgraph.paradigms.averaging.node_tasks:Graphs",
+        "values": "veilgraph.paradigms.averaging.node_tasks:Values",
+    },
+    "veilgraph.paradigms.averaging.tasks:Task",
+)
+
+
+class TaskSettings(Settings):
+    """What is learnt. A task with settings of its own has a subclass."""
+
+    name: Annotated[str, named_in(TASKS)] = Field(
+        "classes",
+        description="classes: of each node its class; values: of each node a number; links: which nodes are joined; "
+        "graphs: of each graph its class",
+    )
+
+    @property
+    def kind(self) -> type[Task[Any, Any]]:
+        """The task that they name."""
+        return TASKS[self.name]
+
+
+def task_settings(said: Mapping[str, object]) -> TaskSettings:
+    """What a job says under ``averaging.task``, held to the task that it names.
+
+    Raises:
+        ValidationError: there is no such task, or it has no such setting.
+    """
+    name = said.get("name", TaskSettings().name)
+    known = isinstance(name, str) and name in TASKS
+    return (TASKS[str(name)].settings if known else TaskSettings).model_validate(said)
+
+
+def _read(said: object) -> object:
+    return task_settings(said) if isinstance(said, Mapping) else said
+
+
+AnyTaskSettings = Annotated[SerializeAsAny[TaskSettings], BeforeValidator(_read)]
+"""A field of settings that is of whichever task it names."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """What all parties know of a job before the first round.
+
+    Attributes:
+        task: its settings.
+        model: the network's settings.
+        train: how it is trained.
+        features: F, of every holder.
+        stated: what holders agree on of what each states by ``Task.stated``.
+        dtype: of the weights.
+        custom: for ``model.local.model: custom``.
+        transition: Tensor[C, C] float64, P(label that is learned from = j | true label = i); None: these are the same.
+    """
+
+    task: TaskSettings
+    model: NetworkSettings
+    train: TrainSettings
+    features: int
+    stated: int
+    dtype: torch.dtype
+    custom: CustomModel | None = None
+    transition: Tensor | None = None
+
+
+S = TypeVar("S", bound=TaskSettings)
+O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
+
+
+class Task(ABC, Generic[S, O]):
+    """What a job is to learn: from a holder's graph to its loss, its tally and its predictions.
+
+    Nothing here draws but from the streams and generators that it is given, and nothing is kept from call to call.
+
+    Attributes:
+        settings: of its jobs: the keys of ``averaging.task``.
+        measures: what its models are judged by; the loss is that of ``loss``.
+        words: what is predicted, as in "a model that predicts …".
+        tally_bits: fractional bits of a tally that is added up: of b bits, sums stay below 2^(61 − b).
+        examples_are: what is trained on, in the plural: it weighs a holder.
+    """
+
+    settings: ClassVar[type[TaskSettings]] = TaskSettings
+    measures: ClassVar[Measures]
+    words: ClassVar[str]
+    tally_bits: ClassVar[int] = 20
+    examples_are: ClassVar[str] = "training nodes"
+
+    def __init__(self, public: Public) -> None:
+        self.public = public
+        given = public.task
+        assert isinstance(given, self.settings)  # the registry's class reads them
+        self.given: S = given  # type: ignore[assignment]
+
+    @classmethod
+    def check(cls, given: S, model: NetworkSettings, train: TrainSettings) -> None:
+        """Refuses what does not go together.
+
+        Raises:
+            ValueError: it names the setting, the value, the rule and the way out.
+        """
+        if train.class_weights != "none":
+            raise ValueError(
+                f"train.class_weights={train.class_weights} with averaging.task.name={given.name}: it weighs classes, "
+                "and the task has none; choose none"
+            )
+
+    @classmethod
+    def describe(cls, given: S) -> list[str]:
+        """What is learnt in sentences, for the description of a job; none where the rest says it."""
+        return []
+
+    @classmethod
+    def sums_before(cls, given: S) -> tuple[int, ...]:
+        """Sizes of sums over the holders that are made before the first round, one after another; none by default."""
+        return ()
+
+    @property
+    def gathers(self) -> tuple[int, ...]:
+        """Those of this job."""
+        return self.sums_before(self.given)
+
+    # What parties agree on
+
+    @classmethod
+    def stated(cls, graph: PartyGraph) -> int:
+        """A number that a holder tells all parties of its data, 0 to 4096, and that all who state one must share."""
+        return 0
+
+    @classmethod
+    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
+        """What follows from what holders state.
+
+        Raises:
+            DataError: nobody has what the task needs, or they differ.
+        """
+        return 0
+
+    @classmethod
+    def check_graph(cls, given: S, graph: PartyGraph) -> None:
+        """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
+
+        Raises:
+            DataError: it names what is missing.
+        """
+
+    @classmethod
+    def trains_on(cls, graph: PartyGraph) -> bool:
+        """Whether a holder by itself has what the task needs."""
+        return True
+
+    # What a holder has, and the network
+
+    @abstractmethod
+    def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
+        """A holder's data as the task needs them; the same in all sessions of a run.
+
+        Args:
+            graph: validated.
+            streams: of the holder, for what is drawn at home.
+
+        Raises:
+            DataError: the graph lacks what the task needs.
+        """
+
+    @abstractmethod
+    def network(self, streams: LearningStreams) -> Averaged:
+        """The network, at every party, before any weights are told."""
+
+    def graph_network(self, width: int, streams: LearningStreams) -> AveragedNetwork:
+        """The job's ``model``, with a result of some width."""
+        public = self.public
+        return AveragedNetwork(public.model, public.features, width, streams, public.dtype, public.custom)
+
+    @abstractmethod
+    def join(self, owns: Sequence[O]) -> O:
+        """All holders' data in one place, as nobody may have them."""
+
+    # Sums before the first round
+
+    def gathered(self, own: O, facts: Tensor) -> Tensor:
+        """What a holder adds to the next sum before the first round: Tensor[its size] float64, below 2^40.
+
+        Args:
+            own: its data.
+            facts: Tensor[K] float64, results of the sums before. In the end all are kept as ``network.facts``.
+        """
+        raise NotImplementedError
+
+    # Training
+
+    @abstractmethod
+    def examples(self, own: O) -> int:
+        """How many training examples a holder has, by which its part of a mean is weighed."""
+
+    @abstractmethod
+    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
+        """Mean loss over a holder's training examples, of which there are some: Tensor[].
+
+        Args:
+            network: of ``network``.
+            own: the holder's data.
+            generator: source of dropout and all other draws of this epoch.
+        """
+
+    # Judging
+
+    @abstractmethod
+    def output(self, network: Averaged, own: O) -> Tensor:
+        """What the network makes of a holder's data, without dropout: rows of any meaning and width."""
+
+    @property
+    @abstractmethod
+    def tally_size(self) -> int:
+        """Of ``tally``; it follows from what is public."""
+
+    @abstractmethod
+    def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
+        """A holder's part of a sum from which the scores follow: Tensor[tally_size] float64, in range."""
+
+    @abstractmethod
+    def scores(self, network: Averaged, total: Tensor) -> Judged:
+        """Scores of all whose tallies were added up, Tensor[tally_size] float64; undefined figures are None."""
+
+    def each_epoch(self, scores: Judged) -> Judged:
+        """What of the scores is on record for every epoch; all by default."""
+        return scores
+
+    def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
+        """Scores where all data are in one place."""
+        found = self.scores(network, self.tally(network, own, output))
+        return found if everything else self.each_epoch(found)
+
+    def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
+        """What makes a holder's predicted probabilities true, by its own validation examples; None without classes."""
+        return None
+
+    @abstractmethod
+    def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
+        """What a holder has of the model: a row each of its nodes, or of what the task is about."""
+
+
+def side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
+    """One graph of several that have no node in common, in the same columns: their rows and edges one after another."""
+    sizes = [graph.num_nodes for graph in graphs]
+    starts = accumulate(sizes, initial=0)
+    return PartyGraph(
+        party=POOLED,
+        features=compact(torch.cat([graph.features.to_dense() for graph in graphs])),
+        edge_index=torch.cat([graph.edge_index + start for graph, start in zip(graphs, starts, strict=False)], dim=1),
+        edge_weight=_joined(graphs, "edge_weight", 1.0, [graph.num_edges for graph in graphs]),
+        labels=_joined(graphs, "labels", -1, sizes),
+        num_classes=next((graph.num_classes for graph in graphs if graph.labels is not None), None),
+        targets=_joined(graphs, "targets", torch.nan, sizes),
+        membership=_memberships(graphs),
+        **{name: _joined(graphs, name, fill=False, sizes=sizes) for name in MASKS},  # type: ignore[arg-type]
+    )
+
+
+def _joined(graphs: Sequence[PartyGraph], name: str, fill: float, sizes: Sequence[int]) -> Tensor | None:
+    """Values of all graphs, ``fill`` where one has none; None where none has any."""
+    values: list[Tensor | None] = [getattr(graph, name) for graph in graphs]
+    if all(value is None for value in values):
+        return None
+    pairs = zip(values, sizes, strict=True)
+    return torch.cat([torch.full((size,), fill) if value is None else value for value, size in pairs])
+
+
+def _memberships(graphs: Sequence[PartyGraph]) -> Tensor | None:
+    """Graphs numbered on from one holder to the next; a holder that tells none apart has one."""
+    if all(graph.membership is None for graph in graphs):
+        return None
+    parts, first = [], 0
+    for graph in graphs:
+        own = torch.zeros(graph.num_nodes, dtype=torch.int64) if graph.membership is None else graph.membership
+        parts.append(own + first)
+        first += int(own.max()) + 1
+    return torch.cat(parts)

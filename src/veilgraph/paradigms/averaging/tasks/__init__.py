@@ -1,1 +1,0 @@
-"""What holders learn together: one file each, one line in ``task.TASKS``."""

@@ -1,0 +1,479 @@
+"""What the audit must know of a vertical job: what messages hold, its noise, its initial W, and its trained twin."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, expand
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.features import to_scipy
+from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.link.view import Seen
+from veilgraph.mpc import ring
+from veilgraph.mpc.product import Direction, operand_mask_name, row_blocks, static_mask_name
+from veilgraph.paradigms.vertical.initial import SUM_BITS, init_std, init_weight
+from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
+from veilgraph.paradigms.vertical.twin import PlainNetwork
+from veilgraph.privacy.plan import Channel
+from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.protocol.aligning import matrix_of
+from veilgraph.protocol.cut import GRADIENT_BITS
+from veilgraph.protocol.evidence import (
+    Audited,
+    Evidence,
+    Inferences,
+    Noisy,
+    NoisySeries,
+    OpenedSum,
+    Source,
+    embedding_of,
+    embeddings,
+    gradients,
+    gradients_of,
+)
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.view import Floats, Passes, View, less_own, numbers, together
+
+_MOST_UPDATES: Final = 10
+_MOST_HOPS: Final = 80
+_MOST_NOISY_HOPS: Final = 400
+_MOST_COLUMNS: Final = 1000
+_MOST_UNMASKED: Final = 50
+_CLEAR: Final[Mapping[Kind, Channel]] = {Kind.EMBEDDING: "embeddings", Kind.GRADIENT: "gradients"}
+_MASKED: Final[Mapping[Kind, Channel]] = {Kind.MASKED: "embeddings", Kind.MASKED_GRADIENT: "gradients"}
+_INITIAL: Final = "initial."
+
+
+class VerticalSource(Source):
+    """Sums and single embeddings, opened h0, gradients, and propagation over several rounds."""
+
+    @override
+    def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        if view.party == SERVER:
+            yield from _at_server(trained)
+            return
+        yield from (*_initial(trained), *_combined(trained), *_columns(trained))
+        given = "" if view.party == view.settings.data.label_party else ", which it must be given"
+        yield Evidence(
+            "inference", f"predictions of joint inferences with its own features changed{given}", view.others
+        )
+        if view.party != view.settings.data.label_party:
+            yield from (*_returned(trained), *_initial_gradients(trained))
+
+    @override
+    def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+        """Whoever knows its own summand has the sum of the others' only; dealer and holder have what masks hide."""
+        yield from _first_layer_less_own(holders, outside)
+        if server is not None:
+            yield from (*_sums_less_own(server, holders, outside), *_unmasked(server, holders[0], outside))
+
+    @override
+    def sums(self, view: View) -> Iterator[OpenedSum]:
+        """Of embeddings and gradients at the server; with ``secure-sum`` of h0 at holders."""
+        job, trained = vertical(view.settings), view.of_training
+        model, publishing = job.model, job.publishing
+        if view.party == SERVER and job.is_masked and not job.sums_releases:
+            # Sums of releases are whole numbers of one public grid, whatever their summands are.
+            for round_ in range(1, model.rounds + 1):
+                rows = together(trained, Kind.MASKED, round_, publishing)
+                yield OpenedSum(f"the sums of round {round_}", rows, model.combine.bits, publishing)
+                rows = together(trained, Kind.MASKED_GRADIENT, round_, publishing)
+                yield OpenedSum(f"the sums of gradients of round {round_}", rows, GRADIENT_BITS, publishing)
+        if view.party != SERVER and model.initial.method == "secure-sum":
+            everybody = (view.party, *view.others)
+            for kind, words in ((Kind.MASKED, "h0"), (Kind.MASKED_GRADIENT, "gradients of h0")):
+                yield OpenedSum(f"the sums of {words}", together(trained, kind, 0, everybody), SUM_BITS, everybody)
+
+    @override
+    def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
+        """At the server: every release of the run, of all sessions, against the noise that the plan has."""
+        job = vertical(run.settings)
+        if party != SERVER or job.privacy is None:
+            return
+        mechanism = MECHANISMS[job.privacy.mechanism]
+        if not (mechanism.is_gaussian and mechanism.is_plain) or job.divisor is None:
+            what = f"mechanism {job.privacy.mechanism}, combine {job.model.combine.strategy}"
+            raise DataError(f"it reads Gaussian noise in means and columns, and this is {what}")
+        for who, found in _releases(job, run, run.view(SERVER)).items():
+            releases = list({each.rows.tobytes(): each for each in found}.values()) if job.privacy.once else found
+            if releases:
+                words = f"{len(releases)} releases of {' and '.join(who)}"
+                yield NoisySeries(who[0], words, releases, clipped=True)
+
+    @override
+    def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
+        if job.shares_noise is not None:
+            return super().withstands(job, members)
+        return len(members) == 1 or not vertical(job).model.initial.is_joint
+
+    @override
+    def initial_weights(
+        self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]
+    ) -> _KnownWeights:
+        own, public = vertical(job), dict.fromkeys(job.data.names, job.seed)
+        if max(seeds.values()) < PUBLIC_SEEDS:
+            return _KnownWeights(own, columns, public | {**seeds}, is_all=True)
+        is_collaborative = own.model.initial.method == "collaborative"
+        return _KnownWeights(own, columns, seeds if is_collaborative else public | {**seeds}, is_all=False)
+
+    @override
+    def inferences(self, run: Audited, members: Sequence[PartyId]) -> Inferences:
+        network, model = self.twin(run), vertical(run.settings).model
+        initial, weights = network.embedding.embed(), network.embedding.weights()
+
+        def posteriors(h0: Mapping[PartyId, Tensor]) -> Floats:
+            return np.asarray(network.infer_from(h0).double().softmax(dim=1).numpy())
+
+        def doubled(node: int) -> Floats:
+            changed = {party: rows.clone() for party, rows in initial.items()}
+            for member in members:
+                weight, own = weights[member].detach(), run.graph(member).features
+                more = (rows_between(own, node, node + 1).to_dense().to(weight.dtype) @ weight)[0]
+                for party in changed if model.initial.is_joint else [member]:
+                    changed[party][node] += more.to(changed[party].dtype)
+            return posteriors(changed)
+
+        return Inferences(posteriors(initial), doubled, model.rounds * model.local.hops)
+
+    @override
+    def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
+        model = job.model if isinstance(job, VerticalJob) else VerticalJob(preset="paper").model
+        initial = model.initial.model_copy(update={"method": "individual", "release": None})
+        like = VerticalJob(model=model.model_copy(update={"initial": initial}), train=job.train, seed=job.seed)
+        network = PlainNetwork(like, [everything], everything.party)
+        for epoch in range(1, epochs + 1):
+            network.train_step(epoch)
+        return network.infer().double().softmax(dim=1)
+
+    @override
+    def unreadable(self, run: Audited) -> str:
+        """Products of a large graph are made in blocks of rows."""
+        job = vertical(run.settings)
+        if job.model.initial.method != "collaborative":
+            return ""
+        graphs = [run.whole_graph(name) for name in job.data.names]
+        features = {graph.party: graph.num_features for graph in graphs}
+        blocks = row_blocks(graphs[0].common, features, job.model.dim)
+        if len(blocks) == 1:
+            return ""
+        return (
+            f"has {graphs[0].common} common nodes, multiplied in {len(blocks)} blocks of rows, and the audit reads "
+            f"those of one; audit a run on at most {blocks[0].stop} of the nodes"
+        )
+
+    @override
+    def twin(self, run: Audited) -> PlainNetwork:
+        job = run.settings
+        if job.privacy is not None or vertical(job).model.initial.release is not None:
+            return super().twin(run)  # type: ignore[no-any-return]
+        if job.is_custom:
+            raise DataError(
+                "joint inferences are made anew with the package's own local models, and this job has another"
+            )
+        names = job.data.names
+        network = PlainNetwork(job, [run.whole_graph(name) for name in names], job.data.label_party)
+        parts = {party: run.model(party) for party in (*names, SERVER)}
+        with torch.no_grad():
+            for name, module in network.modules().items():
+                party, part = name.split("/")
+                prefix = f"{part}."
+                module.load_state_dict(
+                    {key.removeprefix(prefix): value for key, value in parts[party].items() if key.startswith(prefix)}
+                )
+            for owner, weight in network.embedding.weights().items():
+                weight.copy_(_initial_weight(parts, owner))
+            for owner, weight in network.embedding.own_weights().items():
+                weight.copy_(parts[owner][f"{_INITIAL}own_weight"])
+        return network
+
+
+def _initial_weight(parts: Mapping[PartyId, Mapping[str, Tensor]], owner: PartyId) -> Tensor:
+    """W^owner: of that holder, or the sum of all shares."""
+    name, own = f"{_INITIAL}share/{owner}", parts[owner]
+    shares = [part[name] for part in parts.values() if name in part]
+    if not shares:
+        return own[f"{_INITIAL}weight"]
+    bits = int(own[f"{_INITIAL}weight_bits"])
+    total = torch.stack(shares).sum(dim=0)
+    return ring.decode(total, bits, torch.float64, "W", "train the run again", float(own[f"{_INITIAL}scale"]))
+
+
+@dataclass(frozen=True)
+class _KnownWeights:
+    """See ``InitialWeights``; ``seeds``: of holders, as far as the adversary has or guesses them."""
+
+    job: VerticalJob
+    columns: Mapping[PartyId, int]
+    seeds: Mapping[PartyId, int]
+    is_all: bool
+
+    @property
+    def has_others(self) -> bool:
+        return len(self.seeds) < len(self.columns)
+
+    @property
+    def words(self) -> str:
+        if self.is_all:
+            return "W is computed from the job's seed, which all holders learn from."
+        is_own = self.job.model.initial.method == "collaborative"
+        part = "the part of W that it drew itself" if is_own else "a W of the job's seed, a guess"
+        return f"Seeds are private: with {part}."
+
+    def weights(self, owner: PartyId) -> Floats:
+        model, drawers = self.job.model, {owner: self.seeds.get(owner, 0)}
+        std = init_std(model.initial, sum(self.columns.values()), model.dim)
+        if model.initial.method == "collaborative":  # all holders draw a part of every holder's W
+            drawers, std = dict(self.seeds), std / len(self.columns) ** 0.5
+        drawn = [
+            init_weight(LearningStreams(seed, drawer), owner, self.columns[owner], model.dim, std).numpy()
+            for drawer, seed in drawers.items()
+        ]
+        return np.asarray(np.sum(drawn, axis=0))
+
+
+def _at_server(view: View) -> Iterator[Evidence]:
+    job, label_party = vertical(view.settings), view.settings.data.label_party
+    holders = job.publishing
+    kind = Kind.MASKED if job.is_masked else Kind.EMBEDDING
+    for round_ in range(1, job.model.rounds + 1):
+        if not job.is_masked:
+            for holder in holders:
+                yield from embedding_of(view, kind, round_, f"{holder}'s embedding of round {round_}", [holder])
+        if len(holders) > 1:
+            what = "the sum of all embeddings" if job.is_masked else "all embeddings side by side"
+            yield from embedding_of(view, kind, round_, f"{what} of round {round_}", holders)
+    yield from _hops_at_server(view)
+    yield from gradients_of(view, Kind.GRADIENT, 0, "gradients of the output z_L", [label_party], (label_party,))
+    kind = Kind.MASKED_GRADIENT if job.is_masked else Kind.GRADIENT
+    for round_ in range(1, job.model.rounds):
+        words = f"gradients of the combined embedding of round {round_}"
+        yield from gradients_of(view, kind, round_, words, holders, (label_party,))
+
+
+def _returned(view: View) -> Iterator[Evidence]:
+    """At a holder: gradients of what it published, which come from the label holder's loss."""
+    for round_ in view.rounds(Kind.GRADIENT, SERVER):
+        of_round = f" of round {round_}" if vertical(view.settings).model.rounds > 1 else ""
+        words, about = f"gradients of its own embedding{of_round}", (view.settings.data.label_party,)
+        yield from gradients_of(view, Kind.GRADIENT, round_, words, [SERVER], about)
+
+
+def _combined(view: View) -> Iterator[Evidence]:
+    """At a holder: what the server sent back of all holders' embeddings."""
+    model = vertical(view.settings).model
+    for round_ in view.rounds(Kind.COMBINED, SERVER):
+        is_last = round_ == model.rounds
+        words = "the network's output z_L" if is_last else f"the combined embedding of round {round_}"
+        yield from embedding_of(view, Kind.COMBINED, round_, words, [SERVER], about=view.others)
+    last = model.rounds - (model.server.layers > 0)
+    combined = {round_: together(view, Kind.COMBINED, round_, [SERVER]) for round_ in range(1, last + 1)}
+    yield from _hops(view, combined, combined, view.others, "inputs and outputs of the exchange rounds")
+
+
+def _hops_at_server(view: View) -> Iterator[Evidence]:
+    """What the server sent back and what it got in the next round: a hop of propagation."""
+    job = vertical(view.settings)
+    holders, rounds = job.publishing, range(1, job.model.rounds + 1)
+    sent = {round_: Passes([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds}
+    if job.is_masked:
+        sums = {round_: together(view, Kind.MASKED, round_, holders) for round_ in rounds}
+        yield from _hops(view, sent, sums, holders, "what went into the exchange rounds and the sums that came out")
+        return
+    for holder in holders:
+        own = {round_: together(view, Kind.EMBEDDING, round_, [holder]) for round_ in rounds}
+        yield from _hops(view, sent, own, [holder], f"what went into the exchange rounds and came out at {holder}")
+
+
+def _hops(
+    view: View, inputs: Mapping[int, Passes], outputs: Mapping[int, Passes], about: Sequence[PartyId], words: str
+) -> Iterator[Evidence]:
+    """Pairs of what went into a round and what the next made of it, of the same pass: the newest; with noise more.
+
+    After the last round there may be an activation and more, so it is used where there is no other alone.
+    """
+    pairs = list[tuple[tuple[Seen, ...], tuple[Seen, ...]]]()
+    for round_, given in inputs.items():
+        if pairs and round_ + 1 == max(outputs):
+            break
+        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Passes()).pieces}
+        pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
+    most = _MOST_HOPS if view.settings.privacy is None else _MOST_NOISY_HOPS
+    newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-most:]
+    if newest:
+        steps, made_of_them = (Passes([pair[side] for pair in newest]) for side in (0, 1))
+        messages = (*steps.messages, *made_of_them.messages)
+        yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
+
+
+def _pass(pieces: Sequence[Seen]) -> tuple[int, int]:
+    return pieces[0].session, pieces[0].tag.step
+
+
+def _columns(view: View) -> Iterator[Evidence]:
+    """At the label holder: columns that it was given as they are, the newest; of many those with the most entries."""
+    for sender in view.others:
+        messages = [view.received(Kind.COLUMNS, sender, round_) for round_ in range(3)]
+        if all(messages):
+            counts, places, values = (each[-1].tensor() for each in messages)
+            width = 1 + int(places.max()) if len(places) else 1
+            matrix = to_scipy(matrix_of(counts, places, values.double(), width)).tocsc()
+            most = np.argsort(-np.diff(matrix.indptr), kind="stable")[:_MOST_COLUMNS]
+            seen = tuple(one for each in messages for one in each)
+            rows = matrix[:, np.sort(most)].toarray()
+            yield Evidence("embedding", f"{sender}'s columns as they are", (sender,), rows=rows, messages=seen)
+
+
+def _initial(view: View) -> Iterator[Evidence]:
+    """At a holder: h^0 of every pass, which all holders open, and its own part of what changes W."""
+    method = vertical(view.settings).model.initial.method
+    kind = {"collaborative": Kind.SHARE, "secure-sum": Kind.MASKED}.get(method)
+    opened = Passes() if kind is None else together(view, kind, 0, (view.party, *view.others))
+    if opened:
+        yield Evidence(
+            "initial",
+            f"the initial embeddings h0 of {len(opened)} passes, which all holders open",
+            view.others,
+            rows=opened[-1],
+            steps=opened,
+            updates=_own_updates(view, opened) if method == "collaborative" else (),
+            messages=opened.messages,
+        )
+
+
+def _initial_gradients(view: View) -> Iterator[Evidence]:
+    """At a holder with ``secure-sum``: the gradients of h^0, which all holders open."""
+    words, about = "gradients of the initial embedding h0", (view.settings.data.label_party,)
+    yield from gradients_of(view, Kind.MASKED_GRADIENT, 0, words, (view.party, *view.others), about)
+
+
+def _own_updates(view: View, opened: Passes) -> tuple[Floats, ...]:
+    """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
+
+    They end where the next h^0 is not that of the next step: where a session ended, or a view was cut off.
+    """
+    seeds = {seen.session: seen for seen in view.received(Kind.SEED, SERVER)}
+    sent = view.sent(Kind.MASKED_OPERAND, view.others[0], int(Direction.BACKWARD))
+    operands = {(seen.session, seen.tag.step): seen for seen in sent}
+    found = list[Floats]()
+    for before, after in zip(opened.pieces[:_MOST_UPDATES], opened.pieces[1:], strict=False):
+        session, step = before[0].session, before[0].tag.step
+        operand = operands.get((session, step))
+        if operand is None or (after[0].session, after[0].tag.step) != (session, step + 1):
+            break
+        mask_name = operand_mask_name(view.party, Direction.BACKWARD, step)
+        mask = expand(seeds[session].tensor().numpy().tobytes(), mask_name, operand.shape)
+        found.append((operand.tensor() + mask).double().numpy())
+    return tuple(found)
+
+
+def _sums_less_own(server: View, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+    """Sums that the server opens, less what its friends put into them: of one holder left, that holder's rows."""
+    job = vertical(server.settings)
+    publishing = [view for view in holders if view.party in job.publishing]
+    about = tuple(party for party in job.publishing if party in outside)
+    if not job.is_masked or not publishing or not about:
+        return
+    whose = "of the others" if len(about) > 1 else f"of {about[0]}"
+    for round_ in range(1, job.model.rounds + 1):
+        left = less_own(together(server, Kind.MASKED, round_, job.publishing), publishing)
+        yield from embeddings(server, [left], f"the embeddings {whose} in round {round_}, the rest taken off", about)
+    labelled = job.data.label_party
+    for round_ in range(1, job.model.rounds):
+        left = less_own(together(server, Kind.MASKED_GRADIENT, round_, job.publishing), publishing)
+        if labelled in outside:
+            words = f"gradients {whose} of the combined embedding of round {round_}, the rest taken off,"
+            yield from gradients(server, left, words, (labelled,))
+
+
+def _first_layer_less_own(holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+    """``secure-sum``: h^0 less the friends' own parts, which are their features times weights that they know."""
+    first = holders[0]
+    if vertical(first.settings).model.initial.method == "secure-sum":
+        left = less_own(together(first, Kind.MASKED, 0, first.settings.data.names), holders)
+        yield from embeddings(first, [left], "the others' part of the initial embeddings h0", tuple(outside))
+
+
+def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterator[Evidence]:
+    """``collaborative``: the dealer expands the masks of what a holder got, features and gradients of h^0."""
+    if vertical(server.settings).model.initial.method != "collaborative":
+        return
+    names = server.settings.data.names
+    seeds = {
+        (holder, seen.session): seen.tensor().numpy().tobytes()
+        for holder in names
+        for seen in server.sent(Kind.SEED, holder)
+    }
+
+    def less_mask(seen: Seen, name: str) -> Tensor:
+        return seen.tensor() + expand(seeds[seen.sender, seen.session], name, seen.shape)
+
+    for holder in outside:
+        for seen in friend.received(Kind.STATIC_DIFFERENCE, holder)[-1:]:
+            words = f"the features of {holder}, from the dealer's masks"
+            rows = numbers(less_mask(seen, static_mask_name(seen.tag.round)))
+            yield Evidence("embedding", words, (holder,), rows=rows, messages=(seen,))
+    labelled, backward = server.settings.data.label_party, Direction.BACKWARD
+    if labelled not in outside:
+        return
+    sent = together(friend, Kind.MASKED_OPERAND, int(backward), names)
+    parts = [
+        [less_mask(piece, operand_mask_name(piece.sender, backward, piece.tag.step)) for piece in pieces]
+        for pieces in sent.pieces[:_MOST_UNMASKED]
+    ]
+    if steps := tuple(numbers(torch.stack(some).sum(dim=0)) for some in parts):
+        words = f"gradients of the initial embedding h0, from the dealer's masks, in {len(steps)} steps"
+        yield Evidence("gradients", words, (labelled,), steps=steps, messages=sent.messages)
+
+
+def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
+    """Holders → what the server has of what they released together, or of one by itself."""
+    holders, privacy = job.publishing, job.privacy
+    noise: dict[tuple[PartyId, Kind], tuple[float, tuple[float, ...]]] = {}
+    for name in job.data.names:
+        plan = paradigm_of(job).privacy.plan(job, name, run.graph(name).num_nodes)
+        if plan is not None and plan.multiplier > 0 and privacy is not None:
+            for kind, channel in (*_MASKED.items(), *_CLEAR.items()):
+                mechanism = plan.mechanism(channel, alone=kind is Kind.GRADIENT)
+                longest = plan.longest if channel == "embeddings" else (privacy.gradient_clip,)
+                noise[name, kind] = float(np.sqrt(mechanism.variance)), longest
+    found: dict[tuple[PartyId, ...], list[Noisy]] = {}
+    for kind, channel in _MASKED.items() if job.is_masked else ():
+        if not all((name, kind) in noise for name in holders):
+            continue
+        parts = job.sent_divisor if channel == "embeddings" else 1
+        deviation = float(np.sqrt(sum(noise[name, kind][0] ** 2 for name in holders))) / parts
+        bounds = zip(*(noise[name, kind][1] for name in holders), strict=True)
+        lengths = tuple(sum(each) / parts for each in bounds)
+        bits = job.model.combine.bits if channel == "embeddings" else GRADIENT_BITS
+        unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
+        for round_ in range(1, job.model.rounds + 1):
+            for rows in together(view, kind, round_, holders):
+                found.setdefault(holders, []).extend(_side_by_side(rows * unit, deviation, lengths))
+    for kind, channel in _CLEAR.items():
+        parts = job.sent_divisor if channel == "embeddings" else 1
+        for name in (name for name in job.data.names if (name, kind) in noise):
+            deviation, lengths = noise[name, kind]
+            for seen in view.received(kind, name):
+                if channel == "gradients" or seen.tag.round > 0:
+                    lengths_sent = [each / parts for each in lengths]
+                    releases = _side_by_side(numbers(seen.tensor()), deviation / parts, lengths_sent)
+                    found.setdefault((name,), []).extend(releases)
+    return found
+
+
+def _side_by_side(rows: Floats, deviation: float, longest: Sequence[float]) -> list[Noisy]:
+    """The matrices that a release is made of, each with noise of its own."""
+    parts = np.split(rows, len(longest), axis=1)
+    return [Noisy(part, deviation, clip) for part, clip in zip(parts, longest, strict=True)]
+
+
+SOURCE: Final = VerticalSource()

@@ -1,0 +1,365 @@
+"""The holders of a job that exchanges embeddings in every step: data holders (VFGNN CG1), one of them with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import backward
+from typing_extensions import override
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.graph.federation import check_classes
+from veilgraph.graph.party import PartyGraph, rows_between
+from veilgraph.mpc.mask import PairwiseMasks
+from veilgraph.mpc.ring import fractional_bits
+from veilgraph.nn.autograd import handed
+from veilgraph.nn.layers import OutputHead, build_head
+from veilgraph.nn.neighbourhood import Sampler
+from veilgraph.nn.propagate import Adjacency
+from veilgraph.paradigms.vertical.initial import EmbeddingSession, InitialEmbedding, build_embedding
+from veilgraph.paradigms.vertical.network import HolderNetwork, deep_width, next_input
+from veilgraph.paradigms.vertical.once import off_the_ring
+from veilgraph.paradigms.vertical.settings import vertical
+from veilgraph.privacy.local_publisher import LabelPublisher
+from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
+from veilgraph.protocol.judge import Judge
+from veilgraph.protocol.label_release import learned_graph
+from veilgraph.protocol.resumption import Point, Start
+from veilgraph.protocol.role import Batch, Role, Session
+from veilgraph.protocol.scores import Objective
+from veilgraph.protocol.spreading import LocalPart
+from veilgraph.protocol.stated import agree_within
+
+
+class BatchPass:
+    """A holder's passes in a job in batches: neighbourhoods drawn at home, over an h^0 of all nodes.
+
+    h^0 is computed for all nodes together and stays the same for a period of steps, so that nobody sees which nodes a
+    holder needs. Gradients of it add up at home meanwhile; W takes their mean at the end of the period. In training h^0
+    of all nodes stays on the CPU.
+    """
+
+    def __init__(
+        self,
+        network: HolderNetwork,
+        adjacency: Adjacency,
+        hops: int,
+        fanout: int | None,
+        streams: LearningStreams,
+        device: torch.device,
+    ) -> None:
+        self._network, self._streams, self._device = network, streams, device
+        self._sampler = Sampler(adjacency, hops, fanout)
+        self._one_hop = Sampler(adjacency, 1, None)
+        self._gradient: Tensor | None = None
+        self._local: Tensor | None = None
+
+    def train(self, h0: Tensor, batch: Batch, epoch: int, generator: torch.Generator | None) -> Tensor:
+        """What the holder publishes for a batch, of its h^0 [N, d]: Tensor[B, d], with a graph."""
+        draws = self._streams.generator("neighbours", epoch, batch.index)
+        around = self._sampler.around(batch.rows, draws)
+        self._nodes, self._leaf = around.nodes, leaf(h0.index_select(0, around.nodes).to(self._device))
+        started = self._network.start(self._leaf, generator)
+        self._output = self._network.contribute_batch(started, around, batch.rows, generator)
+        return self._output
+
+    def infer(self, h0: Tensor, batch: Batch) -> Tensor:
+        """What the holder publishes for a batch of an inference, from all neighbours: Tensor[B, d], without a graph."""
+        if batch.index == 0:
+            started = self._network.start(h0.to(self._device), None)
+            self._local = self._network.propagate_all(started, self._one_hop)
+        if self._local is None:
+            raise RunError("an inference in batches begins with its first")
+        contribution: Tensor = self._network.contribution(self._local[batch.rows], batch.rows)
+        if batch.is_last:
+            self._local = None
+        return contribution
+
+    def backward(self, gradient: Tensor, h0: Tensor, batch: Batch) -> Tensor | None:
+        """Takes the gradient of what ``train`` published.
+
+        Returns:
+            At the end of a period the mean over its steps of ∂L/∂h^0, Tensor[N, d]; None before.
+        """
+        backward(handed([self._output], [gradient]))
+        if self._gradient is None:
+            self._gradient = torch.zeros_like(h0)
+        if self._leaf.grad is not None:
+            self._gradient.index_add_(0, self._nodes, self._leaf.grad.to(h0))
+        if not batch.period:
+            return None
+        total, self._gradient = self._gradient, None
+        return total.div_(batch.period)
+
+
+class DataHolder(Role):
+    """Holds private features and edges.
+
+    Messages are about the C common nodes. Nodes that only this holder knows take part in its local hops, from round
+    to round with its own t, and no message of the job tells of them (alignment tells how many ids a holder has).
+    """
+
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session)
+        graph.validate()
+        self.graph = graph
+        job = vertical(session.settings)
+        model = job.model
+        self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=job.is_relational)
+        own = self.adjacency, session.streams, session.dtype, session.custom, graph.common
+        network = HolderNetwork(model, len(session.holders), *own, is_summed=job.sums_releases)
+        self._network = network.to(session.device)
+        self.nodes = graph.common
+        self._shape = (graph.common, model.dim)
+        self._rounds, self._publishes_once = model.rounds, job.publishes_once
+        self._embedding: InitialEmbedding
+        self._is_set_up = False
+        local = model.local
+        self._batches = None
+        if session.settings.train.batch_size is not None:
+            self._batches = BatchPass(
+                self._network, self.adjacency, local.hops, local.fanout, session.streams, session.device
+            )
+        self._cut: HolderCut
+        self._h0: Tensor
+
+    @override
+    def local_part(self) -> LocalPart:
+        model, holders = vertical(self.session.settings).model, len(self.session.holders)
+        return LocalPart(self._network.local, self.adjacency, model.local, model.dim, holders)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        session, graph, job = self.session, self.graph, vertical(self.session.settings)
+        settings, combine = job.model.initial, job.model.combine
+        has_own = graph.common < graph.num_nodes
+        joint, shared = settings.is_joint, settings.method == "collaborative"
+        common = rows_between(graph.features, 0, graph.common)
+        bits = fractional_bits(common) if job.feature_bits is None else job.feature_bits
+        steps, refuses = self._afford(begins=self._learns and not held)
+        mine = Hello(
+            job=job.hash(),
+            nodes=graph.common,
+            features=graph.num_features if joint else 0,
+            feature_bits=bits if shared else 0,
+            checkpoints=list(held),
+            restarts=session.restarts,
+            nonce=session.nonce(),
+            alignment=session.alignment,
+            refuses=session.refuses or refuses or off_the_ring(job, graph),
+            steps=steps,
+        )
+        hellos = agree_within(session, mine)
+        start = agreed_start(session.link.party, hellos)
+        self.allow_steps(hellos)
+        masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
+        hides = masks if combine.is_masked else None
+        self._cut = HolderCut(session.link, hides, combine.bits, session.dtype, session.publisher, session.device)
+        if self._network.weight is not None:
+            self._cut.publish_weight(self._network.weight)
+        self._embedding = build_embedding(
+            EmbeddingSession(
+                link=session.link,
+                settings=settings,
+                matrix=common if joint else graph.features,
+                features={holder: hellos[holder].features for holder in session.holders},
+                feature_bits=max(hellos[holder].feature_bits for holder in session.holders),
+                dim=job.model.dim,
+                masks=masks,
+                streams=session.streams,
+                dtype=session.dtype,
+                device=session.device,
+                trace=session.trace,
+                own=rows_between(graph.features, graph.common, graph.num_nodes) if joint and has_own else None,
+            )
+        )
+        self._is_set_up = True
+        return start
+
+    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
+        """Training steps that the budget allows, and why this party takes no part where it allows too few."""
+        publisher = self.session.publisher
+        if refuses := publisher.refusal():
+            return None, refuses
+        steps = publisher.affordable_steps()
+        if begins and steps == 0:
+            refuses = (
+                f"a total ε of {publisher.budget:g} and this noise allow no training step beside the inference; allow "
+                "a larger total (privacy.epsilon_total, limits.max_epsilon) or add more noise"
+            )
+        return steps, refuses
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        generator = self.dropout(epoch)
+        has_changed = self._embeds_now()
+        if has_changed:
+            self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
+            self._h0 = self._embedding.embed(self.embed_step, learns=self._learns)
+            if self.batch is None:
+                self._h0 = self._h0.to(self.session.device)
+        passes, batch = self._batches, self.batch
+        if passes is not None and batch is not None:
+            h0 = self._h0
+            self._cut.publish(
+                step, 1, passes.infer(h0, batch) if epoch is None else passes.train(h0, batch, epoch, generator)
+            )
+        elif not self._publishes_once:
+            self._publish(step, generator)
+        elif has_changed:
+            with torch.set_grad_enabled(self._learns):  # the training step that follows goes back from here
+                self._publish(step, None)
+
+    def _publish(self, step: int, generator: torch.Generator | None) -> None:
+        self._h0_leaf = leaf(self._h0)
+        self._started = self._network.start(self._h0_leaf, generator)
+        self._initial = leaf(self._started)
+        self._inputs, self._outputs = [self._initial], list[tuple[Tensor, Tensor | None]]()
+        for round_ in range(1, self._rounds + 1):
+            output, own = self._network.contribute(
+                round_, self._inputs[-1], self._initial, generator, self._cut.release(step)
+            )
+            self._outputs.append((output, own))
+            self._cut.publish(step, round_, output)
+            if round_ < self._rounds:
+                self._inputs.append(leaf(next_input(self._cut.combined(step, round_, self._shape), own)))
+
+    @override
+    def backward(self, step: int) -> None:
+        if self._batches is not None and self.batch is not None:
+            published = self._cut.gradient(step, 1, (len(self.batch.rows), self._shape[1]))
+            if (mean := self._batches.backward(published, self._h0, self.batch)) is not None:
+                self._embedding.learn(self.embed_step, mean)
+            self._changed()
+            return
+        common, after = self.graph.common, None  # the gradient of the next round's input
+        for round_ in range(self._rounds, 0, -1):
+            output, own = self._outputs[round_ - 1]
+            roots, gradients = [output], [self._cut.gradient(step, round_, self._shape).to(output.dtype)]
+            if own is not None and after is not None:  # t of the own nodes went into the next round as it was
+                roots.append(own)
+                gradients.append(after[common:])
+            backward(handed(roots, gradients))
+            if round_ > 1:
+                after = gradient_of(self._inputs[round_ - 1])
+                self._cut.publish_gradient(step, round_ - 1, after[:common])
+        backward(handed([self._started], [gradient_of(self._initial)]))
+        self._embedding.learn(self.embed_step, gradient_of(self._h0_leaf).cpu())
+        self._changed()
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {"holder": self._network}
+
+    @override
+    def trained(self) -> list[nn.Parameter]:
+        return [*super().trained(), *self._embedding.parameters()]
+
+    @override
+    def rates(self) -> dict[nn.Parameter, float]:
+        return self._network.rates()
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        return {**super().weights(), **_initial(self._embedding.weights())}
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return {**super().weights(), **_initial(self._embedding.tensors())}
+
+    @override
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        own, weights = "initial.own_weight", self.weights()
+        if own in weights and own not in saved:
+            # All nodes were common in training. Zero is the mean h^0 where features are standardised.
+            saved = {**saved, own: torch.zeros_like(weights[own])}
+        if {name for name in saved if ".related." in name} != {name for name in weights if ".related." in name}:
+            raise RunError(
+                f"{self.session.link.party}: the relations of its edges are others than those that the model was "
+                "trained with, which has weights for each; restore them and their hops, or train anew",
+                code="relations",
+                party=self.session.link.party,
+            )
+        super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
+
+    @override
+    def close(self) -> None:
+        if self._is_set_up:
+            self._embedding.close()
+
+
+def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"initial.{name}": tensor.data for name, tensor in tensors.items()}
+
+
+class LabelHolder(DataHolder, Judge):
+    """Holds labels and their split; neither is sent, but the gradient of z_L tells of them (docs/threat-model.md).
+
+    With ``label_privacy`` it trains and chooses by labels that were perturbed once, before the first step.
+
+    The joint network predicts the common nodes; labels of the holder's own nodes take no part.
+    """
+
+    def __init__(self, session: Session, graph: PartyGraph) -> None:
+        super().__init__(session, graph)
+        common = graph.common_part()
+        self._objective = Objective(common, session.settings.train, session.dtype)
+        self._common = common
+        self._common_adjacency = self.adjacency if common is graph else Adjacency.from_graph(common, session.dtype)
+        model = vertical(session.settings).model
+        self._width = deep_width(model, len(session.holders))
+        self._head: OutputHead = build_head(
+            self._width, self._objective.classes, model.head, streams=session.streams, dtype=session.dtype
+        ).to(session.device)
+
+    @override
+    def setup(self, held: Sequence[Point]) -> Start:
+        is_perturbed = self.session.settings.label_privacy is not None
+        if self._learns and not is_perturbed:
+            check_classes(self._common)
+        start = super().setup(held)
+        if self._learns and is_perturbed:  # the loss and what others see of the judgement; test nodes keep theirs
+            learned, transition = learned_graph(self.session, self._common)
+            self._objective = Objective(learned, self.session.settings.train, self.session.dtype, transition)
+        return start
+
+    @override
+    def _afford(self, *, begins: bool) -> tuple[int | None, str]:
+        """A prediction learns from no label, and so perturbs none."""
+        if isinstance(self.session.publisher, LabelPublisher) and not self._learns:
+            return None, ""
+        return super()._afford(begins=begins)
+
+    @override
+    def forward(self, step: int, epoch: int | None) -> None:
+        super().forward(step, epoch)
+        batch, common = self.batch, self.graph.common
+        rows = common if batch is None else len(batch.rows)
+        self._deep = leaf(self._cut.combined(step, self._rounds, (rows, self._width)))
+        logits = self._head(self._deep, self._common_adjacency, self.dropout(epoch, "head dropout")).cpu()
+        if batch is None or epoch is not None:
+            self.logits = logits
+            return
+        if batch.index == 0:
+            self._inferred = torch.empty(common, logits.shape[1], dtype=logits.dtype)
+        self._inferred[batch.rows] = logits
+        self.logits = self._inferred
+
+    @override
+    def backward(self, step: int) -> None:
+        rates = "train.learning_rate, model.initial.learning_rate or model.local.learning_rate"
+        backward(self.training_loss(rates))
+        self._cut.publish_deep_gradient(step, gradient_of(self._deep))
+        super().backward(step)
+
+    @override
+    def _current_loss(self) -> Tensor:
+        return self._objective.training_loss(self.logits, None if self.batch is None else self.batch.rows)
+
+    @override
+    def modules(self) -> dict[str, nn.Module]:
+        return {**super().modules(), "head": self._head}

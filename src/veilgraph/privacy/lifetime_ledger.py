@@ -1,0 +1,354 @@
+"""A party's lifetime ledger, and its filter: what would take a node beyond the budget is refused before it is made.
+
+A release is paid for before it is made, as in the ledger of a run, and here by every node whose data it depends on. The
+budget is one (ε, δ) about one unit and relation, over all jobs and predictions that the party ever takes part in. δ is
+the party's own (``limits.max_delta``). The δ of a job is recorded and changes no total.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from veilgraph.core.errors import BudgetSpent
+from veilgraph.core.secrets import derive_key
+from veilgraph.privacy import accountant
+from veilgraph.privacy.chained_file import now
+from veilgraph.privacy.event import Event, Neighbours, Unit, to_json
+from veilgraph.privacy.lifetime_costs import Costs, Keys, price
+from veilgraph.privacy.lifetime_file import Entry, LifetimeFile, Marks
+
+_ROUNDING: Final = 1 + 1e-12
+"""A budget of exactly what was calibrated to it has room for that, however the sum was rounded."""
+_KEY_BYTES: Final = 8
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a party lets all releases together come to.
+
+    Attributes:
+        epsilon: the total ε; infinite for none.
+        delta: δ of that total.
+        unit: what it is about; None: what the first release is about.
+        neighbours: the relation; None as well.
+    """
+
+    epsilon: float = math.inf
+    delta: float = 1e-4
+    unit: Unit | None = None
+    neighbours: Neighbours | None = None
+
+
+@dataclass(frozen=True)
+class About:
+    """A unit and relation."""
+
+    unit: Unit
+    neighbours: Neighbours
+
+    def bounds(self, event: Event) -> bool:
+        """Whether an event's cost bounds what its release says about this unit and relation.
+
+        A row set to zero is a row replaced. What one row changes is no more than what an edge's, or node's, several
+        rows do, where rows are clipped. A label that its node perturbs is the node's own.
+        """
+        covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
+        same = event.neighbours in (self.neighbours, "replacement")
+        if not event.is_of_rows:
+            return same and event.unit == self.unit
+        return same and event.unit in covers.get(self.unit, (self.unit,))
+
+
+@dataclass
+class _Read:
+    """What the lines come to, as far as they were read."""
+
+    costs: Costs = field(default_factory=Costs)
+    lines: int = 0
+    first: About | None = None
+    events: set[Event] = field(default_factory=set)
+    paid: set[tuple[str, str, str]] = field(default_factory=set)
+
+
+class Lifetime:
+    """An open lifetime ledger: safe to use from several threads and processes.
+
+    Args:
+        folder: of the ledger, made at need.
+        party: whose it is.
+        budget: of the party.
+        marks: of this account.
+
+    Attributes:
+        lines: the file.
+
+    Raises:
+        RunError: as ``LifetimeFile``.
+    """
+
+    def __init__(self, folder: Path, party: str, budget: Budget, marks: Marks) -> None:
+        self.budget = budget
+        self._lock = threading.RLock()
+        self.lines = LifetimeFile(folder, party, marks)
+        self._read = _Read()
+        self._look()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """With all lines added up that any process has added so far."""
+        with self._lock, self.lines.held():
+            self._look()
+            yield
+
+    def __str__(self) -> str:
+        """What it comes to, for its owner."""
+        total, about, most = self.total(), self.about, self.budget.epsilon
+        said = "" if about is None else f", unit {about.unit}, {about.neighbours}"
+        limit = "" if math.isinf(most) else f" of limits.max_epsilon={most:g}"
+        return f"ever released of a node: a total ε of {total:.6g}{limit} (δ = {self.delta:g}{said}; {self.path})"
+
+    @property
+    def path(self) -> Path:
+        """Of the file."""
+        return self.lines.path
+
+    def keys(self, ids: Iterable[str]) -> Keys:
+        """What nodes are known by here: sorted, each once; the same for the same id for as long as the ledger is."""
+        return np.unique(self.each_key(ids))
+
+    def each_key(self, ids: Iterable[str]) -> Keys:
+        """The same, in the order of the ids."""
+        salt = bytes.fromhex(self.lines.header.salt)
+        hashed = b"".join(hmac.digest(salt, text.encode(), "sha256")[:_KEY_BYTES] for text in ids)
+        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+
+    def secret(self, purpose: str) -> bytes:
+        """32 secret bytes that stay the same for as long as the ledger is."""
+        return derive_key(bytes.fromhex(self.lines.header.salt), purpose)
+
+    def charge(
+        self,
+        event: Event,
+        channel: str,
+        count: int,
+        keys: Keys,
+        *,
+        delta: float | None,
+        run: str,
+        job: str,
+        content: str = "",
+    ) -> None:
+        """Pays for releases, which may be made when this has returned.
+
+        Args:
+            event: what each of them does.
+            channel: what is released to whom.
+            count: how many, at least 1.
+            keys: of the nodes whose data they depend on.
+            delta: δ of the job, for the record; None where every ε is pure.
+            run: SHA-256 of the job's settings.
+            job: its name.
+            content: names the draw, where what came of it is kept: it is paid for once.
+
+        Raises:
+            BudgetSpent: the budget does not allow them; nothing was written.
+            RunError: the entry could not be written, or the ledger is not what it was.
+        """
+        with self._held():
+            if content and (channel, content, _name(keys)) in self._read.paid:
+                return
+            if not self._fits(event, count, keys):
+                raise BudgetSpent(
+                    self._refusal(event, count, keys, channel),
+                    code="lifetime",
+                    key="limits.max_epsilon",
+                    value=self.budget.epsilon,
+                )
+            self.lines.append(
+                Entry(
+                    time=now(),
+                    run=run,
+                    job=job,
+                    channel=channel,
+                    event=to_json(event),
+                    count=count,
+                    delta=delta,
+                    cohort=self.lines.keep_cohort(keys),  # not before: refused jobs must not fill the disk
+                    content=content,
+                )
+            )
+            self._look()
+
+    def room(self, event: Event, keys: Keys, most: int = accountant.MOST_RELEASES) -> int | None:
+        """How many more such releases the budget allows, counted no further than ``most``; None without a budget."""
+        if math.isinf(self.budget.epsilon):
+            return None
+        with self._held():
+            return accountant.largest_count(lambda count: self._fits(event, count, keys), most)
+
+    def has_room(self, event: Event, count: int, keys: Keys) -> bool:
+        """Whether the budget allows so many more releases, paid for together.
+
+        Their price, which can take seconds to find, is known from here on, whether or not there is a budget.
+        """
+        price(event, count, self.delta)
+        with self._held():
+            return self._fits(event, count, keys)
+
+    def booked(self, costs: Sequence[Event]) -> Event:
+        """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
+
+        Args:
+            costs: of one release, each about another unit and whole by itself; at least one.
+        """
+        with self._held():
+            abouts = [(each, self._about(each)) for each in costs]
+        return next((each for each, about in abouts if about is not None and about.bounds(each)), costs[0])
+
+    def has_paid(self, channel: str, content: str, keys: Keys) -> bool:
+        """Whether these nodes have paid for that very release."""
+        with self._held():
+            return (channel, content, _name(keys)) in self._read.paid
+
+    def total(self) -> float:
+        """The largest total ε of any node, at ``delta``; infinite where a release is about something else."""
+        with self._held():
+            return self._total(self.about)
+
+    def total_with(self, event: Event, count: int, jobs: int = 1) -> float:
+        """The total once every node has paid for so many more such jobs' releases; infinite as ``total``."""
+        with self._held():
+            about = self._about(event)
+            if about is None or not about.bounds(event):
+                return math.inf
+            known = self._read.costs.most(self.delta, None, price(event, count, self.delta).times(jobs))
+            return max(self._total(about), known)
+
+    def fits(self, total: float) -> bool:
+        """Whether the budget has room for such a total."""
+        return total <= self.budget.epsilon * _ROUNDING
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes have paid for themselves."""
+        return self._read.costs.nodes
+
+    @property
+    def delta(self) -> float:
+        """δ of the total."""
+        return self.budget.delta
+
+    @property
+    def about(self) -> About | None:
+        """What the total is about: as the budget says, or the first release; None where nothing says."""
+        return self._about(None)
+
+    def _about(self, event: Event | None) -> About | None:
+        first = self._read.first
+        if first is None and event is not None:
+            first = About(event.unit, event.neighbours)
+        unit = self.budget.unit or (None if first is None else first.unit)
+        neighbours = self.budget.neighbours or (None if first is None else first.neighbours)
+        return None if unit is None or neighbours is None else About(unit, neighbours)
+
+    def _total(self, about: About | None) -> float:
+        if about is not None and not all(about.bounds(event) for event in self._read.events):
+            return math.inf
+        return self._read.costs.most(self.delta)
+
+    def _fits(self, event: Event, count: int, keys: Keys) -> bool:
+        return self.fits(self._total_with(event, count, keys))
+
+    def _total_with(self, event: Event, count: int, keys: Keys) -> float:
+        if math.isinf(self.budget.epsilon):
+            return 0.0
+        about = self._about(event)
+        if about is None or not about.bounds(event):
+            return math.inf
+        known = self._read.costs.most(self.delta, keys, price(event, count, self.delta))
+        return max(self._total(about), known)
+
+    def _refusal(self, event: Event, count: int, keys: Keys, channel: str) -> str:
+        total, before = self._total_with(event, count, keys), self._total(self._about(event))
+        budget, about = self.budget.epsilon, self._about(event)
+        if about is not None and math.isinf(total):
+            other = next((each for each in (event, *self._read.events) if not about.bounds(each)), event)
+            said = f"about {other.unit}, {other.neighbours}"
+            return (
+                f"{channel}: limits.max_epsilon={budget:g} is about {about.unit}, {about.neighbours}, for all that is "
+                f"ever released ({self.path}), and this or an earlier release is {said}, which bounds nothing of that; "
+                "it was not made; change what the job protects (privacy.unit; of embeddings to publish it is node and "
+                "edge), or limits.epsilon_unit to what all releases are about"
+            )
+        return (
+            f"{channel}: the release would take what was ever released of a node from a total ε of {before:.6g} to "
+            f"{total:.6g} (δ = {self.delta:g}; all jobs in {self.path}), over "
+            f"limits.max_epsilon={budget:.6g}, and was not made; allow a larger total, or add more noise"
+        )
+
+    def _look(self) -> None:
+        """Adds up the lines that are new."""
+        read = self._read
+        for entry in self.lines.entries[read.lines :]:
+            event, keys = entry.release, self.lines.cohort(entry.cohort)
+            read.costs.add(keys, price(event, entry.count, self.delta))
+            read.events.add(event)
+            if read.first is None:
+                read.first = About(event.unit, event.neighbours)
+            if entry.content:
+                read.paid.add((entry.channel, entry.content, entry.cohort))
+            read.lines += 1
+
+
+def _name(keys: Keys) -> str:
+    return hashlib.sha256(keys.astype("<u8").tobytes()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a job pays from.
+
+    Attributes:
+        lifetime: the party's.
+        keys: of all nodes in the party's data; everybody where nobody tells them apart.
+        delta: δ of the job, for the record; None where every ε is pure.
+        run: SHA-256 of the job's settings.
+        job: its name.
+    """
+
+    lifetime: Lifetime
+    keys: Keys
+    delta: float | None
+    run: str
+    job: str
+
+    def charge(
+        self, event: Event, channel: str, count: int = 1, *, keys: Keys | None = None, content: str = ""
+    ) -> None:
+        """See ``Lifetime.charge``; all nodes pay where ``keys`` names no others."""
+        whose = self.keys if keys is None else keys
+        self.lifetime.charge(
+            event, channel, count, whose, delta=self.delta, run=self.run, job=self.job, content=content
+        )
+
+    def has_paid(self, channel: str, content: str) -> bool:
+        """Whether all nodes have paid for that very release."""
+        return self.lifetime.has_paid(channel, content, self.keys)
+
+    def has_room(self, event: Event, count: int) -> bool:
+        """Whether the budget allows so many more releases of all nodes, composed as one training's rounds are."""
+        return self.lifetime.has_room(event, count, self.keys)
+
+    def room(self, event: Event) -> int | None:
+        """How many more releases of all nodes the budget allows; None without a budget."""
+        return self.lifetime.room(event, self.keys)

@@ -1,0 +1,509 @@
+"""Features under local differential privacy: nodes perturb their own, before anybody sees them.
+
+``privacy.settings.FEATURE_MECHANISMS`` finds a mechanism by the name in a job. A package adds its own, a subclass of
+``FeatureMechanism``, by an entry point of the group ``veilgraph.feature_mechanisms``.
+
+A node's whole feature vector is what one release protects: any vector of the range [α, β]^d against any other.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Final
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.graph.features import from_scipy, is_sparse, to_scipy
+from veilgraph.graph.party import rows_between
+from veilgraph.privacy.accountant import analytic_multiplier
+from veilgraph.privacy.event import Event, LocalEvent, check_whole
+from veilgraph.privacy.mechanism import Gaussian, Laplace
+from veilgraph.privacy.randomised_response import FEWEST_STEPS, GRID, least_cells, random_columns, uniform
+from veilgraph.privacy.settings import FEATURE_MECHANISMS, FeatureReleaseSettings
+
+
+@dataclass(frozen=True)
+class FeatureMechanism(ABC):
+    """A way for nodes to release their features under local differential privacy.
+
+    Args:
+        epsilon: ε of one node's release, all its features together.
+        low: α, the least value a feature may have.
+        high: β, the largest.
+        features: d, the number of features of a node.
+
+    Attributes:
+        has_sampled: whether it takes ``sampled`` of the settings.
+        has_delta: whether it takes ``delta`` of the settings, and needs one.
+        is_gaussian: whether the noise is.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    has_sampled: ClassVar[bool] = False
+    has_delta: ClassVar[bool] = False
+    is_gaussian: ClassVar[bool] = False
+    epsilon: float
+    low: float
+    high: float
+    features: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"epsilon={self.epsilon!r} must be a finite number > 0")
+        if not (self.low < self.high and math.isfinite(self.high - self.low)):
+            raise ConfigError(
+                f"range=[{self.low!r}, {self.high!r}] must be finite with low < high: features of one value need no "
+                "release"
+            )
+        check_whole("features", self.features, 1)
+
+    @classmethod
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
+        """What a job asks for.
+
+        Args:
+            settings: of the job.
+            features: d, the holder's columns.
+
+        Raises:
+            ConfigError: they do not go together.
+        """
+        return cls(settings.epsilon, settings.low, settings.high, features)
+
+    @property
+    def centre(self) -> float:
+        """(α + β)/2."""
+        return self.low + (self.high - self.low) / 2
+
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """What a released value is multiplied by before ``offset`` is added, for an unbiased estimate."""
+
+    @property
+    @abstractmethod
+    def offset(self) -> float:
+        """See ``scale``."""
+
+    @abstractmethod
+    def variance(self, x: Tensor) -> Tensor:
+        """Of every entry of ``rectify(release(x))``.
+
+        Args:
+            x: Tensor[N, d], dense or sparse_csr, within the range.
+
+        Returns:
+            Tensor[N, d] float64.
+        """
+
+    def event(self) -> Event:
+        """What one release did to each node, for the accountant."""
+        return LocalEvent(self.epsilon, "node")
+
+    @torch.no_grad()
+    def release(self, x: Tensor, source: SecretSource) -> Tensor:
+        """Perturbs every node's features, independently of all others.
+
+        Args:
+            x: Tensor[N, d] of any real dtype, dense or sparse_csr; not changed. Working memory beside x and the result
+                does not grow with N.
+            source: of the randomness; ``system_secrets`` outside tests.
+
+        Returns:
+            Tensor[N, d] in the dtype and layout that the mechanism says.
+
+        Raises:
+            DataError: x has another form, or a value that is not in the range.
+        """
+        self.check(x)
+        return self._perturbed(x, source)
+
+    def rectify(self, released: Tensor) -> Tensor:
+        """The unbiased estimate scale · released + offset, dense.
+
+        Where that is too large, use ``scale`` and ``offset``: of a linear map A it is scale·(A·released) + offset·A·1.
+
+        Args:
+            released: Tensor[N, d], of ``release``.
+
+        Returns:
+            Tensor[N, d] float32.
+        """
+        return released.to_dense().to(torch.float32).mul(self.scale).add_(self.offset)
+
+    @abstractmethod
+    def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
+        """``release`` of what was checked."""
+
+    def check(self, x: Tensor) -> None:
+        """Raises what ``release`` would."""
+        if x.layout not in (torch.strided, torch.sparse_csr):
+            raise DataError(f"x: {x.layout}, and features are dense or sparse_csr; convert with to_sparse_csr()")
+        if x.dim() != 2 or x.shape[1] != self.features:
+            raise DataError(f"x: of shape {tuple(x.shape)} must be [N, {self.features}]: set features to its columns")
+        if x.numel() == 0:
+            return
+        for value in data_range(x):
+            if not self.low <= value <= self.high:
+                raise DataError(
+                    f"x: the value {value!r}, outside the declared range [{self.low!r}, {self.high!r}]: declare a "
+                    "range that holds every value a feature can have, or clip x to it"
+                )
+
+
+def feature_mechanism(settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
+    """What perturbs a node's features in a job; as ``FeatureMechanism.of``."""
+    kind: type[FeatureMechanism] = FEATURE_MECHANISMS[settings.mechanism]
+    return kind.of(settings, features)
+
+
+def data_range(x: Tensor) -> tuple[float, float]:
+    """The least and the largest value of x, which must not be declared as the range without thought.
+
+    A range computed from the data is itself a leak, and not covered by any ε: whoever learns it knows the extreme
+    values, and that some node has them. Declare what the features' meaning says (0 and 1 for words that are there or
+    not); computed ranges are for experiments on public data.
+
+    Args:
+        x: Tensor[N, d], dense or sparse_csr, whose missing entries are zeros.
+
+    Returns:
+        (least, largest); NaN if x has one.
+
+    Raises:
+        DataError: x has no entries.
+    """
+    if x.numel() == 0:
+        raise DataError(f"x: of shape {tuple(x.shape)} has no entries, so no range: declare one")
+    values = x.values() if x.layout == torch.sparse_csr else x
+    extremes = [float(value) for value in values.aminmax()] if values.numel() else []
+    if values.numel() < x.numel():
+        extremes.append(0.0)
+    if any(math.isnan(value) for value in extremes):
+        return math.nan, math.nan
+    return min(extremes), max(extremes)
+
+
+def row_blocks(x: Tensor, entries: int) -> Iterator[tuple[int, Tensor]]:
+    """Cuts x into blocks of whole rows, dense, of about that many entries; with the first row's number."""
+    rows = max(1, entries // x.shape[1])
+    for start in range(0, len(x), rows):
+        yield start, rows_between(x, start, min(start + rows, len(x))).to_dense()
+
+
+def packed(released: Tensor) -> Tensor:
+    """A mechanism's output as it crosses the wire.
+
+    Args:
+        released: Tensor[N, d]: sparse_csr of −1 and 1, as many in every row; int8 of −1, 0 and 1; or float32.
+
+    Returns:
+        Tensor[N, m] int64, 1 + column with the value's sign; Tensor[N, d] uint8, 1 + value; or as it is.
+    """
+    if is_sparse(released):
+        columns = released.col_indices().to(torch.int64) + 1
+        return (columns * released.values().sign().to(torch.int64)).view(released.shape[0], -1)
+    return (released + 1).to(torch.uint8) if released.dtype == torch.int8 else released
+
+
+NOISED_PIECE = 1 << 20  # entries noised at once
+_ROOM = 1 + 2.0**-31
+"""On the clip, so that it never shortens a vector of the range, whose corners would not be unbiased then."""
+
+
+@dataclass(frozen=True)
+class _Additive(FeatureMechanism):
+    """x̃ = x + noise on every feature, to compare with; ``release`` returns a dense float32 tensor.
+
+    Two vectors of [α, β]^d are at most (β − α)·√d apart in the ℓ2 norm and (β − α)·d in the ℓ1 norm. Around the range's
+    centre they lie in a ball of half that size, which is what the row mechanisms clip to, under replacement (2C).
+
+    Unlike the multi-bit mechanism's, their ε is not exact but has the error that ``noise`` bounds and that grows with
+    d: at 5,000 features at most 0.001 (Gaussian) or 0.002 (Laplace) is added to ε, typically 0.0001. The noise is on a
+    grid of at most 2^-20 of its scale, and so is x before it: beyond that there is no bias.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self._rows  # refuses what cannot be calibrated
+
+    @property
+    def scale(self) -> float:
+        """1: a release is unbiased as it is."""
+        return 1.0
+
+    @property
+    def offset(self) -> float:
+        """0."""
+        return 0.0
+
+    def variance(self, x: Tensor) -> Tensor:
+        """See ``FeatureMechanism.variance``; the same for every x."""
+        return torch.full(x.shape, self._rows.variance, dtype=torch.float64)
+
+    @cached_property
+    @abstractmethod
+    def _rows(self) -> Gaussian | Laplace:
+        """The mechanism for x − centre."""
+
+    def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
+        released = torch.empty(x.shape)
+        for start, block in row_blocks(x, NOISED_PIECE):
+            noisy = self._rows.release(block.to(torch.float64) - self.centre, source)
+            released[start : start + len(block)] = noisy.add_(self.centre)
+        return released
+
+
+@dataclass(frozen=True)
+class AnalyticGaussian(_Additive):
+    """Gaussian noise with the least σ that makes a node's release (ε, δ)-private (Balle & Wang 2018).
+
+    Args:
+        epsilon: ε of one node's release, all its features together.
+        low: α, the least value a feature may have.
+        high: β, the largest.
+        features: d, the number of features of a node.
+        delta: δ of one node's release, 0 < δ < 1.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    has_delta: ClassVar[bool] = True
+    is_gaussian: ClassVar[bool] = True
+    delta: float
+
+    @classmethod
+    @override
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> AnalyticGaussian:
+        if settings.delta is None:
+            raise ConfigError("delta: mechanism='gaussian' needs a δ; give one")
+        return cls(settings.epsilon, settings.low, settings.high, features, settings.delta)
+
+    @override
+    def event(self) -> Event:
+        return self._rows.event("replacement", "node")
+
+    @cached_property
+    def _rows(self) -> Gaussian:
+        clip = (self.high - self.low) / 2 * math.sqrt(self.features) * _ROOM
+        return Gaussian(clip, 2 * analytic_multiplier(self.epsilon, self.delta))
+
+
+@dataclass(frozen=True)
+class LocalLaplace(_Additive):
+    """Laplace noise of scale (β − α)·d/ε on every feature (pure ε). The arguments are ``FeatureMechanism``'s."""
+
+    @cached_property
+    def _rows(self) -> Laplace:
+        return Laplace((self.high - self.low) / 2 * self.features * _ROOM, 2 / self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class AffineFeatures:
+    """Features as a server has them: ``scale·values + offset``.
+
+    Attributes:
+        values: Tensor[N, F], strided or ``torch.sparse_csr``; what a mechanism released, or raw features.
+        scale: of the mechanism; 1 for raw features.
+        offset: of the mechanism; 0 for raw features; or Tensor[F], one for each column.
+    """
+
+    values: Tensor
+    scale: float = 1.0
+    offset: float | Tensor = 0.0
+
+    @classmethod
+    def joined(cls, blocks: Sequence[AffineFeatures], dtype: torch.dtype) -> AffineFeatures:
+        """Several matrices of the same nodes, side by side; sparse if all are.
+
+        Args:
+            blocks: one or more.
+            dtype: of the values.
+        """
+        offsets = [torch.as_tensor(block.offset, dtype=dtype).expand(block.values.shape[1]) for block in blocks]
+        scaled = [block.values.to(dtype) * block.scale for block in blocks]
+        if all(is_sparse(values) for values in scaled):
+            values = from_scipy(sp.hstack([to_scipy(values) for values in scaled], format="csr"))
+        else:
+            values = torch.cat([values.to_dense() for values in scaled], dim=1)
+        return cls(values, 1.0, torch.cat(offsets))
+
+
+SPARSE_FROM = 16
+"""At one chosen feature in so many the sparse layout takes less memory: 12 bytes each, against one for every entry."""
+
+PIECE = 1 << 15
+"""Entries perturbed at once: temporaries stay in the cache, and torch on one thread, which on a busy machine is many
+times faster than threads that wait for each other at every small step."""
+
+SAMPLED_PIECE = 1 << 22  # drawing sets takes m steps a block, so fewer blocks are faster
+
+
+_BEST_SHARE: Final = 2.177318984
+"""ε/m with the least variance over real m: sinh(ε/m) = 2·ε/m."""
+
+
+def best_sample_size(epsilon: float, features: int) -> int:
+    """Return m*, the number of sampled features with the least variance, from 1 to d.
+
+    The variance of a feature grows with coth²(ε/2m)/m, which has one minimum over real m. So m* is one of the two
+    integers beside it; Proposition 3.5 takes the lower one always.
+    """
+    below = max(1, math.floor(min(features, epsilon / _BEST_SHARE)))
+    return min((below, min(features, below + 1)), key=lambda m: 1 / (m * math.tanh(epsilon / (2 * m)) ** 2))
+
+
+@dataclass(frozen=True)
+class MultiBit(FeatureMechanism):
+    """The multi-bit mechanism: of m features chosen at random a biased bit each, x*_i = ±1 by ε/m; 0 for the others.
+
+    ε holds exactly for the program, and the rectified values are unbiased: docs/proofs.md#bits-of-sampled-features.
+
+    Source: Sajadmanesh & Gatica-Perez, "Locally private graph neural networks", 2020: Algorithm 1, Theorem 3.1 (ε) and
+    Proposition 3.5 (m, corrected: docs/errata.md).
+
+    ``release`` returns values in {−1, 0, 1}: where m ≤ d/16 a sparse_csr tensor of float32, to multiply weights with as
+    it is; else a dense one of int8.
+
+    Args:
+        epsilon: ε of one node's release, all its features together.
+        low: α, the least value a feature may have.
+        high: β, the largest.
+        features: d, the number of features of a node.
+        sampled: m in [1, d]; None for m*.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    has_sampled: ClassVar[bool] = True
+    sampled: int | None = None
+
+    @classmethod
+    @override
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
+        return MultiBit(settings.epsilon, settings.low, settings.high, features, settings.sampled)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        best = best_sample_size(self.epsilon, self.features)
+        if self.sampled is None and best != max(1, math.floor(min(self.features, self.epsilon / 2.18))):
+            # Named, so that a release kept with the paper's m is another one and is not sent again under this m.
+            object.__setattr__(self, "sampled", best)
+        if self.sampled is not None:
+            check_whole("sampled", self.sampled, 1)
+            if self.sampled > self.features:
+                raise ConfigError(
+                    f"sampled={self.sampled} is more than the {self.features} features there are; lower it, or leave "
+                    "it out"
+                )
+        if self._steps < FEWEST_STEPS:
+            raise ConfigError(
+                f"epsilon={self.epsilon!r} over {self.sample_size} features leaves too little for each to tell a "
+                "feature's values apart; raise epsilon or lower sampled"
+            )
+
+    @property
+    def sample_size(self) -> int:
+        """m: how many features a node releases."""
+        return best_sample_size(self.epsilon, self.features) if self.sampled is None else self.sampled
+
+    @property
+    def scale(self) -> float:
+        """d(β − α)/(2m)·(e^{ε/m} + 1)/(e^{ε/m} − 1)."""
+        return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._steps)
+
+    @property
+    def offset(self) -> float:
+        """(α + β)/2."""
+        return self.centre
+
+    def variance(self, x: Tensor) -> Tensor:
+        """See ``FeatureMechanism.variance``: scale²·m/d − (x − (α + β)/2)², since x*² is 1 with probability m/d."""
+        spread = self.scale**2 * self.sample_size / self.features
+        return spread - (x.to_dense().to(torch.float64) - self.centre).square_()
+
+    def thresholds(self, values: Tensor) -> Tensor:
+        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1.
+
+        Args:
+            values: of chosen features, within the range; any shape and real dtype; not changed.
+
+        Returns:
+            int64 tensor of that shape, in [L, G − L].
+        """
+        share = values.to(torch.float64, copy=True).sub_(self.low).div_(self.high - self.low)
+        cells = share.mul_(self._steps).add_(0.5).to(torch.int64).add_(self._least)
+        return cells.clamp_(self._least, GRID - self._least)  # so that ε hangs on no floating-point error
+
+    @cached_property
+    def _least(self) -> int:
+        return least_cells(self.epsilon, parts=self.sample_size)
+
+    @property
+    def _steps(self) -> int:
+        return GRID - 2 * self._least
+
+    def _perturbed(self, x: Tensor, source: SecretSource) -> Tensor:
+        seed = source(SEED_BYTES)
+        if self.sample_size == self.features:
+            return self._of_all(x, seed)
+        if self.sample_size * SPARSE_FROM <= self.features:
+            return self._sparse(x, seed)
+        released = torch.zeros(x.shape, dtype=torch.int8)
+        for start, columns, signs in self._of_sampled(x, seed):
+            released[start : start + len(signs)].scatter_(1, columns, signs)
+        return released
+
+    def _of_all(self, x: Tensor, seed: bytes) -> Tensor:
+        released = torch.empty(x.shape, dtype=torch.int8)
+        for start, block in row_blocks(x, PIECE):
+            released[start : start + len(block)] = self._signs(block, seed, start)
+        return released
+
+    def _sparse(self, x: Tensor, seed: bytes) -> Tensor:
+        chosen = torch.empty(len(x), self.sample_size, dtype=torch.int64)
+        values = torch.empty(len(x), self.sample_size)
+        for start, columns, signs in self._of_sampled(x, seed):
+            chosen[start : start + len(signs)] = columns
+            values[start : start + len(signs)] = signs
+        pointers = torch.arange(len(x) + 1) * self.sample_size
+        return torch.sparse_csr_tensor(pointers, chosen.view(-1), values.view(-1), x.shape, check_invariants=False)
+
+    def _of_sampled(self, x: Tensor, seed: bytes) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The first row of each block, the columns chosen in its rows, and the signs there; both [rows, m]."""
+        for start, block in row_blocks(x, SAMPLED_PIECE):
+            columns = random_columns(seed, f"columns/{start}", len(block), self.features, self.sample_size)
+            yield start, columns, self._signs(block.gather(1, columns), seed, start)
+
+    def _signs(self, values: Tensor, seed: bytes, start: int) -> Tensor:
+        ones = uniform(seed, f"bits/{start}", tuple(values.shape)) < self.thresholds(values)
+        return ones.view(torch.int8).mul_(2).sub_(1)
+
+
+def one_bit(epsilon: float, low: float, high: float, features: int) -> MultiBit:
+    """The 1-bit mechanism: a bit of every feature, each with ε/d, which is the multi-bit mechanism with m = d."""
+    return MultiBit(epsilon, low, high, features, sampled=features)
+
+
+class OneBit(MultiBit):
+    """``one_bit`` as a job names it."""
+
+    has_sampled: ClassVar[bool] = False
+
+    @classmethod
+    @override
+    def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
+        return one_bit(settings.epsilon, settings.low, settings.high, features)

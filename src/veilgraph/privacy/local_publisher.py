@@ -1,0 +1,204 @@
+"""Doors of values that nodes perturb: paid for in the ledger, perturbed, and then given out, or learned from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.secrets import SecretSource
+from veilgraph.privacy import accountant
+from veilgraph.privacy.event import LocalEvent
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.local_features import FeatureMechanism, packed
+from veilgraph.privacy.publisher import PaidPublisher, Spent
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.release_cache import Release, ReleaseCache
+
+FEATURES: Final = "features"
+LABELS: Final = "labels"
+"""Channels of the ledger."""
+_ROUNDING: Final = 1 + 1e-12
+"""A budget of exactly so many releases has room for them."""
+
+
+class LocalPublisher(PaidPublisher):
+    """One holder's. A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
+
+    Args:
+        mechanism: for this holder's columns.
+        response: for its labels; None where these are not released.
+        ledger: of the holder, open; None in a plaintext simulation.
+        source: of the randomness.
+        cache: of released features; None: nothing is kept.
+        label_cache: of released labels; None: the same as of features.
+    """
+
+    def __init__(
+        self,
+        mechanism: FeatureMechanism,
+        response: LabelResponse | None,
+        ledger: Ledger | None,
+        source: SecretSource,
+        cache: ReleaseCache | None = None,
+        label_cache: ReleaseCache | None = None,
+    ) -> None:
+        super().__init__(ledger)
+        self.mechanism, self.response, self._source = mechanism, response, source
+        cache = cache or ReleaseCache(ledger)
+        self._features = Release(FEATURES, mechanism.event(), repr(mechanism))
+        self._caches = {self._features: cache}
+        if response is not None:
+            self._labels = Release(LABELS, response.event(), repr(response))
+            self._caches[self._labels] = label_cache or cache
+
+    def features(self, x: Tensor) -> Tensor:
+        """Releases the nodes' features.
+
+        Args:
+            x: Tensor[N, d].
+
+        Returns:
+            As ``packed`` has it.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            DataError: a value to be perturbed lies outside the declared range; nothing was released or paid for.
+        """
+        if not self.is_free:
+            self.mechanism.check(x)
+        cache = self._caches[self._features]
+        return cache.release(self._features, x, lambda rows: packed(self.mechanism.release(rows, self._source)))
+
+    def labels(self, labels: Tensor) -> Tensor:
+        """Releases labels.
+
+        Args:
+            labels: Tensor[n] int64, of nodes that have one.
+
+        Returns:
+            Tensor[n] int64.
+
+        Raises:
+            BudgetSpent: the budget does not allow it; nothing was released.
+            ConfigError: this holder releases none.
+        """
+        response = self.response
+        if response is None:
+            raise ConfigError("release.labels: this holder is not the one that releases labels; name it")
+        cache = self._caches[self._labels]
+        return cache.release(self._labels, labels, lambda rows: response.release(rows, self._source))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether all that it would release is paid for, and sent again as it was."""
+        return all(cache.is_free(of) for of, cache in self._caches.items())
+
+    def room(self) -> int | None:
+        """How many more releases the budget allows, counted no further than 2^32; None without a budget.
+
+        None as well where all that was paid for is sent again. It bounds what features and labels cost a node together,
+        and the ledger, which has the last word, either.
+        """
+        ledger = self._ledger
+        if ledger is None or ledger.budget is None or self.is_free:
+            return None
+        each = sum(accountant.per_step(of.event, ledger.delta) for of in self._caches)
+        left = ledger.budget - self.spent().epsilon_total
+        rooms = [cache.room(of) for of, cache in self._caches.items()]
+        return max(0, min(math.floor(left / each * _ROUNDING), *(room for room in rooms if room is not None)))
+
+    @property
+    def delta(self) -> float:
+        """δ of every ε; 0 where they are pure."""
+        return 0.0 if self._ledger is None or isinstance(self._features.event, LocalEvent) else self._ledger.delta
+
+    @override
+    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
+        """Of each node, its features and its label together."""
+        return Spent(counts, sum(each.per_release for each in ledger.summary()), sum(ledger.totals().values()))
+
+    @override
+    def about(self) -> dict[str, Any]:
+        event = self._features.event
+        return {"delta": self.delta, "unit": event.unit, "neighbours": event.neighbours}
+
+
+class LabelPublisher(PaidPublisher):
+    """The door of a holder that learns from perturbed labels.
+
+    Embeddings and gradients go through as they are: of labels they tell what the perturbed ones do.
+
+    Args:
+        response: for the holder's labels.
+        labels: Tensor[n] int64, of the nodes of whose labels others are told anything (``learned_from``).
+        ledger: of the holder, open; None in a plaintext simulation.
+        source: of the randomness.
+        cache: of perturbed labels; None: nothing is kept.
+    """
+
+    def __init__(
+        self,
+        response: LabelResponse,
+        labels: Tensor,
+        ledger: Ledger | None,
+        source: SecretSource,
+        cache: ReleaseCache | None = None,
+    ) -> None:
+        super().__init__(ledger)
+        self.response, self._labels, self._source = response, labels, source
+        self._cache = cache or ReleaseCache(ledger)
+        self._release = Release(LABELS, response.event(), repr(response))
+
+    def perturbed(self) -> Tensor:
+        """The labels under randomised response: Tensor[n] int64, the same in every session and job.
+
+        Raises:
+            BudgetSpent: a budget does not allow them; nothing may be learned from them.
+            DataError: a label is none of the classes.
+            RunError: they could not be kept or paid for.
+        """
+        return self._cache.release(self._release, self._labels, self._anew)
+
+    def _anew(self, labels: Tensor) -> Tensor:
+        return self.response.release(labels, self._source)
+
+    @override
+    def refusal(self) -> str:
+        if self._ledger is None or self._cache.is_free(self._release) or self._cache.room(self._release) != 0:
+            return ""
+        return (
+            f"label_privacy.epsilon={self.response.epsilon:g} of labels that were never perturbed so does not fit what "
+            "limits.max_epsilon leaves; lower it, or raise the limit"
+        )
+
+    @override
+    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
+        """Of one label."""
+        return Spent(counts, self.response.epsilon if counts else 0.0, max(ledger.totals().values(), default=0.0))
+
+    @override
+    def about(self) -> dict[str, Any]:
+        event = self._release.event
+        return {"delta": 0.0, "unit": event.unit, "neighbours": event.neighbours}
+
+
+def learned_from(labels: Tensor | None, *splits: Tensor | None) -> Tensor:
+    """The nodes whose labels are perturbed: Tensor[n] int64, ascending.
+
+    Args:
+        labels: Tensor[C] int64, of the common nodes.
+        splits: masks as long, of nodes of whose labels others are told anything; None where there are no such nodes.
+
+    Raises:
+        DataError: there are no labels, or no masks.
+    """
+    given = [split for split in splits if split is not None]
+    if labels is None or not given:
+        raise DataError("labels: label_privacy perturbs those of training and validation nodes, and there are none")
+    return torch.stack(given).any(dim=0).nonzero().squeeze(1)

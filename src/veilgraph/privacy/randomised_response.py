@@ -1,0 +1,198 @@
+"""Random choices whose probabilities are exact: biased bits on an integer grid, and sets of columns.
+
+A bit of probability p is drawn as u < T, with u uniform on the integers below G = 2^53 (secret bits, nothing rounded)
+and T an integer near p·G. It is 1 with probability T/G *exactly*, so what is proven about the integers T holds for the
+program, however floating point rounded on the way to them.
+
+*A bit that costs ε.* Let L = ``least_cells(ε)``, an integer ≥ G/(e^ε + 1), and L ≤ T ≤ G − L for every input. Under
+any two inputs the probabilities of 1, and of 0, are within the ratio (G − L)/L = G/L − 1 ≤ e^ε. Rounding L up is what
+makes this hold; rounding it to nearest would exceed e^ε for about half of all ε.
+
+Randomised response for labels: a node names its true class with a known probability, else one of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import cached_property
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.privacy.event import LocalEvent, check_whole
+
+GRID: Final = 1 << 53
+"""G: cells of probability. Every integer up to it is exact in float64."""
+
+FEWEST_STEPS: Final = 1 << 20
+"""Between an input's least and largest threshold: with fewer, ε is so small that the grid would distort the input."""
+
+_DIGITS = 60
+_DOWN = 1 - Decimal(10) ** -50
+_LARGEST_EXPONENT = Decimal(64)  # e^64 > G: more ε than this cannot be spent on the grid
+
+
+def least_cells(epsilon: float, parts: int = 1, others: int = 1) -> int:
+    """The least number of cells, at least G/(e^(ε/parts) + others), for an output that is not the true one.
+
+    e^(ε/parts) is computed to 60 digits and then lowered by 10^-50 of itself, more than all rounding errors here (for
+    fewer than 10^8 others); so the quotient is above the exact one, and rounding it up never lands below.
+
+    Args:
+        epsilon: ε > 0, taken as exactly this float.
+        parts: how many independent choices share it.
+        others: how many outputs are not the true one.
+    """
+    with localcontext(prec=_DIGITS):
+        exponent = min(Decimal(epsilon) / parts, _LARGEST_EXPONENT)
+        return math.ceil(GRID / (exponent.exp() * _DOWN + others))
+
+
+def uniform(seed: bytes, purpose: str, shape: tuple[int, ...]) -> Tensor:
+    """Independent uniform integers in [0, G), expanded from the seed; int64 tensor of ``shape``."""
+    return expand(seed, purpose, shape).bitwise_and_(GRID - 1)
+
+
+def random_columns(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
+    """For every row a uniformly random set of columns, drawn without replacement and independently of the others.
+
+    Floyd's algorithm, on all rows at once; sets of more than half of the columns by what they leave out. A draw below
+    n is a 63-bit word modulo n, each result's probability being 1/n within a factor 1 ± n·2^-63. So every set has its
+    uniform probability within a factor (1 ± columns·2^-63)^count; at 5,000 columns, 1 ± 2^-38 for any count.
+
+    Args:
+        seed: 32 secret bytes.
+        purpose: of this draw from the seed.
+        rows: how many sets.
+        columns: how many there are to choose from, ≥ 1.
+        count: size of a set, in [0, columns].
+
+    Returns:
+        Tensor[rows, count] int64, ascending in every row.
+    """
+    is_inverted = 2 * count > columns
+    member = _members(seed, purpose, rows, columns, columns - count if is_inverted else count)
+    if is_inverted:
+        member.logical_not_()
+    return member.nonzero()[:, 1].view(rows, count)
+
+
+def _members(seed: bytes, purpose: str, rows: int, columns: int, count: int) -> Tensor:
+    """Tensor[rows, columns] bool with ``count`` entries set in every row (Bentley & Floyd 1987, algorithm F2)."""
+    member = torch.zeros(rows, columns, dtype=torch.bool)
+    flat, first = member.view(-1), torch.arange(0, rows * columns, columns)
+    words = expand(seed, purpose, (count, rows)).bitwise_and_((1 << 63) - 1)
+    for last, word in zip(range(columns - count, columns), words, strict=True):
+        pick = word.remainder_(last + 1).add_(first)
+        pick = torch.where(flat.index_select(0, pick), first + last, pick)
+        flat.index_fill_(0, pick, True)
+    return member
+
+
+PIECE = 1 << 18
+
+
+@dataclass(frozen=True)
+class LabelResponse:
+    """Keeps a label with probability e^ε/(e^ε + c − 1), else gives one of the c − 1 others, all equally likely.
+
+    With u uniform on the integers below G = 2^53 and O an integer ≥ G/(e^ε + c − 1), each other class gets O cells and
+    the true one the G − (c − 1)·O that are left. Any output is thus at most (G − (c − 1)·O)/O ≤ e^ε times as likely
+    under one label as under another, exactly.
+
+    Args:
+        epsilon: ε of one label.
+        classes: c ≥ 2.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+
+    Source: Kairouz, Bonawitz & Ramage 2016 (k-ary randomised response); LPGNN.
+    """
+
+    epsilon: float
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            raise ConfigError(f"epsilon={self.epsilon!r} must be a finite number > 0")
+        check_whole("classes", self.classes, 2)
+        if self._kept - self._other < FEWEST_STEPS:
+            raise ConfigError(
+                f"epsilon={self.epsilon!r} is too little to tell one of {self.classes} labels from another; raise it"
+            )
+
+    @property
+    def keep_probability(self) -> float:
+        """Of a label's being released as it is."""
+        return self._kept / GRID
+
+    def transition(self) -> Tensor:
+        """P(released label = j | true label = i) as Tensor[c, c] float64, for the forward correction of a loss."""
+        matrix = torch.full((self.classes, self.classes), self._other / GRID, dtype=torch.float64)
+        return matrix.fill_diagonal_(self.keep_probability)
+
+    def expected_accuracy(self, accuracy: float) -> float:
+        """Accuracy against true labels that one against perturbed ones lets expect, within [0, 1]; without bias.
+
+        A right guess is right of the released label with probability p, a wrong one with q, of the c - 1 other classes.
+        """
+        kept, other = self.keep_probability, self._other / GRID
+        return min(1.0, max(0.0, (accuracy - other) / (kept - other)))
+
+    def event(self) -> LocalEvent:
+        """What one release did to each node, for the accountant."""
+        return LocalEvent(self.epsilon, "label")
+
+    @torch.no_grad()
+    def release(self, labels: Tensor, source: SecretSource) -> Tensor:
+        """Perturbs every label, independently of all others.
+
+        Args:
+            labels: Tensor[N] int64 in [0, c); not changed. Nodes without a label are to be left out.
+            source: of the randomness; ``system_secrets`` outside tests.
+
+        Returns:
+            Tensor[N] int64 in [0, c).
+
+        Raises:
+            DataError: the labels have another form or a value out of range.
+        """
+        self._check_labels(labels)
+        seed = source(SEED_BYTES)
+        released = torch.empty_like(labels)
+        for start in range(0, len(labels), PIECE):
+            piece = labels[start : start + PIECE]
+            # Cells [k·O, (k + 1)·O) belong to the k-th of the other classes; the true one has all beyond.
+            other = uniform(seed, f"labels/{start}", tuple(piece.shape)).div_(self._other, rounding_mode="floor")
+            moved = other + (other >= piece)
+            released[start : start + PIECE] = torch.where(other < self.classes - 1, moved, piece)
+        return released
+
+    @cached_property
+    def _other(self) -> int:
+        """O."""
+        return least_cells(self.epsilon, others=self.classes - 1)
+
+    @property
+    def _kept(self) -> int:
+        return GRID - (self.classes - 1) * self._other
+
+    def _check_labels(self, labels: Tensor) -> None:
+        if labels.dim() != 1 or labels.dtype != torch.int64:
+            raise DataError(
+                f"labels: of shape {tuple(labels.shape)} and {labels.dtype} must be [N] and torch.int64: one class a "
+                "node"
+            )
+        for value in (int(extreme) for extreme in labels.aminmax()) if len(labels) else ():
+            if not 0 <= value < self.classes:
+                raise DataError(
+                    f"labels: have the value {value}, outside [0, {self.classes}): number the classes from 0, and "
+                    "leave nodes without a label out"
+                )

@@ -1,0 +1,403 @@
+"""What a holder releases a single time: its bytes are kept, paid for, and only then sent; so they can be sent again.
+
+Noise that is drawn anew for the same data is another release, and averages out over enough of them. Whoever asks again,
+because a file was lost or on purpose, is given the same bytes, which say nothing new and cost nothing.
+
+What is paid for is a draw, and not the bytes that came of it: a label has few outcomes, and two draws that come out
+alike are two releases. The ledger's entry names the draw that it is for, so that a kill at any point leaves nothing
+sent that is not paid for, and nothing paid for twice.
+
+A ``ReleaseCache`` keeps nothing, ``RunCache`` what a run released, and ``LifetimeCache``, where the holder has a ledger
+for life, what any of its jobs did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import BudgetSpent, RunError
+from veilgraph.core.files import locked, private_folder, sync_folder
+from veilgraph.core.secrets import new_name
+from veilgraph.core.tensor_file import Keeper, load_tensors, save_tensors
+from veilgraph.graph.features import choose_rows
+from veilgraph.privacy.chained_file import now
+from veilgraph.privacy.event import Event, to_json
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime_costs import Keys
+from veilgraph.privacy.lifetime_ledger import Account
+
+FOLDER: Final = "released"
+OWN_RELEASE: Final = "own_release"
+_DIGEST_BYTES: Final = 16
+
+log = logging.getLogger("veilgraph")
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is released a single time, by public facts.
+
+    Attributes:
+        channel: what is released to whom.
+        event: what it does.
+        mechanism: all that the released rows depend on beside the rows before.
+    """
+
+    channel: str
+    event: Event
+    mechanism: str
+
+
+class ReleaseCache:
+    """Keeps nothing, as in a plaintext simulation: every release is a new one, and is paid for.
+
+    Args:
+        ledger: of the run; None where nothing is paid.
+
+    Attributes:
+        is_kept: whether what was released is sent again.
+    """
+
+    is_kept: ClassVar[bool] = False
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        self._ledger = ledger
+
+    def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the released rows, drawn and paid for where they were not before.
+
+        Args:
+            of: which release.
+            rows: Tensor[C, ...] before clipping and noise; sparse_csr as well.
+            make: Tensor[c, ...] → Tensor[c, d], released anew.
+
+        Raises:
+            BudgetSpent: a budget does not allow it; nothing may be sent.
+            RunError: it could not be kept or paid for.
+        """
+        if self._ledger is not None:
+            self._ledger.spend(of.event, of.channel, 0)
+        return make(rows)
+
+    def is_free(self, of: Release) -> bool:
+        """Whether ``release`` costs nothing: all of it was paid for before."""
+        return False
+
+    def room(self, of: Release) -> int | None:
+        """How many more such releases the budgets allow; None without a budget."""
+        return None if self._ledger is None else self._ledger.room(of.event)
+
+
+class RunCache(ReleaseCache):
+    """Keeps a run's releases by channel, and sends them again for the same nodes, whatever has become of their data.
+
+    Args:
+        ledger: of the run.
+        keeper: of the party's part of the run.
+        depends: names the nodes and their order; of others nothing is sent again.
+
+    Raises:
+        RunError: what is kept is damaged.
+    """
+
+    is_kept = True
+
+    def __init__(self, ledger: Ledger | None, keeper: Keeper, depends: str) -> None:
+        super().__init__(ledger)
+        self._keeper, self._depends_on = keeper, depends
+        self._tensors: dict[str, Tensor] = {}
+        self._draws: dict[str, str] = {}
+        if (kept := keeper.get(OWN_RELEASE)) is None:
+            return
+        try:
+            if kept.facts["depends_on"] == depends:
+                self._tensors = dict(kept.tensors)
+                self._draws = {channel: str(kept.facts["draws"][channel]) for channel in self._tensors}
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"{keeper.place(OWN_RELEASE)}: damaged ({error}); restore it, or delete it, and the holder releases "
+                "anew and pays"
+            ) from error
+
+    @override
+    def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        if of.channel not in self._tensors:
+            self._tensors[of.channel] = make(rows)
+            self._draws[of.channel] = new_name()
+            self._keeper.put(OWN_RELEASE, self._tensors, {"depends_on": self._depends_on, "draws": self._draws})
+        draw = self._draws[of.channel]
+        if self._ledger is not None and not self._ledger.has_paid(of.channel, draw):
+            self._ledger.spend(of.event, of.channel, 0, content=draw)
+        return self._tensors[of.channel]
+
+    @override
+    def is_free(self, of: Release) -> bool:
+        draw = self._draws.get(of.channel)
+        return draw is not None and self._ledger is not None and self._ledger.has_paid(of.channel, draw)
+
+
+@dataclass
+class _Kept:
+    """One release's rows.
+
+    Attributes:
+        keys: uint64[n], of their nodes, sorted.
+        digests: uint8[n, 16], of the rows before noise: for the owner's log alone.
+        rows: Tensor[n, d], as they were released.
+        batch: int64[n], index of each row's draw in ``batches``.
+        batches: the draws: ``content`` and ``cohort`` of the ledger's entry, and the draw's ``time``.
+    """
+
+    keys: Keys
+    digests: NDArray[np.uint8]
+    rows: Tensor
+    batch: NDArray[np.int64]
+    batches: list[dict[str, str]] = field(default_factory=list)
+
+
+@contextmanager
+def releasing(account: Account) -> Iterator[None]:
+    """Lock all kept releases of an account's ledger, from the look at them to the payment.
+
+    Two jobs at one moment would otherwise draw twice, keep the later draw and pay for the earlier.
+
+    Raises:
+        RunError: the folder cannot be read, written or locked; nothing may be sent.
+    """
+    folder = account.lifetime.lines.folder / FOLDER
+    try:
+        with locked(private_folder(folder), f"{folder} is in use", wait_s=math.inf):
+            yield
+    except OSError as error:
+        raise RunError(
+            f"{folder}: cannot be read and written ({error}), and nothing is released that cannot be sent again; make "
+            "it readable and writable, with room on its disk"
+        ) from error
+
+
+class LifetimeCache(ReleaseCache):
+    """Keeps what a holder ever released, by node: every later job of the same release sends the same bytes again.
+
+    A release is a *snapshot*. What differs between two jobs must not depend on whether a record changed: a row that is
+    drawn anew because its record changed names that record. So the following alone decides what is sent again and what
+    is drawn: the release's name (channel, mechanism, settings) and the ids of the nodes, both public. Values never do.
+    A node that enters is drawn when it enters, and pays from then on. Where a row depends on other nodes' data, one
+    node that enters has all rows drawn anew, and every node of the table pays. A new snapshot is a release of another
+    name.
+
+    The ledger for life then bounds what all jobs together reveal between two *histories*: all values that one record,
+    edge or label ever had, against any others, with the same nodes in every job.
+
+    Of two jobs that make the same release at one moment the second waits, and sends what the first one drew.
+
+    Args:
+        account: what it pays from.
+        each: key of the node of every row, in the job's order.
+        ledger: of the run, which shows the release, whether it was made before or not; asked before the account.
+        snapshot: all that the rows follow from beside mechanism and data; a new one is a new release.
+        whole: rows depend on other nodes' data, so that they are drawn together or not at all.
+        by_place: ``each`` are places and name no node: another number of rows is another release.
+
+    Raises:
+        RunError: a kept release is damaged.
+    """
+
+    is_kept = True
+
+    def __init__(
+        self,
+        account: Account,
+        each: Keys,
+        ledger: Ledger | None = None,
+        *,
+        snapshot: str = "",
+        whole: bool = False,
+        by_place: bool = False,
+    ) -> None:
+        super().__init__(ledger)
+        self._account, self._each, self._snapshot = account, each, snapshot
+        self._whole, self._by_place = whole or by_place, by_place
+        self._folder = account.lifetime.lines.folder / FOLDER
+        self._secret = account.lifetime.secret("rows")
+
+    @override
+    def release(self, of: Release, rows: Tensor, make: Callable[[Tensor], Tensor]) -> Tensor:
+        path, digests = self._path(of), self._digests(rows)
+        with releasing(self._account):
+            before = kept = self._load(path)
+            places, known = self._known(kept)
+            self._log_stale(of.channel, kept, places[known], digests[known])
+            if not known.all():
+                new = np.flatnonzero(~known)
+                kept = self._with(kept, new, digests[new], make(choose_rows(rows, torch.from_numpy(new))))
+                self._save(path, kept)
+                places, _ = self._known(kept)
+            used = [kept.batches[number] for number in np.unique(kept.batch[places])]
+            try:
+                self._pay(of, used)
+            except BudgetSpent:
+                self._save(path, before)  # what was paid for is not lost for a draw that is not
+                raise
+            return kept.rows[torch.from_numpy(places)]
+
+    def _pay(self, of: Release, draws: list[dict[str, str]]) -> None:
+        """From the run's ledger, for all rows by a name of their draws; and for life, each draw by its own nodes."""
+        content = hashlib.sha256("".join(sorted(draw["content"] for draw in draws)).encode()).hexdigest()
+        if self._ledger is not None and not self._ledger.has_paid(of.channel, content):
+            self._ledger.spend(of.event, of.channel, 0, content=content, by_rows=True)
+        for draw in draws:
+            keys = self._account.lifetime.lines.cohort(draw["cohort"])
+            self._account.charge(of.event, of.channel, keys=keys, content=draw["content"])
+
+    @override
+    def is_free(self, of: Release) -> bool:
+        return self._owing(of) is None
+
+    @override
+    def room(self, of: Release) -> int | None:
+        owing = self._owing(of)
+        if owing is not None and self._account.lifetime.room(of.event, owing, 1) == 0:
+            return 0
+        return None if self._ledger is None else self._ledger.room(of.event, by_rows=True)
+
+    def _owing(self, of: Release) -> Keys | None:
+        """Who would pay for a release as things are; None where it is sent again for nothing."""
+        with releasing(self._account):
+            kept = self._load(self._path(of))
+        places, known = self._known(kept)
+        lifetime = self._account.lifetime
+        owing = [] if known.all() else [self._payers(np.flatnonzero(~known))]
+        for number in np.unique(kept.batch[places[known]]):
+            keys = lifetime.lines.cohort(kept.batches[number]["cohort"])
+            if not lifetime.has_paid(of.channel, kept.batches[number]["content"], keys):
+                owing.append(keys)
+        return np.unique(np.concatenate(owing)) if owing else None
+
+    def _known(self, kept: _Kept) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where each row's node is among those kept, and whether its row is sent again: by ids, never by values."""
+        places = np.searchsorted(kept.keys, self._each)
+        known = places < len(kept.keys)
+        known[known] = kept.keys[places[known]] == self._each[known]
+        if self._whole and (not known.all() or (self._by_place and len(kept.keys) != len(known))):
+            known[:] = False
+        return places, known
+
+    def _payers(self, new: NDArray[np.int64]) -> Keys:
+        return self._account.keys if self._whole else np.unique(self._each[new])
+
+    def _with(self, kept: _Kept, new: NDArray[np.int64], digests: NDArray[np.uint8], made: Tensor) -> _Kept:
+        """With rows that were drawn now; in place of all earlier ones where they are drawn together."""
+        batch = {
+            "content": new_name(),
+            "cohort": self._account.lifetime.lines.keep_cohort(self._payers(new)),
+            "time": now(),
+        }
+        keys, first = np.unique(self._each[new], return_index=True)
+        made = made[torch.from_numpy(first)]
+        if self._whole or not len(kept.keys):
+            return _Kept(keys, digests[first], made, np.zeros(len(keys), np.int64), [batch])
+        all_keys = np.concatenate([kept.keys, keys])
+        order = np.argsort(all_keys, kind="stable")
+        return _Kept(
+            all_keys[order],
+            np.concatenate([kept.digests, digests[first]])[order],
+            torch.cat([kept.rows, made])[torch.from_numpy(order)],
+            np.concatenate([kept.batch, np.full(len(keys), len(kept.batches))])[order],
+            [*kept.batches, batch],
+        )
+
+    def _log_stale(self, channel: str, kept: _Kept, places: NDArray[np.int64], digests: NDArray[np.uint8]) -> None:
+        """Tell the owner, and nobody else, that records have changed since they were released."""
+        stale = (kept.digests[places] != digests).any(axis=1)
+        if not stale.any():
+            return
+        drawn = min(kept.batches[number]["time"] for number in np.unique(kept.batch[places[stale]]))
+        log.warning(
+            "%s: %s: of %d nodes the data have changed since they were released (%s), and this job sends what was "
+            "released; another `snapshot` in the job releases all of them anew, for which every node pays%s",
+            self._account.lifetime.lines.header.party,
+            channel,
+            int(stale.sum()),
+            drawn,
+            "; without ids they may be other nodes, so give them ids" if self._by_place else "",
+        )
+
+    def _digests(self, rows: Tensor) -> NDArray[np.uint8]:
+        found = b"".join(
+            hashlib.blake2b(content, digest_size=_DIGEST_BYTES, key=self._secret).digest()
+            for content in _contents(rows)
+        )
+        return np.frombuffer(found, np.uint8).reshape(len(rows), _DIGEST_BYTES)
+
+    def _path(self, of: Release) -> Path:
+        parts = [*(["whole"] if self._whole else []), *([self._snapshot] if self._snapshot else [])]
+        about = json.dumps([of.channel, to_json(of.event), of.mechanism, *parts])
+        return self._folder / f"{hashlib.sha256(about.encode()).hexdigest()}.safetensors"
+
+    def _load(self, path: Path) -> _Kept:
+        if not path.is_file():
+            nobody = np.empty(0, np.uint64)
+            digests = np.empty((0, _DIGEST_BYTES), np.uint8)
+            return _Kept(nobody, digests, torch.empty(0, 0), np.empty(0, np.int64))
+        tensors, facts = load_tensors(path)
+        try:
+            return _Kept(
+                tensors["keys"].numpy().view(np.uint64),
+                tensors["digests"].numpy(),
+                tensors["rows"],
+                tensors["batch"].numpy(),
+                [{name: str(each[name]) for name in ("content", "cohort", "time")} for each in facts["batches"]],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"{path}: damaged ({error}); restore it, or delete it, and the holder releases anew and pays"
+            ) from error
+
+    def _save(self, path: Path, kept: _Kept) -> None:
+        private_folder(self._folder)
+        tensors = {
+            "keys": torch.from_numpy(kept.keys.view(np.int64).copy()),
+            "digests": torch.from_numpy(kept.digests.copy()),
+            "rows": kept.rows,
+            "batch": torch.from_numpy(kept.batch.copy()),
+        }
+        save_tensors(path, tensors, {"batches": kept.batches})
+        sync_folder(self._folder)
+
+
+def fingerprint(released: Tensor) -> str:
+    """SHA-256 of the released values: of what the others are given, and of nothing more."""
+    digest = hashlib.sha256(f"{released.dtype}/{tuple(released.shape)}/".encode())
+    digest.update(released.detach().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """The strided tensors that a tensor is made of: itself, or the three of sparse_csr."""
+    if not tensor.is_sparse_csr:
+        return (tensor,)
+    return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+
+
+def _contents(rows: Tensor) -> Iterable[bytes]:
+    """The bytes of each row, in whatever layout."""
+    if not rows.is_sparse_csr:
+        return (row.tobytes() for row in rows.detach().contiguous().numpy())
+    ends, columns, values = (part.numpy() for part in (rows.crow_indices(), rows.col_indices(), rows.values()))
+    between = itertools.pairwise(ends)
+    return (columns[first:last].tobytes() + values[first:last].tobytes() for first, last in between)

@@ -1,0 +1,250 @@
+"""The noisy sum of sampled, clipped terms: one step of DP-SGD (Abadi et al. 2016, algorithm 1, lines 3 to 7).
+
+Every term is drawn by itself with probability q by secret bits (Poisson sampling), its gradient shortened to C and
+rounded towards zero to the noise's grid, as rows of ``mechanism`` are; sums of multiples of the grid are exact, so two
+sums that differ in some terms differ by exactly these. The noise is a multiple of the grid as well.
+
+A gradient that is not finite, or has an entry that no square of fits a number, counts as zeros: weights are the
+server's, who could choose them so that the gradients of some nodes alone overflow, and an error would say whose.
+
+``SampledPublisher`` pays for every round before it is drawn, summed and noised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.privacy import accountant
+from veilgraph.privacy.ledger import Ledger
+from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.mechanism import Gaussian, clip_to_grid
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.publisher import PaidPublisher, Spent
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """A gradient of which most entries are zero.
+
+    Attributes:
+        places: Tensor[n] int64, which entries, each once.
+        values: Tensor[n], of these.
+    """
+
+    places: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """What one step added up before the noise.
+
+    Attributes:
+        sums: Tensor[2, W] float64: of the terms that are not watched, and of those that are; multiples of a grid on
+            which their sum is exact.
+        drawn: Tensor[N] uint8, how often each term that could be drawn is in them: 0 or 1.
+    """
+
+    sums: Tensor
+    drawn: Tensor
+
+
+Terms = Callable[[int], Tensor | Places]
+"""Number of a term → its gradient, Tensor[W]."""
+
+_LARGEST_WHOLE: Final = 2.0**52
+_LARGEST_ENTRY: Final = 1e150
+_PURPOSE: Final = "sampled terms"
+
+
+@dataclass(frozen=True)
+class SampledSum:
+    """Draws, clips, adds up, and adds noise.
+
+    Args:
+        clip: C, the largest ℓ2 norm of a term.
+        noise_multiplier: σ, standard deviation of the noise over C.
+        rate: q, with which every term is drawn.
+
+    Raises:
+        ConfigError: a parameter is out of range.
+    """
+
+    clip: float
+    noise_multiplier: float
+    rate: float
+
+    def drawn(self, count: int, source: SecretSource) -> list[int]:
+        """Which of so many terms are in: each with probability q, to 2^-64, whatever the others."""
+        words = expand(source(SEED_BYTES), _PURPOSE, (count,))
+        below = int(self.rate * 2.0**64)
+        if below >= 1 << 64:
+            return list(range(count))
+        return torch.nonzero(words < below - (1 << 63)).flatten().tolist()
+
+    def noise(self, size: int, source: SecretSource) -> Tensor:
+        """That of one step: Tensor[W] float64."""
+        return Gaussian(self.clip, self.noise_multiplier).draw((1, size), source)[0]
+
+    def added(self, count: int, terms: Terms, size: int, source: SecretSource, watched: Collection[int] = ()) -> Added:
+        """What one step adds up before the noise.
+
+        Args:
+            count: of terms that may be drawn.
+            terms: gradient of each, Tensor[W]; it is asked for those that are drawn alone.
+            size: W, entries of a gradient.
+            source: of the draws.
+            watched: numbers of terms that are added up apart.
+
+        Raises:
+            ConfigError: there is so little noise that sums on its grid are not exact.
+        """
+        cell = Gaussian(self.clip, self.noise_multiplier).cell
+        if count * self.clip / cell > _LARGEST_WHOLE:
+            raise ConfigError(
+                f"noise_multiplier={self.noise_multiplier:g}: too little for sums of {count} terms to be exact; take "
+                "more noise",
+                key="noise_multiplier",
+                value=self.noise_multiplier,
+            )
+        total, alike = torch.zeros(2, size, dtype=torch.float64), dict[tuple[int, bool], list[Places]]()
+        drawn = torch.zeros(count, dtype=torch.uint8)
+        for number in self.drawn(count, source):
+            drawn[number] += 1
+            term, apart = terms(number), number in watched
+            values = term.values if isinstance(term, Places) else term
+            if not bool((values.abs() <= _LARGEST_ENTRY).all()):
+                continue
+            if isinstance(term, Places):
+                alike.setdefault((len(term.values), apart), []).append(term)
+            else:
+                total[int(apart)] += clip_to_grid(term.reshape(1, -1), self.clip, 2, cell)[0]
+        for (_, apart), group in alike.items():  # as many at a time as have as many entries
+            clipped = clip_to_grid(torch.stack([each.values for each in group]), self.clip, 2, cell)
+            total[int(apart)].index_add_(0, torch.cat([each.places for each in group]), clipped.flatten())
+        return Added(total, drawn)
+
+
+CHANNEL: Final = "sampled gradients"
+
+
+class SampledPublisher(PaidPublisher):
+    """One holder's.
+
+    The party's ledger for life pays before the first round of a session for all that the run has left: after a crash
+    it counts too much. The run's ledger counts rounds, and lets no more be made than were planned.
+
+    Args:
+        plan: of the job.
+        ledger: of the run; None where nothing is kept, as in a plaintext simulation.
+        source: of draws and noise.
+        account: with the ledger for life, where the party has one.
+    """
+
+    is_open = False
+    drawn: Tensor
+    """Tensor[N] uint8, which of the terms that could be drawn are in the newest sum: for an audit, and nobody else."""
+
+    def __init__(
+        self,
+        plan: SampledPlan,
+        ledger: Ledger | None,
+        source: SecretSource,
+        account: Account | None = None,
+    ) -> None:
+        super().__init__(ledger)
+        self.plan, self._source, self._account = plan, source, account
+        settings = plan.settings
+        self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
+
+    def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
+        """Releases a noisy sum; with a share of the noise alone where that is made jointly, for under masks.
+
+        ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all.
+
+        Args:
+            count: of terms that may be drawn.
+            terms: gradient of each, Tensor[W].
+            size: W.
+            step: of the training.
+            watched: numbers of terms that ``clean`` tells apart.
+
+        Returns:
+            Tensor[W] float64.
+
+        Raises:
+            BudgetSpent: no more rounds were planned, or a limit does not allow it; nothing was released.
+        """
+        if self._ledger is not None:
+            self._reserve(1, step)
+            self._ledger.spend(self.plan.event, CHANNEL, step)
+        added = self._sum.added(count, terms, size, self._source, watched)
+        others, canaries = added.sums
+        self.clean, self.drawn = torch.stack([others, others + canaries]), added.drawn
+        return self.clean[1] + self._sum.noise(size, self._source)
+
+    @override
+    def expect(self, steps: int, step: int) -> None:
+        if self._ledger is not None:
+            self._reserve(steps, step)
+
+    def _reserve(self, steps: int, step: int) -> None:
+        """Pays for so many rounds, as far as they are not paid for already."""
+        assert self._ledger is not None
+        missing = steps - self._ledger.reserved(self.plan.event, CHANNEL)
+        if missing <= 0:
+            return
+        if missing > (left := self._left()):
+            raise BudgetSpent(
+                f"{CHANNEL}: {self.plan.steps} rounds were planned (train.epochs) and {self._paid()} are paid for; "
+                f"{missing} more would cost more than the job says, and were not made; begin a new run",
+                key="train.epochs",
+                value=self.plan.steps,
+            )
+        if self._account is not None:
+            self._account.charge(self.plan.event, CHANNEL, left)
+            self._account = None
+        self._ledger.reserve(self.plan.event, CHANNEL, step, missing)
+
+    def _paid(self) -> int:
+        return 0 if self._ledger is None else self._ledger.releases(CHANNEL)
+
+    def _left(self) -> int:
+        return max(0, self.plan.steps - self._paid())
+
+    @override
+    def refusal(self) -> str:
+        """Account for what is left, before the others wait: in training the server waits for ``patience_s`` alone."""
+        left = self._left()
+        accountant.total({self.plan.event: self._paid() + 1}, self.plan.delta)
+        if self._account is None or left == 0 or self._account.has_room(self.plan.event, left):
+            return ""
+        return (
+            f"limits.max_epsilon has no room for {left} rounds of training, beside all that was ever released; allow "
+            "more there (veilgraph budget JOB --party), or have a new run add more noise or make fewer (train.epochs)"
+        )
+
+    @override
+    def affordable_steps(self) -> int | None:
+        return None if self._ledger is None else self._left()
+
+    @override
+    def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
+        if not counts:
+            return Spent({}, 0.0, 0.0)
+        total = accountant.total({self.plan.event: counts[CHANNEL]}, ledger.delta)
+        return Spent(counts, self.plan.epsilon_release, total)
+
+    @override
+    def about(self) -> dict[str, Any]:
+        given = self.plan.settings
+        return {"delta": self.plan.delta, "unit": given.unit, "neighbours": given.neighbours}

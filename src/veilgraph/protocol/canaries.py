@@ -1,0 +1,491 @@
+"""Canaries: units of a holder's data with a secret coin each, so that an audit can hold a run against its ε.
+
+They are put into the data before anything is computed, so that the audit is about the whole pipeline. In and out are
+neighbours in the sense of the ledger: whoever sees everything that was released, by whichever party, may tell the coins
+only as well as the total ε allows. Which nodes they are follows from the job and is no secret; the coins are.
+
+- ``Inserted``: one unit of an embedding release's ε, the features of a node without edges (``row``), of a node with a
+  few neighbours (``node``), these and its edges (``node-edges``), or an edge (``edge``). Their nodes lose their other
+  edges, and their features at all holders but their owner.
+- ``NodeCanaries``, of nodes that perturb their own values: all features as high as the declared range allows, or all as
+  low; where labels are released, one of the first two classes by another coin.
+- ``LabelCanaries``, of perturbed labels: training nodes of one of the first two classes, before perturbation.
+- ``TrainedCanaries``, of private training: a node with a label and as many neighbours as its bound allows, or eight.
+  Out is a node that is not there (``zero-out``) or one of opposite features and the next class (``replacement``). Its
+  neighbours have its label and smaller features, so that their terms point where the canary's features say while it is
+  there, and elsewhere when it is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Self
+
+import torch
+from torch import Tensor
+
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.randomness import expand
+from veilgraph.core.secrets import SEED_BYTES, SecretSource
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.features import choose_rows, compact, from_scipy, is_sparse, to_scipy
+from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.canaries import check_nodes
+from veilgraph.privacy.event import Neighbours, Unit
+from veilgraph.protocol.job import JobSettings
+
+MOST_LEAVES: Final = 8
+_SIZES: Final = {"row": 1, "edge": 2}
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """One holder's canaries, for all sessions of a run, and the places of all holders'.
+
+    Attributes:
+        count: m, of each holder that has any.
+        nodes: N, that all holders know.
+        key: 32 secret bytes, from which the coins are expanded.
+        unit: what one of them is.
+        relation: what in and out differ by.
+        owners: the holders that have canaries, in the job's order.
+        party: whose these are.
+        public: SHA-256 of the job, from which all holders' places follow.
+        votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
+            those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
+        leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
+            less than eight, so that an audit sees whether the bound was applied; of unit ``node-edges`` as many as it
+            allows, or eight.
+    """
+
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    unit: Unit
+    relation: Neighbours
+    owners: tuple[PartyId, ...]
+    party: PartyId
+    public: str
+    leaves: int = 0
+    votes: bool = False
+
+    @classmethod
+    def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+        """Those of a job; every holder needs them, to keep the others' apart from its own nodes.
+
+        Args:
+            job: with ``privacy.canaries_in: data``.
+            party: a holder.
+            nodes: N.
+            source: of the key, where there is none yet.
+            kept: the key of an earlier session.
+
+        Raises:
+            ConfigError: there are too few common nodes, or the job has no such canaries.
+        """
+        privacy = job.privacy
+        if privacy is None or not privacy.canaries:
+            raise ConfigError("privacy.canaries: the job has none; give how many")
+        more = {"node": 1, "node-edges": 0}.get(privacy.unit)
+        leaves = 0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES)
+        made = cls(
+            privacy.canaries,
+            nodes,
+            source(SEED_BYTES) if kept is None else kept,
+            privacy.unit,
+            privacy.relation,
+            job.publishing,
+            party,
+            job.hash(),
+            leaves,
+            job.counts_votes,
+        )
+        needed = made.count * made.size * len(made.owners)
+        if needed + made.votes > nodes:
+            raise ConfigError(
+                f"privacy.canaries={made.count} of unit {made.unit} at each of {len(made.owners)} holders take "
+                f"{needed} nodes, and {nodes} are common to all; choose at most "
+                f"{(nodes - made.votes) // (made.size * len(made.owners))}",
+                key="privacy.canaries",
+                value=made.count,
+            )
+        return made
+
+    @property
+    def size(self) -> int:
+        """Nodes that a canary takes."""
+        return _SIZES.get(self.unit, 1 + self.leaves)
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """What an audit guesses, True for in: Tensor[m] bool."""
+        return expand(self.key, "inserted/coins", (self.count,)) < 0
+
+    def places(self, owner: PartyId) -> Tensor:
+        """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
+        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
+        taken = self.count * self.size
+        first = self.owners.index(owner) * taken
+        chosen = expand(seed, "inserted/places", (self.nodes,)).argsort()[first : first + taken]
+        return chosen.view(self.count, self.size)
+
+    @cached_property
+    def everywhere(self) -> Tensor:
+        """The nodes of all holders' canaries, sorted: Tensor[owners·m·size] int64."""
+        return torch.cat([self.places(owner).flatten() for owner in self.owners]).sort().values
+
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        """The holder's graph with its own canaries in it, and the others' kept apart.
+
+        They are in no split: nobody learns from them, or is scored on what is predicted for them.
+
+        Raises:
+            RunError: they were drawn for another number of common nodes.
+        """
+        check_nodes(self.nodes, graph.common)
+        taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        taken[self.everywhere] = True
+        apart = ~taken[graph.edge_index].any(dim=0)
+        new = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
+        rest = graph.with_edges(apart)
+        weight, relation = rest.edge_weight, rest.edge_relation
+        masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
+        return replace(
+            rest,
+            features=self._copied(graph.features) if self.votes else self._features(graph.features),
+            edge_index=torch.cat([rest.edge_index, new], dim=1),
+            edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
+            edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
+            **masks,
+        )
+
+    def _edges(self) -> Iterator[Tensor]:
+        """Both directions of each edge of its own canaries."""
+        if self.party not in self.owners or self.unit == "row":
+            return
+        places = self.places(self.party)
+        is_there = self.unit == "edge" or (self.unit == "node-edges" and self.relation == "zero-out")
+        chosen = places[self.coins] if is_there else places
+        for leaf in range(1, self.size):
+            pair = chosen[:, [0, leaf]].T
+            yield pair
+            yield pair.flip(0)
+
+    def _copied(self, features: Tensor) -> Tensor:
+        """Nothing at the first ends, and at the others what a node has that is no canary."""
+        chosen = torch.arange(self.nodes)
+        pairs = torch.cat([self.places(owner) for owner in self.owners])
+        others = torch.ones(self.nodes, dtype=torch.bool)
+        others[self.everywhere] = False
+        elsewhere = others.nonzero().flatten()
+        chosen[pairs[:, 1]] = elsewhere[torch.arange(len(pairs)) % len(elsewhere)]
+        rows = choose_rows(features, torch.cat([chosen, torch.arange(self.nodes, len(features))]))
+        if not is_sparse(rows):
+            rows[pairs[:, 0]] = 0
+            return rows
+        matrix = to_scipy(rows).tolil()
+        matrix[pairs[:, 0].numpy()] = 0
+        return from_scipy(matrix.tocsr())
+
+    def _features(self, features: Tensor) -> Tensor:
+        """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite."""
+        values = features.values() if is_sparse(features) else features
+        largest = float(values.abs().max()) if values.numel() else 1.0
+        out = 0.0 if self.relation == "zero-out" else -1.0
+        rows, signs = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=features.dtype)
+        if self.party in self.owners:
+            rows = self.places(self.party)[:, 0]
+            signs = torch.where(self.coins, 1.0, out).to(features.dtype)
+            if self.unit == "edge":  # the edge is the secret, and carries what is at its first end
+                signs = torch.ones_like(signs)
+        if not is_sparse(features):
+            changed = features.clone()
+            changed[self.everywhere] = 0
+            changed[rows] = (signs * (largest or 1.0)).unsqueeze(1).expand(-1, features.shape[1])
+            return changed
+        matrix = to_scipy(features).tolil()
+        matrix[self.everywhere.numpy()] = 0
+        filled = signs != 0
+        matrix[rows[filled].numpy()] = (signs[filled] * (largest or 1.0)).numpy()[:, None].repeat(matrix.shape[1], 1)
+        return from_scipy(matrix.tocsr())
+
+
+@dataclass(frozen=True)
+class NodeCanaries:
+    """One holder's, for all sessions of a run.
+
+    Attributes:
+        count: m.
+        nodes: C, that all holders know.
+        key: 32 secret bytes, from which the coins are expanded.
+        public: SHA-256 of the job, from which the places follow.
+    """
+
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    public: str
+
+    @classmethod
+    def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
+        """Those of a job.
+
+        Args:
+            job: whose nodes release their features.
+            nodes: C.
+            source: of the key, where there is none yet.
+            kept: the key of an earlier session.
+
+        Raises:
+            ConfigError: the job has none, or there are fewer nodes.
+        """
+        release = job.feature_release
+        if release is None or not 0 < release.canaries <= nodes:
+            wanted = 0 if release is None else release.canaries
+            raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")
+        return cls(release.canaries, nodes, source(SEED_BYTES) if kept is None else kept, job.hash())
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Their nodes, the same at all holders: Tensor[m] int64."""
+        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
+        return expand(seed, "node canaries/places", (self.nodes,)).argsort()[: self.count]
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """Of the features, True for high: Tensor[m] bool."""
+        return expand(self.key, "node canaries/features", (self.count,)) < 0
+
+    @cached_property
+    def label_coins(self) -> Tensor:
+        """Of the labels, True for the second class: Tensor[m] bool."""
+        return expand(self.key, "node canaries/labels", (self.count,)) < 0
+
+    def into(self, graph: PartyGraph, low: float, high: float, *, labels: bool) -> PartyGraph:
+        """The holder's graph with its canaries in it.
+
+        Args:
+            graph: of the holder.
+            low: α of the declared range.
+            high: β.
+            labels: whether the holder releases its labels.
+
+        Raises:
+            RunError: they were drawn for another number of common nodes.
+        """
+        check_nodes(self.nodes, graph.common)
+        features = graph.features.to_dense().clone()
+        features[self.places] = torch.where(self.coins, high, low).to(features.dtype).unsqueeze(1)
+        changed = replace(graph, features=compact(features) if graph.features.is_sparse_csr else features)
+        if not labels or graph.labels is None:
+            return changed
+        values = graph.labels.clone()
+        values[self.places] = torch.where(values[self.places] >= 0, self.label_coins.to(values.dtype), -1)
+        return replace(changed, labels=values)
+
+
+@dataclass(frozen=True)
+class LabelCanaries:
+    """The label holder's, for all sessions of a run.
+
+    Attributes:
+        count: m.
+        nodes: C, of common nodes.
+        key: 32 secret bytes, from which the coins are expanded.
+        public: SHA-256 of the job, from which the places follow.
+    """
+
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    public: str
+
+    @classmethod
+    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+        """Those of a job.
+
+        Args:
+            job: with ``label_privacy``.
+            graph: the label holder's.
+            source: of the key, where there is none yet.
+            kept: the key of an earlier session.
+
+        Raises:
+            ConfigError: the job has none, or fewer nodes are trained with.
+            DataError: no node is.
+        """
+        private, trained = job.label_privacy, len(_trained(graph))
+        wanted = 0 if private is None else private.canaries
+        if not 0 < wanted <= trained:
+            raise ConfigError(
+                f"label_privacy.canaries={wanted} must be from 1 to the number of training nodes, {trained}, whose "
+                "labels they replace; choose fewer",
+                key="label_privacy.canaries",
+                value=wanted,
+            )
+        return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
+
+    def places(self, graph: PartyGraph) -> Tensor:
+        """Their nodes, which others know who know the training nodes: Tensor[m] int64.
+
+        Args:
+            graph: of the label holder.
+        """
+        trained = _trained(graph)
+        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
+        return trained[expand(seed, "label canaries/places", (self.nodes,))[trained].argsort()[: self.count]]
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """True for the second class: Tensor[m] bool."""
+        return expand(self.key, "label canaries/labels", (self.count,)) < 0
+
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        """The label holder's graph with its canaries in it.
+
+        Raises:
+            RunError: they were drawn for another number of common nodes.
+        """
+        check_nodes(self.nodes, graph.common)
+        if graph.labels is None:
+            return graph
+        labels = graph.labels.clone()
+        labels[self.places(graph)] = self.coins.to(labels.dtype)
+        return replace(graph, labels=labels)
+
+
+def _trained(graph: PartyGraph) -> Tensor:
+    """The common nodes that are trained with: Tensor[T] int64, ascending."""
+    common = graph.common_part()
+    if common.labels is None or common.train_mask is None:
+        raise DataError("label_privacy.canaries: they are training nodes, and there are none; give a label holder's")
+    return (common.train_mask & (common.labels >= 0)).nonzero().squeeze(1)
+
+
+_SMALL: Final = 0.25
+"""Features of neighbours over those of the canary: enough for terms as long as the clip, little beside it."""
+
+
+@dataclass(frozen=True)
+class TrainedCanaries:
+    """One holder's, for all sessions of a run.
+
+    Attributes:
+        count: m.
+        nodes: N, of the holder.
+        key: 32 secret bytes, from which the coins are expanded.
+        leaves: neighbours of each.
+        relation: what in and out differ by.
+        public: SHA-256 of the job, from which places, features and labels follow.
+    """
+
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    leaves: int
+    relation: Neighbours
+    public: str
+
+    @classmethod
+    def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
+        """Those of a job.
+
+        Args:
+            job: with a private training.
+            graph: of a holder.
+            source: of the key, where there is none yet.
+            kept: the key of an earlier session.
+
+        Raises:
+            ConfigError: the job has none, or the holder has fewer nodes than they take.
+        """
+        plan = job.training_plan
+        leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
+        wanted, most = 0 if plan is None else plan.settings.canaries, graph.num_nodes // (1 + leaves)
+        if plan is None or not 0 < wanted <= most:
+            raise ConfigError(
+                f"averaging.privacy.canaries={wanted} with {leaves} neighbours each take {wanted * (1 + leaves)} "
+                f"nodes, and party {graph.party!r} has {graph.num_nodes}; choose from 1 to {most}",
+                key="averaging.privacy.canaries",
+                value=wanted,
+            )
+        key = source(SEED_BYTES) if kept is None else kept
+        return cls(wanted, graph.num_nodes, key, leaves, plan.settings.neighbours, job.hash())
+
+    @cached_property
+    def coins(self) -> Tensor:
+        """What an audit guesses, True for in: Tensor[m] bool."""
+        return expand(self.key, "trained canaries/coins", (self.count,)) < 0
+
+    @cached_property
+    def places(self) -> Tensor:
+        """The nodes of each, the canary first: Tensor[m, 1 + leaves] int64, all different."""
+        taken = self.count * (1 + self.leaves)
+        return self._drawn("places", (self.nodes,)).argsort()[:taken].view(self.count, 1 + self.leaves)
+
+    def into(self, graph: PartyGraph) -> PartyGraph:
+        """The holder's graph with its canaries in it, in or out as their coins say.
+
+        Raises:
+            RunError: they were drawn for another number of nodes.
+        """
+        return self.world(graph, self.coins)
+
+    def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
+        """The holder's graph with canaries as other coins would have them.
+
+        Args:
+            graph: of the holder, with labels.
+            coins: Tensor[m] bool, True for in.
+
+        Raises:
+            RunError: they were drawn for another number of nodes.
+            DataError: the holder has no labels.
+        """
+        check_nodes(self.nodes, graph.num_nodes)
+        if graph.labels is None or graph.num_classes is None or graph.train_mask is None:
+            raise DataError(
+                f"party {graph.party!r}: labels: there are none, and a canary is trained on; give a holder's"
+            )
+        places, is_there = self.places, coins if self.relation == "zero-out" else torch.ones_like(coins)
+        centres, everywhere = places[:, 0], places.flatten()
+        taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, everywhere, True)
+        rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
+        chosen = places[is_there]
+        pairs = torch.stack([chosen[:, :1].expand(-1, self.leaves).flatten(), chosen[:, 1:].flatten()])
+        new = torch.cat([pairs, pairs.flip(0)], dim=1)
+        weight, relation = rest.edge_weight, rest.edge_relation
+        masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
+        masks["train_mask"] = masks["train_mask"] | taken
+        masks["train_mask"][centres[~is_there]] = False
+        first = self._drawn("labels", (self.count,)).remainder(graph.num_classes)
+        second = first if self.relation == "zero-out" else (first + 1) % graph.num_classes
+        labels = graph.labels.clone()
+        labels[everywhere] = first.repeat_interleave(1 + self.leaves).to(labels.dtype)
+        labels[centres] = torch.where(is_there, torch.where(coins, first, second), -1).to(labels.dtype)
+        return replace(
+            rest,
+            features=self._features(graph.features, coins),
+            edge_index=torch.cat([rest.edge_index, new], dim=1),
+            edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
+            edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
+            labels=labels,
+            **masks,
+        )
+
+    def _features(self, features: Tensor, coins: Tensor) -> Tensor:
+        """All columns as large as any value of the holder's, at neighbours a quarter of it, with signs of their own."""
+        changed = features.to_dense().clone()
+        largest = float(changed.abs().max()) if changed.numel() else 1.0
+        of_centres, of_leaves = torch.where(self._drawn("signs", (2, self.count, changed.shape[1])) < 0, -1.0, 1.0)
+        of_coin = torch.where(coins, 1.0, 0.0 if self.relation == "zero-out" else -1.0).unsqueeze(1)
+        rows = (largest or 1.0) * torch.stack([of_centres * of_coin, *[_SMALL * of_leaves] * self.leaves], dim=1)
+        changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
+        return compact(changed) if features.is_sparse_csr else changed
+
+    def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
+        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
+        return expand(seed, f"trained canaries/{what}", shape)

@@ -1,0 +1,558 @@
+"""What a view holds for attacks, and what a paradigm says of its own messages, for an audit that knows no paradigm.
+
+The rows of what is sent say what each party is meant to have; this file takes it out of the messages. What several
+messages hold together only their paradigm knows: its ``Source``, in ``paradigms/…/audit.py``. A package with a paradigm
+of its own adds one of the same name by an entry point of the group ``veilgraph.evidence``; without one the audit tests
+what must say nothing, attacks what rows expose, and lists what else reveals something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veilgraph.core.errors import DataError
+from veilgraph.core.settings import Registry
+from veilgraph.core.types import SERVER, Kind, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import Seen
+from veilgraph.protocol.disclosures import rows_of
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.view import Floats, Passes, View, matched, mean, numbers, together
+
+Sort = Literal[
+    "embedding",
+    "initial",
+    "gradients",
+    "posteriors",
+    "model",
+    "open",
+    "beside",
+    "masked",
+    "propagation",
+    "hidden",
+    "noise",
+    "releases",
+    "inference",
+]
+SILENT: Final = frozenset({"hidden", "noise"})
+"""Sorts of messages that are held against noise, and that no attack is mounted on."""
+
+OPEN: Final = "open"
+"""Sort of what a party has and no attack of the catalogue is about: it is named as not attacked."""
+
+_MOST_WORDS: Final = 4096
+_HIDDEN: Final = frozenset({"mask", "share"})
+
+Unsigned: TypeAlias = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Ciphertext:
+    """Words of one message, or of what several add up to.
+
+    Attributes:
+        words: uint32 or uint64 [n], words of Z_2^32 or Z_2^64.
+        width: words of a row.
+        bitwise: whether masks are taken off by XOR.
+    """
+
+    words: Unsigned
+    width: int = 1
+    bitwise: bool = False
+
+    def less(self, words: Unsigned, others: Unsigned) -> Unsigned:
+        """What is left of words when others are taken off."""
+        return words ^ others if self.bitwise else words - others
+
+
+def chosen_words(words: NDArray[Any]) -> Unsigned:
+    """The first and the last of a message's words, as numbers without a sign: of messages of one shape the same places.
+
+    Raises:
+        DataError: they are no words of a ring.
+    """
+    flat = np.ascontiguousarray(words).reshape(-1)
+    if flat.dtype.kind not in "iu" or flat.dtype.itemsize not in (4, 8):
+        raise DataError(f"messages: {flat.dtype} are no words of a ring, whose bits would be uniform")
+    if len(flat) > _MOST_WORDS:
+        flat = np.concatenate([flat[: _MOST_WORDS // 2], flat[-_MOST_WORDS // 2 :]])
+    return flat.view(f"u{flat.dtype.itemsize}")
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """Different places among so many, that a holder told or that are true of its data.
+
+    Attributes:
+        places: [n] int64, each in [0, size).
+        size: of what they are places in.
+        told: whether a party told it; else it is a true one, which none that is told may be like.
+        in_order: whether the places' order counts, or only which they are.
+    """
+
+    places: NDArray[np.int64]
+    size: int
+    told: bool = True
+    in_order: bool = True
+
+
+@dataclass(frozen=True)
+class OpenedSum:
+    """A sum in fixed point that a party opens.
+
+    Attributes:
+        words: what it is.
+        rows: of each pass.
+        bits: how many of them are fractional.
+        holders: whose summands it has.
+    """
+
+    words: str
+    rows: Passes
+    bits: int
+    holders: Sequence[PartyId]
+
+
+@dataclass(frozen=True, eq=False)
+class Noisy:
+    """One release, as somebody has it.
+
+    Attributes:
+        rows: [N, d].
+        deviation: s, of the noise on an entry.
+        clip: C, the longest that a row may be before the noise.
+    """
+
+    rows: Floats
+    deviation: float
+    clip: float
+
+    @property
+    def scaled(self) -> Floats:
+        """In units of the noise."""
+        return self.rows / self.deviation
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySeries:
+    """Releases of the same holders, which must have the noise that their ledgers count with.
+
+    Attributes:
+        holder: the first of them.
+        words: what they are.
+        releases: at least one.
+        anew: where noise is drawn anew, in words.
+        clipped: whether rows were clipped, so that longer ones are worth a word.
+    """
+
+    holder: PartyId
+    words: str
+    releases: Sequence[Noisy]
+    anew: str = "in every release and"
+    clipped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Terms of every canary of a private training that are alike.
+
+    Attributes:
+        rows: [m, W], the vector of each canary, over the clip.
+        count: how many such terms each has.
+        inside: whether they are there where the canary is in, and only there; or where it is out.
+    """
+
+    rows: Floats
+    count: int
+    inside: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One sum of a private training.
+
+    Attributes:
+        rest: [W], what is left of it, over the clip.
+        deviation: s, of the noise that is claimed.
+        parts: of the canaries.
+    """
+
+    rest: Floats
+    deviation: float
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True, eq=False)
+class Inferences:
+    """Joint inferences that an adversary may have made anew, on the trained network.
+
+    Attributes:
+        before: [N, C] posteriors with nothing changed.
+        doubled: node → posteriors [N, C] of all nodes where the adversary's features of that one count twice.
+        hops: that a node's features reach.
+    """
+
+    before: Floats
+    doubled: Callable[[int], Floats]
+    hops: int
+
+
+class InitialWeights(Protocol):
+    """What an adversary can compute of the initial W, h^0 = X·W."""
+
+    @property
+    def words(self) -> str:
+        """What that is, a sentence."""
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all of W, if its seeds are right."""
+
+    @property
+    def has_others(self) -> bool:
+        """Whether W has parts that others drew."""
+
+    def weights(self, owner: PartyId) -> Floats:
+        """The known part of W of a holder's columns, [F_owner, d]."""
+
+
+class Audited(Protocol):
+    """A run under audit, as a paradigm reads it: an auditor has all views, all data and all files."""
+
+    settings: JobSettings
+
+    def view(self, party: PartyId) -> View:
+        """What a party saw."""
+
+    def graph(self, party: PartyId) -> PartyGraph:
+        """A holder's data about the nodes that the job is about."""
+
+    def whole_graph(self, party: PartyId) -> PartyGraph:
+        """The same with nodes that other holders do not have."""
+
+    def model(self, party: PartyId) -> Mapping[str, Tensor]:
+        """What a party kept of the trained model."""
+
+    def canary_key(self, party: PartyId) -> bytes | None:
+        """Of a holder's canaries; None where it has none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One kind of thing that an adversary has.
+
+    Attributes:
+        sort: what attacks on it there are.
+        words: what it is, for people.
+        about: the holders whose secrets may be in it. Rows are the common nodes or, in paradigm horizontal, those of
+            the one holder.
+        permitted: whether the adversary is meant to have it; if not, it must tell nothing.
+        rows: [N, d] the newest, or made of all; None where it is its steps that count.
+        steps: the passes, or one made of all.
+        updates: with ``initial``: the adversary's own share of what changed between the first of them.
+        outputs: with ``propagation``: what the hop made of each step.
+        parts: with ``beside``, once it is with what the adversary has: features, own predictions, and these.
+        noise: with ``noise``: reads the words that must be uniform and independent.
+        asked: with ``model``: rows of the nodes of a holder whose data the adversary is granted.
+        messages: where it was taken from.
+    """
+
+    sort: Sort
+    words: str
+    about: tuple[PartyId, ...]
+    permitted: bool = True
+    rows: Floats | None = None
+    steps: Sequence[Floats] = field(default_factory=Passes)
+    updates: tuple[Floats, ...] = ()
+    outputs: Sequence[Floats] = field(default_factory=Passes)
+    parts: tuple[Floats, ...] = ()
+    noise: Callable[[], Sequence[Ciphertext]] | None = None
+    asked: Callable[[PartyGraph], Floats] | None = None
+    messages: tuple[Seen, ...] = field(default=(), repr=False)
+
+    def on(self, graph: PartyGraph) -> Evidence:
+        """With what a model makes of a holder's nodes, where it is one.
+
+        Raises:
+            DataError: it cannot be asked, or has not a row for each node.
+        """
+        found = self if self.asked is None else replace(self, rows=self.asked(graph))
+        found.check_rows(graph.num_nodes)
+        return found
+
+    def check_rows(self, nodes: int) -> None:
+        """Refuses evidence that has not a row for each of so many nodes.
+
+        Raises:
+            DataError: gives both numbers.
+        """
+        rows = self.rows if self.rows is not None else self.steps[0] if self.steps else None
+        if rows is not None and len(rows) != nodes:
+            raise DataError(f"{self.words}: {len(rows)} rows, and the data that the run was trained on have {nodes}")
+
+    @property
+    def matrix(self) -> Floats:
+        """Its rows.
+
+        Raises:
+            DataError: there are none.
+        """
+        if self.rows is None:
+            raise DataError(f"{self.words}: there are no rows")
+        return self.rows
+
+
+def unused(view: View, found: Sequence[Evidence]) -> list[tuple[str, str]]:
+    """(revelations, what) of everything that reveals something to a party, and is in none of its evidence."""
+
+    def key(seen: Seen) -> tuple[Kind, PartyId, int]:
+        return seen.tag.kind, seen.sender, seen.tag.round
+
+    used = {key(seen) for each in found if each.permitted for seen in each.messages}
+    left: dict[tuple[str, str], list[PartyId]] = {}
+    for kind, sender, round_ in dict.fromkeys(key(seen) for seen in view.messages if seen.receiver == view.party):
+        for row in rows_of(view.settings, sender, view.party) if (kind, sender, round_) not in used else ():
+            if row.kind is kind and row.reveals and round_ in row.rounds:
+                names = ", ".join(told.name for told in row.reveals)
+                left.setdefault((names, row.what), []).append(sender)
+    return [(names, f"{what}, from {', '.join(dict.fromkeys(senders))}") for (names, what), senders in left.items()]
+
+
+def hidden_of(view: View, but: Collection[Kind] = ()) -> Iterator[Evidence]:
+    """Messages that are uniform by themselves, whatever the sender's data are; some kinds left out."""
+    for sender in (*view.settings.data.names, SERVER):
+        all_rows = rows_of(view.settings, sender, view.party)
+        for kind in Kind:
+            rows = [row for row in all_rows if row.kind is kind]
+            is_hidden = kind not in but and rows and all(row.protection in _HIDDEN for row in rows)
+            if is_hidden and (seen := tuple(view.received(kind, sender))):
+                words = f"{rows[0].what} from {sender}"
+                yield Evidence("hidden", words, (sender,), permitted=False, messages=seen)
+
+
+def exposed_of(view: View) -> Iterator[Evidence]:
+    """What the rows of its paradigm expose to attacks, of one sender and one round at a time."""
+    for sender in (*view.others, SERVER):
+        rows = rows_of(view.settings, sender, view.party)
+        for kind, exposed, rounds in dict.fromkeys((row.kind, row.exposed, row.rounds) for row in rows if row.exposed):
+            for round_ in sorted({seen.tag.round for seen in view.received(kind, sender)}):
+                if round_ not in rounds:
+                    continue
+                words = exposed.words.format(sender=sender, round=round_)
+                if exposed.sort == "embedding":
+                    yield from embedding_of(view, kind, round_, words, [sender])
+                elif exposed.sort == "gradients":
+                    yield from gradients_of(view, kind, round_, words, [sender], (sender,))
+                else:
+                    messages = tuple(view.received(kind, sender, round_))
+                    yield Evidence(exposed.sort, words, (sender,), messages=messages)
+
+
+def embedding_of(
+    view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
+) -> Iterator[Evidence]:
+    """The embeddings of one round from some senders: added up where they are masked, else side by side."""
+    passes = together(view, kind, round_, senders)
+    parts = [passes]
+    if kind is not Kind.MASKED:
+        parts = [Passes([(pieces[place],) for pieces in passes.pieces]) for place in range(len(senders))]
+    yield from embeddings(view, parts, words, about or tuple(senders))
+
+
+def embeddings(view: View, parts: Sequence[Passes], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+    """The rows of one round, parts of them side by side; with noise out of all passes as well."""
+    if not parts[0]:
+        return
+    messages = tuple(seen for part in parts for seen in part.messages)
+    for how, of_all in _ways(view, len(parts[0])).items():
+        rows = np.concatenate([of_all(part) for part in parts], axis=1)
+        yield Evidence("embedding", f"{words}{how}", about, rows=rows, messages=messages)
+
+
+def gradients_of(
+    view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
+) -> Iterator[Evidence]:
+    """The gradients of one round from some senders, added up."""
+    yield from gradients(view, together(view, kind, round_, senders), words, about)
+
+
+def gradients(view: View, steps: Passes, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+    """What is attacked is the mean of the first steps; with noise that of all, and weighed, as well."""
+    if steps:
+        words = f"{words} in {len(steps)} steps"
+        yield Evidence("gradients", words, about, steps=steps, messages=steps.messages)
+        for how, of_all in list(_ways(view, len(steps)).items())[1:]:
+            yield Evidence("gradients", f"{words}{how}", about, steps=(of_all(steps),), messages=steps.messages)
+
+
+def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floats]]:
+    """What one may make of so many passes of the same rows: the newest alone or, where each has noise of its own, all.
+
+    Nobody is told which is best, so each of them is attacked.
+    """
+    newest = {"": lambda passes: passes[-1]}
+    if view.settings.privacy is None or count < 2:
+        return newest
+    return newest | {f", the mean of {count} passes": mean, f", {count} passes weighed by what they share": matched}
+
+
+class Source:
+    """What messages of a paradigm hold together; this one knows of nothing but what their rows expose.
+
+    Attributes:
+        reads_passes: whether messages are read pass by pass, each with a row for every node.
+        trains_alone: whether who has the labels is compared with what it predicts from its own data as well.
+    """
+
+    reads_passes: ClassVar[bool] = True
+    trains_alone: ClassVar[bool] = False
+
+    def hidden(self, view: View) -> list[Evidence] | None:
+        """Messages that must say nothing to a party; None: those that rows say are under masks, kind by kind."""
+        return None
+
+    def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
+        """What a party is meant to have, that attacks can be mounted on, beside what rows expose one by one.
+
+        Args:
+            view: of the party.
+            trained: the part of it in which rows are those of its data.
+        """
+        yield from ()
+
+    def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
+        """What some parties have together, and none of them alone.
+
+        Args:
+            server: its view, where it is one of them.
+            holders: views of the holders among them, at least one.
+            outside: the other holders, at least one.
+        """
+        yield from ()
+
+    def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
+        """Orders that a holder told, which must say nothing, and true ones, which these must not be like.
+
+        Args:
+            view: of who was told.
+            sender: who told.
+            truth: its data.
+        """
+        return []
+
+    def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
+        """(revelations, what) of what there is no attack on, beside what is in no evidence."""
+        return ()
+
+    def sums(self, view: View) -> Iterator[OpenedSum]:
+        """Sums in fixed point that a party opens, whose low bits could tell of the summands."""
+        yield from ()
+
+    def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
+        """Releases whose noise a party, or an auditor beside it, can hold against what ledgers count with.
+
+        Raises:
+            DataError: why there are some and they cannot be read.
+        """
+        if party == SERVER and run.settings.summing:
+            raise DataError("noise is on sums that their learner makes for itself, and sends nobody")
+        yield from ()
+
+    def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
+        """The sums of a private training, as parties that work together know them but for a holder's canaries.
+
+        Args:
+            run: under audit.
+            members: these parties.
+            holder: whose canaries.
+            key: of these.
+        """
+        return []
+
+    def drawn(self, view: View) -> list[Tensor]:
+        """Of every sum of a holder's private training, how often each of its terms is in it: Tensor[N] uint8 each."""
+        return []
+
+    def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
+        """Whether what ledgers claim is claimed against these parties together, the server among them."""
+        return job.shares_noise is None or len({*members} & {*job.publishing}) <= job.shares_noise[1]
+
+    def initial_weights(
+        self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]
+    ) -> InitialWeights:
+        """What some holders can compute of the initial W, where evidence is of sort ``initial``.
+
+        Args:
+            job: whose W.
+            columns: holder → how many it has, which every party has stated.
+            seeds: their own learning seeds.
+        """
+        raise DataError("jobs of this paradigm open no initial embeddings")
+
+    def inferences(self, run: Audited, members: Sequence[PartyId]) -> Inferences:
+        """Joint inferences with some holders' features changed, where evidence is of sort ``inference``."""
+        raise DataError(_NO_TWIN)
+
+    def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
+        """Of a network like the job's, trained on all that the holders have in one place; here of a vertical one.
+
+        Args:
+            job: whose seed it has.
+            everything: pooled.
+            epochs: of the training.
+
+        Returns:
+            Tensor[N, C] float64.
+        """
+        return SOURCES["vertical"].posteriors(job, everything, epochs)
+
+    def unreadable(self, run: Audited) -> str:
+        """Why views of a run cannot be read, though it is complete; empty if they can."""
+        return ""
+
+    def twin(self, run: Audited) -> Any:  # noqa: ANN401 - a network has ``infer() -> Tensor[N, C]``, logits
+        """The trained network in one process.
+
+        Raises:
+            DataError: its inferences cannot be made anew.
+        """
+        raise DataError(_NO_TWIN)
+
+
+_NO_TWIN: Final = (
+    "joint inferences are made anew in jobs of paradigm vertical without privacy and perturbed features; with "
+    "them each inference has noise of its own or is of what was released once"
+)
+
+SOURCES: Final[Registry[Source]] = Registry(
+    "veilgraph.evidence",
+    {name: f"veilgraph.paradigms.{name}.audit:SOURCE" for name in ("vertical", "sealed", "averaging")},
+    kind="veilgraph.protocol.evidence:Source",
+)
+
+
+def source_of(job: JobSettings) -> Source:
+    """That of a job's paradigm."""
+    return SOURCES.get(job.paradigm) or Source()
+
+
+def evidence_of(view: View) -> list[Evidence]:
+    """Everything in a view that attacks can be mounted on.
+
+    Raises:
+        RunError: a message cannot be read.
+    """
+    trained, source = view.of_training, source_of(view.settings)
+    hidden = source.hidden(view)
+    return [*(hidden_of(view) if hidden is None else hidden), *exposed_of(trained), *source.evidence(view, trained)]
+
+
+def posteriors(holder: PartyId, about: Sequence[PartyId], probabilities: Tensor) -> Evidence:
+    """What a client gets who asks for the predictions of all nodes."""
+    return Evidence("posteriors", f"predicted probabilities at {holder}", tuple(about), rows=numbers(probabilities))

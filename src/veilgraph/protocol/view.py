@@ -1,0 +1,195 @@
+"""What a party of a run saw: its own data, the job, and all messages that it sent or received. Nothing else.
+
+Whoever reads a view is not given the run, so that an attack cannot use what its adversary does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, TypeAlias, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.graph.party import PartyGraph
+from veilgraph.link.view import Seen
+from veilgraph.protocol.job import JobSettings
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_READ_ANEW: Final = frozenset({(Kind.ID_TOKENS, 0), (Kind.COMMON_IDS, 0), (Kind.HELLO, 3)})
+"""Kinds and rounds of the messages with which parties agree on the rows of their tables."""
+_UNIT: Final = 2.0**40
+"""Of opened sums; how many of their bits are fractional does not matter to an attack."""
+_MOST_NUMBERS: Final = 1 << 26
+"""That weights are computed from, as float32 a quarter of a gigabyte."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What an honest-but-curious party could keep.
+
+    Attributes:
+        party: whose.
+        settings: of the job, which all parties know.
+        messages: in the order in which it sent or received them, over all sessions of the run.
+        graph: its own data; None at the server.
+        own: what it computed and hid in what it sent, in the same order; ``messages`` has none of it.
+        works: what each session was for: ``align``, ``train``, ``resume`` or ``predict``.
+        predicted: reads what it was told of every common node, where it scores.
+    """
+
+    party: PartyId
+    settings: JobSettings
+    messages: tuple[Seen, ...]
+    own: tuple[Seen, ...]
+    graph: PartyGraph | None
+    works: tuple[str, ...]
+    predicted: Callable[[], Tensor] | None = None
+
+    @cached_property
+    def of_training(self) -> View:
+        """The part in which row v is that of the party's data.
+
+        Predictions from tables, and sessions before the tables were last read anew, may have other nodes, in another
+        order. Predictions of graphs are of the same rows, and what is released for them counts.
+        """
+        anew = self.settings.data.from_tables
+        trained = {number for number, work in enumerate(self.works) if not (anew and work == "predict")}
+        read = {seen.session for seen in self.messages if (seen.tag.kind, seen.tag.round) in _READ_ANEW} & trained
+        kept = {number for number in trained if number >= max(read, default=0)}
+        messages, own = (tuple(each for each in some if each.session in kept) for some in (self.messages, self.own))
+        return replace(self, messages=messages, own=own)
+
+    @cached_property
+    def others(self) -> tuple[PartyId, ...]:
+        """The other holders."""
+        return tuple(name for name in self.settings.data.names if name != self.party)
+
+    def received(self, kind: Kind, sender: PartyId, round_: int | None = None) -> list[Seen]:
+        """What came from one party under a kind of tag, of one round or of all, oldest first."""
+        return self._matching(kind, sender, self.party, round_)
+
+    def sent(self, kind: Kind, receiver: PartyId, round_: int | None = None) -> list[Seen]:
+        """What it sent to one party."""
+        return self._matching(kind, self.party, receiver, round_)
+
+    def noted(self, kind: Kind, round_: int | None = None) -> list[Seen]:
+        """What it noted of what it hid, under a kind of tag."""
+        return [seen for seen in self.own if seen.tag.kind is kind and round_ in (None, seen.tag.round)]
+
+    def rounds(self, kind: Kind, sender: PartyId) -> list[int]:
+        """Rounds, but 0, of the messages of a kind that came from a party."""
+        return sorted({seen.tag.round for seen in self.received(kind, sender)} - {0})
+
+    def _matching(self, kind: Kind, sender: PartyId, receiver: PartyId, round_: int | None) -> list[Seen]:
+        return [
+            seen
+            for seen in self.messages
+            if (seen.sender, seen.receiver, seen.tag.kind) == (sender, receiver, kind)
+            and round_ in (None, seen.tag.round)
+        ]
+
+
+class Passes(Sequence[Floats]):
+    """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
+
+    Args:
+        pieces: the messages of each pass; those of several parties are added up, int64 mod 2^64.
+        less: of each pass, what is taken off again; none by default.
+    """
+
+    def __init__(self, pieces: Sequence[tuple[Seen, ...]] = (), less: Sequence[tuple[Seen, ...]] = ()) -> None:
+        self.pieces = tuple(pieces)
+        self._less = tuple(less) or ((),) * len(self.pieces)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @overload
+    def __getitem__(self, place: int) -> Floats: ...
+    @overload
+    def __getitem__(self, place: slice) -> Passes: ...
+    def __getitem__(self, place: int | slice) -> Floats | Passes:
+        if isinstance(place, slice):
+            return Passes(self.pieces[place], self._less[place])
+        first, *others = (seen.tensor() for seen in self.pieces[place])
+        for other in others:
+            first += other
+        for seen in self._less[place]:
+            first -= seen.tensor()
+        return numbers(first / _UNIT if first.dtype == torch.int64 else first)
+
+    @property
+    def messages(self) -> tuple[Seen, ...]:
+        """Of all passes."""
+        return tuple(seen for pieces in self.pieces for seen in pieces)
+
+
+def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Passes:
+    """The messages of one round, of all senders at a time; what the party sent itself is the same to all holders.
+
+    A pass that not all of them are there of, where a view was cut off, is left out.
+    """
+    found = [
+        view.sent(kind, view.others[0], round_) if sender == view.party else view.received(kind, sender, round_)
+        for sender in senders
+    ]
+    parts = [{(seen.session, seen.tag): seen for seen in some} for some in found]
+    return Passes([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
+
+
+def less_own(passes: Passes, views: Sequence[View]) -> Passes:
+    """What is left of opened sums once some parties have taken off what they put in themselves.
+
+    Passes of which one of them has not noted its own part are left out.
+    """
+    own = [{(seen.session, seen.tag): seen for seen in view.own} for view in views]
+    keys = [(pieces[0].session, pieces[0].tag) for pieces in passes.pieces]
+    there = [place for place, key in enumerate(keys) if all(key in notes for notes in own)]
+    return Passes(
+        [passes.pieces[place] for place in there], [tuple(notes[keys[place]] for notes in own) for place in there]
+    )
+
+
+def mean(passes: Sequence[Floats]) -> Floats:
+    """Of all passes: what is the same in them stays, and noise drawn anew for each cancels."""
+    total = np.array(passes[0])
+    for place in range(1, len(passes)):
+        total += passes[place]
+    return np.asarray(total / len(passes))
+
+
+def matched(passes: Sequence[Floats]) -> Floats:
+    """All passes, each weighed by how much of it the others share: a matched filter.
+
+    Noise of two passes has nothing in common, so that the correlations of different passes are those of what is behind
+    the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes
+    that are weak, or of another beginning, count for little.
+
+    Args:
+        passes: [N, d] each, at least 2; read one at a time, from many nodes a part of the rows for the weights.
+    """
+    rows = len(passes[0])
+    kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))
+    chosen = np.sort(np.random.default_rng(0).choice(rows, size=kept, replace=False))
+    flat = np.stack([passes[place][chosen].ravel().astype(np.float32) for place in range(len(passes))])
+    lengths = np.linalg.norm(flat, axis=1, keepdims=True)
+    lengths[lengths == 0] = 1
+    flat /= lengths  # or a pass with more noise than others would outweigh them
+    weights = np.linalg.eigh((flat @ flat.T).astype(np.float64))[1][:, -1] / lengths[:, 0]
+    weights *= np.sign(weights.sum()) or 1.0
+    total = weights[0] * passes[0]
+    for place in range(1, len(passes)):
+        total += weights[place] * passes[place]
+    return np.asarray(total)
+
+
+def numbers(values: Tensor) -> Floats:
+    """Any values as float64."""
+    return np.asarray(values.detach().to(torch.float64).numpy())

@@ -1,0 +1,324 @@
+"""How well a model predicts: its figures with intervals beside guessing and, of two classes, what alarms would find.
+
+All of it needs labels and predictions, so it is shown where both are: at the label holder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from veilgraph.comparison.figures import DRAWS, Estimate, estimates
+from veilgraph.comparison.figures import Scored as Tested
+from veilgraph.core.text import called, counted
+from veilgraph.protocol.figures import ACCURACY, AUC, F1, Figure, leak_words
+from veilgraph.report.html import LineChart, Point, line_chart
+from veilgraph.report.ranking import (
+    Alarms,
+    Bin,
+    ByColumn,
+    Groups,
+    Looked,
+    alarms,
+    best_threshold,
+    brier,
+    calibration_error,
+    found_over_looked,
+    groups,
+    looked_at,
+    precision_over_recall,
+    reliability,
+)
+from veilgraph.report.run_data import RunData, Scored
+from veilgraph.report.tables import NOTHING, percent
+from veilgraph.report.training import alone_words
+from veilgraph.run.comparing import read_compared
+from veilgraph.run.run_directory import Record, RunDirectory
+
+LOOKED_AT: Final = 0.05
+"""Share of the test nodes whose recall is among the figures."""
+_PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
+_RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of {}, found in that share of the nodes")
+_RANKED: Final = (AUC, _PR_AUC, _RECALL)
+_AT_ONCE, _FEWEST_SAMPLES = 10**8, 40
+"""Probabilities of all samples together: some ten seconds."""
+_CHANGED: Final = 1e-3
+"""A figure of the end of the training, and of predictions of other data or with other noise."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of the test nodes: its interval, and what somebody reaches who knows nothing."""
+
+    title: str
+    value: str
+    interval: str
+    baseline: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold that validation nodes have chosen, and what comes of it on them and on test nodes."""
+
+    value: float
+    val: Alarms
+    test: Alarms
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What the scores of two classes are worth; ``threshold`` is None where no validation node is of class 1."""
+
+    negative: str
+    positive: str
+    charts: tuple[LineChart, ...]
+    looked: tuple[Looked, ...]
+    calibration: str
+    bins: tuple[Bin, ...]
+    threshold: Threshold | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The page's section.
+
+    Attributes:
+        missing: why it has nothing; empty where it has.
+        references: of who trains alone, together, and with all data in one place, by ``reference_titles``; or empty.
+        compare_with: the command that finds these; empty where they are there.
+        headline: of the job's first figure, with further lines in ``beside``; None where it is not known.
+        samples: of the test nodes, by which intervals are.
+        unranked: why there is no ranking of two classes; empty where there is one, or there are more classes.
+    """
+
+    missing: str = ""
+    references: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    reference_titles: tuple[str, ...] = ()
+    compare_with: str = ""
+    headline: Row | None = None
+    beside: tuple[str, ...] = ()
+    caption: str = ""
+    samples: int = DRAWS
+    notes: tuple[str, ...] = ()
+    rows: tuple[Row, ...] = ()
+    unranked: str = ""
+    ranking: Ranking | None = None
+    groups: Groups | None = None
+
+
+def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
+    """How well the newest predictions of the test nodes are.
+
+    Args:
+        found: the run.
+        told: its predictions with labels, or why they are not here.
+        by: a column whose groups are judged by themselves; not without predictions and labels.
+    """
+    titles, references = _references(found)
+    if isinstance(told, str):
+        return Judged(told[:1].upper() + told[1:], references, titles)
+    samples = samples_of(told.test.own.size)
+    values = estimates([Tested(told.test.labels, told.test.own)], LOOKED_AT, draws=samples)
+    known = {name: one for name, one in values.items() if not math.isnan(one.value)}
+    main = found.settings.measures.main
+    rows = {
+        each.name: _row(each, known[each.name], told)
+        for each in (main, *(each for each in (*_RANKED, ACCURACY, F1) if each != main))
+        if each.name in known and (told.is_ranked or each not in _RANKED)
+    }
+    unranked = _unranked(found, told)
+    pair = len(told.classes) == 2 and not unranked
+    caption, beside = f"{told.party}'s {counted(len(told.test.labels), 'test node')}", []
+    if pair:
+        count = int(told.test.labels.sum())
+        share = percent(count / len(told.test.labels))
+        caption += f", {count:,} of them ({share}) are {called(told.classes[1])}"
+        others = [rows[each.name] for each in (AUC, _PR_AUC) if each != main and each.name in rows]
+        beside = [f"{each.title} {each.value} ({each.interval}); {each.baseline}" for each in others]
+    return Judged(
+        references=references,
+        reference_titles=titles,
+        compare_with="" if references else _compare_with(found),
+        headline=rows.get(main.name),
+        beside=tuple(beside),
+        caption=caption,
+        samples=samples,
+        notes=tuple(_notes(found, told, known)),
+        rows=tuple(rows.values()),
+        unranked=unranked,
+        ranking=_ranking(told) if pair else None,
+        groups=None if by is None else groups(told, by, _chosen_threshold(told) if pair else None),
+    )
+
+
+def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]:
+    """The titles of figures, and who reaches what of them, where the run was compared."""
+    summaries, measures = read_compared(RunDirectory(found.path)), found.settings.measures
+    figures = [each for each in measures.figures if any(_reached(each, one) is not None for one in summaries.values())]
+
+    def cell(each: Figure, one: Record) -> str:
+        value = _reached(each, one)
+        return NOTHING if value is None else _shown(each, value)
+
+    rows = tuple((name, tuple(cell(each, one) for each in figures)) for name, one in summaries.items())
+    return tuple(each.title for each in figures), rows
+
+
+def _reached(each: Figure, summary: Record) -> float | None:
+    value = summary.get(f"test_{each.name}")
+    return None if value is None or math.isnan(value) else float(value)
+
+
+def _shown(each: Figure, value: float) -> str:
+    return each.shown(value) if each.is_share else f"{value:.3f}"
+
+
+def _compare_with(found: RunData) -> str:
+    if not found.is_part:
+        return f"veilgraph compare {found.path}"
+    return f"veilgraph compare {found.path / 'job.yaml'} --party party.yaml" if found.settings.is_aligned else ""
+
+
+def samples_of(size: int) -> int:
+    """How many samples intervals are by: fewer of many probabilities, of which intervals are narrow and samples slow.
+
+    Args:
+        size: test nodes × classes.
+    """
+    return min(DRAWS, max(_FEWEST_SAMPLES, _AT_ONCE // max(size, 1)))
+
+
+def _row(each: Figure, one: Estimate, told: Scored) -> Row:
+    interval = f"{_shown(each, one.low)} to {_shown(each, one.high)}"
+    meaning = each.meaning.format(called(told.classes[-1]))
+    return Row(each.title, _shown(each, one.value), interval, _baseline(each, told), meaning)
+
+
+def _baseline(each: Figure, told: Scored) -> str:
+    """What knowing nothing gives, and how."""
+    labels, classes = told.test.labels, told.classes
+    if each == AUC:
+        return "0.500 by guessing"
+    if each == _PR_AUC:
+        return f"{labels.mean():.3f} by guessing: the share of {called(classes[1])}"
+    if each == _RECALL:
+        return f"{LOOKED_AT:.3f} by looking at random"
+    right, always = float((labels == told.commonest).mean()), f"by always saying {called(classes[told.commonest])}"
+    return (
+        f"{percent(right)} {always}" if each == ACCURACY else f"{2 * right / (1 + right) / len(classes):.3f} {always}"
+    )
+
+
+def _notes(found: RunData, told: Scored, known: Mapping[str, Estimate]) -> Iterator[str]:
+    main, summary = found.settings.measures.main, found.summary or {}
+    if told.is_ranked and "auc" in known and (leak := leak_words({told.party: known["auc"].value})):
+        yield leak
+    ended = summary.get(f"test_{main.name}")
+    if ended is not None and main.name in known and abs(known[main.name].value - ended) > _CHANGED:
+        yield (
+            f"The newest predictions are not those that the training ended with, of which the test {main.title} was "
+            f"{main.shown(ended)}: data or noise are others. All figures here are of the newest."
+        )
+    yield from alone_words(summary, found.settings.measures)
+
+
+def _unranked(found: RunData, told: Scored) -> str:
+    """Why nodes cannot be ranked, or one of two classes not be looked for; empty where they can."""
+    pair = len(told.classes) == 2
+    none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
+    if not told.is_ranked and found.settings.opens_classes_alone:
+        return f"Classes alone were opened, so nodes cannot be ranked: {none}. A job that opens probabilities has them."
+    if not told.is_ranked:
+        return f"All nodes of a predicted class have the same probability, so nodes cannot be ranked: {none}."
+    present = np.unique(told.test.labels)
+    if pair and len(present) == 1:
+        one = called(told.classes[present[0]])
+        return f"All test nodes here are {one}, so nothing says how well one class is told from the other: {none}."
+    return ""
+
+
+def _ranking(told: Scored) -> Ranking:
+    truth, score = told.test.labels == 1, told.test.likely[:, 1]
+    bins, threshold = reliability(truth, score), _chosen_threshold(told)
+    chosen = None
+    if threshold is not None:
+        val, test = (alarms(of.labels == 1, of.likely[:, 1], threshold) for of in (told.val, told.test))
+        chosen = Threshold(threshold, val, test)
+    return Ranking(
+        negative=called(told.classes[0]),
+        positive=called(told.classes[1]),
+        charts=_charts(told, bins),
+        looked=tuple(looked_at(truth, score)),
+        calibration=_calibration(told, bins),
+        bins=tuple(bins),
+        threshold=chosen,
+    )
+
+
+def _chosen_threshold(told: Scored) -> float | None:
+    """The threshold that validation nodes choose; None where none of them is of class 1."""
+    return best_threshold(told.val.labels == 1, told.val.likely[:, 1])
+
+
+def _calibration(told: Scored, bins: Sequence[Bin]) -> str:
+    truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
+    said, true = float(score.mean()), float(truth.mean())
+    words = (
+        f"On average the model gives {name} a probability of {percent(said)}, and {percent(true)} of the test nodes "
+        f"are. Brier score {brier(truth, score):.3f}; {true * (1 - true):.3f} for always saying {percent(true)}. "
+        f"Expected calibration error {calibration_error(bins):.3f}. "
+    )
+    if not told.calibrated:
+        return f"{words}They are the network's own: no validation node was there to correct them by."
+    own = told.test.own[:, 1]
+    return (
+        f"{words}The network itself says {percent(float(own.mean()))}, with an error of "
+        f"{calibration_error(reliability(truth, own)):.3f}: validation nodes chose how its probabilities are "
+        "corrected. The order of nodes is the same, and so is the predicted class, which is the network's choice."
+    )
+
+
+def _charts(told: Scored, bins: Sequence[Bin]) -> tuple[LineChart, ...]:
+    truth, score, name = told.test.labels == 1, told.test.likely[:, 1], called(told.classes[1])
+    share, one = float(truth.mean()), (0.0, 1.0)
+    precision, gains = precision_over_recall(truth, score), found_over_looked(truth, score)
+    said = [(each.said, each.true.value) for each in bins]
+    diagonal: list[Point] = [(0.0, 0.0), (1.0, 1.0)]
+
+    def chart(title: str, words: str, curve: list[Point], against: list[Point], x_label: str) -> LineChart:
+        series = (("the model", curve), ("without a model", against))
+        return line_chart(title, words, series, x_label=x_label, x_range=one, y_range=one, ticks=5)
+
+    return (
+        chart(
+            f"Precision over recall, of {name}",
+            f"Precision over recall of {name}: {_ends(precision)}; without a model {share:.3f}.",
+            precision,
+            [(0.0, share), (1.0, share)],
+            "share of all that is found",
+        ),
+        chart(
+            "Found over looked at, the highest scores first",
+            f"Share of {name} found over the share of nodes looked at: {_ends(gains[1:])}.",
+            gains,
+            diagonal,
+            "share of the nodes looked at",
+        ),
+        chart(
+            "True over said",
+            f"Share that is {name} over the probability that the model gives: {_ends(said)}.",
+            said,
+            diagonal,
+            "probability that the model gives",
+        ),
+    )
+
+
+def _ends(curve: Sequence[Point]) -> str:
+    (x, y), (a, b) = curve[0], curve[-1]
+    return f"from {y:.3f} at {x:.3f} to {b:.3f} at {a:.3f}"

@@ -1,0 +1,311 @@
+"""What was released of holders' data: a party's ledger for life, what a job would take of it, and a run's ledgers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.table import Table
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.types import PartyId
+from veilgraph.privacy.event import Event, LocalEvent
+from veilgraph.privacy.lifetime_costs import is_everybody
+from veilgraph.privacy.lifetime_file import FILE, Marks, begun_by, check_never_there
+from veilgraph.privacy.lifetime_ledger import Lifetime
+from veilgraph.protocol.acceptance import largest_epsilon
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.plain_fitting import LedgerPlace
+from veilgraph.report.budget import protection_of
+from veilgraph.report.epsilon import PER_RELEASE, TOTAL, Guarantee, counted, epsilon_text
+from veilgraph.report.html import bar
+from veilgraph.report.run_data import RunData
+from veilgraph.report.tables import table
+from veilgraph.run.ledgers import LEDGER
+from veilgraph.run.lifetimes import default_marks, lifetime_at, lifetime_of
+from veilgraph.run.run_directory import Record, RunDirectory
+
+_MOST_JOBS: Final = 1000
+"""More of the same are not counted."""
+
+
+def ledger_at(organisation: Organisation) -> Lifetime | None:
+    """The party's ledger; None where nothing was ever released, as far as this account has seen. Nothing is made.
+
+    Raises:
+        RunError: as ``lifetime_of``: one that is gone too.
+    """
+    folder = organisation.folder / organisation.settings.ledger
+    if (folder / FILE).is_file():
+        return lifetime_of(organisation)
+    check_never_there(folder, Marks(default_marks()))
+    return None
+
+
+def ledger_in(folder: Path) -> Lifetime:
+    """The ledger in a folder, of a holder that brings a graph. Nothing is made.
+
+    Raises:
+        ConfigError: there is none.
+        RunError: as ``lifetime_of``.
+    """
+    if not (folder / FILE).is_file():
+        raise ConfigError(
+            f"--ledger {folder}: there is no {FILE}; give the folder of a ledger for life, or --party PARTY.yaml",
+            key="--ledger",
+            value=str(folder),
+        )
+    return lifetime_at(LedgerPlace(folder.absolute(), begun_by(folder)))
+
+
+def lifetime_table(ledger: Lifetime) -> Table:
+    """What was ever released: a row for each job and channel."""
+    facts = lifetime_facts(ledger)
+    about = "" if facts["unit"] is None else f", unit {facts['unit']}, {facts['neighbours']}"
+    limit = "no limit" if facts["budget"] is None else f"limits.max_epsilon={facts['budget']:g}"
+    return table(
+        "Everything that was ever released",
+        ("first", "job", "channel", ">releases", ">nodes"),
+        (
+            (
+                *(str(row[name]) for name in ("first", "job", "channel")),
+                f"{row['releases']:,}",
+                "all" if row["nodes"] is None else f"{row['nodes']:,}",
+            )
+            for row in facts["released"]
+        ),
+        caption=f"Of the node that paid most: total ε {epsilon_text(facts['total'])} (δ = {facts['delta']:g}{about}); "
+        f"{limit}.\n{facts['ledger']}",
+    )
+
+
+def lifetime_facts(ledger: Lifetime) -> Record:
+    """What ``lifetime_table`` shows, for programs: an ε that is None is infinite, a budget that is None is none, and
+    nodes that are None are everybody.
+    """
+    total, about, budget = ledger.total(), ledger.about, ledger.budget
+    counts: Counter[tuple[str, str, str, int | None]] = Counter()
+    first: dict[tuple[str, str, str, int | None], str] = {}
+    for entry in ledger.lines.entries:
+        keys = ledger.lines.cohort(entry.cohort)
+        key = (entry.run, entry.job, entry.channel, None if is_everybody(keys) else len(keys))
+        counts[key] += entry.count
+        first.setdefault(key, entry.time)
+    return {
+        "ledger": str(ledger.path),
+        "total": _finite(total),
+        "delta": ledger.delta,
+        "unit": None if about is None else about.unit,
+        "neighbours": None if about is None else about.neighbours,
+        "budget": _finite(budget.epsilon),
+        "nodes": ledger.nodes,
+        "released": [
+            {"first": first[key], "job": key[1], "channel": key[2], "releases": count, "nodes": key[3]}
+            for key, count in counts.items()
+        ],
+    }
+
+
+def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:
+    """What a job would take, if every node that ever paid pays for all that the job foresees.
+
+    Args:
+        ledger: of the party.
+        job: validated.
+        party: a holder of it.
+        nodes: common to all holders; None where that is not known.
+
+    Returns:
+        ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
+        ``about``: what the ledger's total is about, where the job's releases are about something else; else None.
+    """
+    event, releases = _foreseen(job, party, nodes)
+    if releases == 0:
+        return {"total": _finite(ledger.total()), "jobs": None, "about": None}
+    if event is None:
+        return {"total": None, "jobs": None if math.isinf(ledger.budget.epsilon) else 0, "about": None}
+
+    def total(jobs: int) -> float:
+        return ledger.total_with(event, releases, jobs)
+
+    jobs = None
+    if math.isfinite(ledger.budget.epsilon):
+        fits = ledger.fits
+        low, high = 0, _MOST_JOBS + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(total(middle)) else (low, middle)
+        jobs = low
+    about = ledger.about
+    other = None if about is None or about.bounds(event) else f"about {about.unit}, {about.neighbours}"
+    return {"total": _finite(total(1)), "jobs": jobs, "about": other}
+
+
+def outlook_note(facts: Record, ledger: Lifetime) -> str:
+    """``outlook_facts`` in a sentence."""
+    left = f"this job would take it to {epsilon_text(facts['total'])}"
+    less = "less where what it releases was released before"
+    if math.isinf(ledger.budget.epsilon):
+        return f"{left}, {less}; limits.max_epsilon sets no bound"
+    if facts["jobs"] == 0:
+        if facts["about"] is not None:
+            return f"this job's ε is not {facts['about']}, as this ledger's total is: it would be refused"
+        return (
+            f"{left}, beyond limits.max_epsilon={ledger.budget.epsilon:g}: it would be refused, unless all that it "
+            "releases was released before"
+        )
+    many = f"{_MOST_JOBS} or more" if facts["jobs"] == _MOST_JOBS else f"{facts['jobs']}"
+    return (
+        f"{left}, {less}; "
+        f"limits.max_epsilon={ledger.budget.epsilon:g} has room for {many} such jobs, this one among them"
+    )
+
+
+def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int]:
+    """What each release does, and how many there are."""
+    if job.training_plan is not None:
+        return job.training_plan.event, job.training_plan.steps
+    if job.label_privacy is not None:
+        if party not in job.perturbing:
+            return None, 0
+        return LocalEvent(job.label_privacy.epsilon, "label"), 1
+    planned = paradigm_of(job).privacy.plan(job, party, nodes)
+    if planned is not None:
+        return planned.event, planned.releases
+    cost = largest_epsilon(job, party, nodes)
+    if cost == 0:
+        return None, 0
+    return (LocalEvent(cost) if math.isfinite(cost) else None), 1
+
+
+def _finite(epsilon: float) -> float | None:
+    return epsilon if math.isfinite(epsilon) else None
+
+
+def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
+    """What the releases of a run have cost so far.
+
+    Args:
+        spent: holder → as in ``summary.json`` under ``privacy``; an infinite ε is None.
+        job: of the run.
+    """
+    rows = (
+        (
+            party,
+            "not counted" if record["epsilon_total"] is None else counted(record["releases"]),
+            *(epsilon_text(record[name]) for name in ("epsilon_release", "epsilon_total")),
+        )
+        for party, record in spent.items()
+    )
+    about = protection_of(job).spent_about(_largest_delta(spent))
+    return table("Differential privacy", ("holder", ">releases", f">{PER_RELEASE}", f">{TOTAL}"), rows, caption=about)
+
+
+def _largest_delta(spent: Mapping[PartyId, Record]) -> float | None:
+    return max((each["delta"] for each in spent.values() if each.get("delta") is not None), default=None)
+
+
+def life_note(spent: Mapping[PartyId, Record]) -> str:
+    """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released.
+
+    Args:
+        spent: as for ``spent_table``; who released nothing, or what was not counted, is left out.
+    """
+    lasting = {party: each.get("lasting") for party, each in spent.items() if each["epsilon_total"]}
+    said = []
+    if counted_for_life := [party for party, lasts in lasting.items() if lasts]:
+        said.append(
+            f"These totals are of this run. What all runs took of {', '.join(counted_for_life)} is in each one's "
+            "ledger for life: veilgraph budget JOB.yaml --party PARTY.yaml (docs/privacy.md#one-budget-for-life)."
+        )
+    if alone := [party for party, lasts in lasting.items() if lasts is False]:
+        said.append(
+            f"In the ledger of this run alone: {', '.join(alone)}. Another run on the same data costs as much again, "
+            "and nothing counts both; a ledger for life does (docs/privacy.md#one-budget-for-life)."
+        )
+    return " ".join(said)
+
+
+def worth(summary: Record, job: JobSettings) -> str:
+    """Whether what was released, once, has changed a prediction; empty where a run cannot tell."""
+    alone, holder = summary.get("without_releases"), job.data.label_party
+    if alone is None:
+        return ""
+    if alone["changed"]:
+        return f"The releases changed {alone['changed']:,} of {summary['nodes']:,} predictions of {holder}."
+    if job.summing:
+        return (
+            f"The release changed nothing: {holder} predicts of every node what it would without an edge; noise has "
+            "left nothing in the sums over them. Allow a larger ε, or fewer hops"
+        )
+    return (
+        f"The release changed nothing: {holder} is alone, and predicts of every node what it would without the others; "
+        "noise has left no evidence in their rows. Allow a larger ε, or a unit that changes fewer rows"
+    )
+
+
+@dataclass(frozen=True)
+class Account:
+    """One holder's ledger of a run; ``share``: of the budget, in per cent, None without one or of an infinite total."""
+
+    holder: PartyId
+    releases: str
+    epsilon_release: str
+    epsilon_total: str
+    budget: str
+    share: float | None
+
+    @classmethod
+    def of(cls, holder: PartyId, spent: Record) -> Account:
+        """A holder's account of what it spent."""
+        total, budget = spent["epsilon_total"], spent["budget"]
+        return cls(
+            holder,
+            "not counted" if total is None else counted(spent["releases"]),
+            epsilon_text(spent["epsilon_release"]),
+            epsilon_text(total),
+            "" if budget is None else f"{budget:g}",
+            None if total is None or budget is None else bar(total, budget),
+        )
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The page's section; ``verdict``: the total in a few words, for the head of the page."""
+
+    verdict: str
+    guarantee: Guarantee
+    accounts: tuple[Account, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def privacy(found: RunData) -> Privacy:
+    """What the ledgers of a run come to."""
+    job, spent = found.settings, found.spent
+    protection = protection_of(job)
+    if not job.adds_noise:
+        return Privacy("none", protection.guarantee())
+    notes = [life_note(spent), *_missing(found)]
+    if found.summary is not None:
+        notes.insert(0, worth(found.summary, job))
+    verdict = "nothing in a ledger here yet"
+    if spent:  # the largest total holds for every holder
+        totals = [each["epsilon_total"] for each in spent.values()]
+        verdict = f"total ε {epsilon_text(None if None in totals else max(totals))}"
+    accounts = tuple(Account.of(holder, each) for holder, each in spent.items())
+    return Privacy(verdict, protection.guarantee(_largest_delta(spent)), accounts, tuple(filter(None, notes)))
+
+
+def _missing(found: RunData) -> Iterator[str]:
+    run = RunDirectory(found.path)
+    for holder in found.settings.data.names:
+        if holder not in found.here:
+            yield f"{holder}'s ledger is not in this directory."
+        elif holder not in found.spent and (run.party_path(holder) / LEDGER).is_file():
+            yield f"{holder}'s ledger is not summed up: that is done when a session ends well."

@@ -1,0 +1,381 @@
+"""What nodes perturb at home, and private training (DP-SGD): what they cost, and what they hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from rich.table import Table
+from typing_extensions import override
+
+from veilgraph.core.text import listed
+from veilgraph.privacy import accountant
+from veilgraph.privacy.accountant import least_multiplier
+from veilgraph.privacy.event import SampledEvent
+from veilgraph.privacy.plan import SampledPlan
+from veilgraph.privacy.randomised_response import LabelResponse
+from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.report.epsilon import (
+    ADD_UP,
+    BOUND,
+    PER_RELEASE,
+    RELATIONS,
+    TOTAL,
+    Guarantee,
+    Protection,
+    epsilon_text,
+)
+from veilgraph.report.tables import NOTHING, add_row, table
+from veilgraph.run.run_directory import Record
+
+_RESPONSE: Final = "randomised response"
+_OF_SEVERAL: Final = "where several holders have a node's label, each perturbs it by itself, and their ε add up"
+_EVERYBODY: Final = ("holds against", "everybody, all parties together")
+
+
+class PerturbedFeatures(Protection):
+    """``release``: nodes perturb features, and perhaps labels, a single time at home."""
+
+    not_asked = (
+        frozenset({"total", "horizon"}),
+        "--total, --jobs and --predictions are about noise on embeddings; the ε of perturbed features is in the job "
+        "itself; leave them out",
+    )
+
+    @property
+    def release(self) -> FeatureReleaseSettings:
+        """How they perturb features."""
+        assert self.job.feature_release is not None
+        return self.job.feature_release
+
+    def _costs(self, holder: str) -> Iterator[tuple[str, str, float]]:
+        """(What, mechanism, ε) of everything that the holder's nodes release."""
+        if holder in self.job.releasing:
+            yield "features", self.release.mechanism, self.release.epsilon
+        labels = self.job.label_release
+        if labels is not None and holder == labels.holder:
+            yield "label", _RESPONSE, labels.epsilon
+
+    @override
+    def table(self) -> Table:
+        delta = f"; δ = {self.release.delta:g}." if self.release.delta else "."
+        columns = ("holder", "released", "mechanism", f">{PER_RELEASE}", f">{TOTAL}")
+        found = table("Local differential privacy", columns, caption=f"Of one release, made a single time{delta}")
+        for holder in self.job.data.names:
+            costs = list(self._costs(holder))
+            for number, (what, mechanism, epsilon) in enumerate(costs):
+                first = (holder, f"{sum(cost for *_, cost in costs):g}") if number == 0 else ("", "")
+                add_row(found, (first[0], what, mechanism, f"{epsilon:g}", first[1]))
+            if not costs and not self.job.summing:
+                add_row(found, (f"{holder} (learns)", "nothing", NOTHING, "0", "0"))
+        return found
+
+    @override
+    def notes(self) -> list[str]:
+        job, release, labels = self.job, self.release, self.job.label_release
+        delta = "" if release.delta is None else f", δ = {release.delta:g}"
+        notes = [
+            f"nodes perturb their features at {', '.join(job.releasing)} a single time, by {release.mechanism}: "
+            f"per-release ε and total ε {release.epsilon:g}{delta}, of one node's features at one holder, any in the "
+            f"range from {release.low:g} to {release.high:g} against any other"
+        ]
+        if labels is not None:
+            notes.append(
+                f"nodes perturb their labels at {labels.holder} a single time: {labels.epsilon:g} more there; which "
+                "nodes have one for training or validation is not hidden"
+            )
+        if len(job.releasing) > 1:
+            everything = sum(cost for holder in job.releasing for *_, cost in self._costs(holder))
+            notes.append(f"what a node releases at all of these holders together has a total ε of {everything:g}")
+        if self.nodes is None and (doubt := delta_in_doubt(job)):
+            notes.append(doubt)
+        if self.nodes is not None and (refused := delta_too_large(job, self.nodes)):
+            notes.append(f"every holder refuses the job: {refused}")
+        if not job.learns_alone:
+            notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
+        elif not job.summing:
+            notes.append(
+                f"edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them"
+            )
+        again = "changed data are released anew, which costs the same again; training and predicting cost nothing"
+        return [*notes, again]
+
+    @override
+    def facts(self) -> dict[str, list[Record]]:
+        return {
+            holder: [{"what": what, "mechanism": how, "epsilon": cost} for what, how, cost in self._costs(holder)]
+            for holder in self.job.data.names
+        }
+
+    @override
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        job, release, labels = self.job, self.release, self.job.label_release
+        about = [
+            ("unit", "what one node releases at one holder, all its features together"),
+            ("neighbouring relation", "replacement: the node's own values, or any others in the declared range"),
+            ("δ", "0: the bound always holds" if release.delta is None else f"{release.delta:g}"),
+            ("features", f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.releasing)}"),
+        ]
+        if labels is not None:
+            about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
+        if job.summing:
+            edges = f"Edges are {listed(job.summing)}'s, with an ε of their own."
+        elif not job.learns_alone:
+            edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
+        else:
+            edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
+        limits = (
+            edges,
+            "Which nodes there are, and which have a label for training, is not hidden.",
+            "Where a person's values are at several holders, their ε add up.",
+            "Changed data are released anew, which costs as much again.",
+        )
+        scope = "of what one node releases at one holder, against everybody"
+        return Guarantee(scope, BOUND, (*about, _EVERYBODY), limits)
+
+    @override
+    def spent_about(self, delta: float | None) -> str:
+        own = "" if self.release.delta is None else f"δ = {self.release.delta:g}, "
+        return f"{own}unit: what one node releases at one holder, replacement. Holds against everybody."
+
+
+class PerturbedLabels(Protection):
+    """``label_privacy``: labels are perturbed a single time, before training."""
+
+    not_asked = (
+        frozenset({"total", "horizon", "nodes"}),
+        "--total, --jobs, --predictions and --nodes are about noise on embeddings; the ε of perturbed labels is in the "
+        "job itself, has no δ, and the same labels are paid for once; leave them out",
+    )
+
+    @property
+    def private(self) -> LabelPrivacySettings:
+        """How they are perturbed."""
+        assert self.job.label_privacy is not None
+        return self.job.label_privacy
+
+    def _whose(self, joined: str = "and") -> str:
+        """The nodes of which splits have theirs perturbed."""
+        return f"training {joined} validation" if _tests_are_true(self.job) else f"training, validation {joined} test"
+
+    @override
+    def table(self) -> Table:
+        epsilon = f"{self.private.epsilon:g}"
+        perturbing = (f"labels of {self._whose()} nodes", _RESPONSE, epsilon, epsilon)
+        other = ("nothing: it has no labels here", NOTHING, "0", "0")
+        return table(
+            "Label privacy",
+            ("holder", "perturbs", "mechanism", f">{PER_RELEASE}", f">{TOTAL}"),
+            ((holder, *(perturbing if costs else other)) for holder, costs in self.facts().items()),
+            caption="Of one label, perturbed a single time in all jobs with this ε; δ = 0.",
+        )
+
+    @override
+    def notes(self) -> list[str]:
+        job, several = self.job, len(self.job.perturbing) > 1
+        who = f"each of {listed(job.perturbing)} that has labels" if several else job.data.label_party
+        return [
+            f"{who} perturbs the label of every {self._whose()} node a single time, before training: per-release "
+            f"ε and total ε {self.private.epsilon:g}, of one label, any class against any other, against everybody",
+            "all that leaves it afterwards - gradients, which epoch is the best, when to stop - is computed from such "
+            "labels, and costs nothing more",
+            "not hidden: which nodes have a label for training, how many classes there are, and whether a label that "
+            "was perturbed before has changed",
+            "features and edges are not noised: per-release ε and total ε of these are infinite",
+            "the same labels in another job with this ε cost nothing; with another ε, or changed, they cost as much "
+            "again",
+            *([_OF_SEVERAL] if several else []),
+        ]
+
+    @override
+    def facts(self) -> dict[str, list[Record]]:
+        costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.private.epsilon}]
+        return {holder: costs if holder in self.job.perturbing else [] for holder in self.job.data.names}
+
+    @override
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        job, several = self.job, len(self.job.perturbing) > 1
+        about = (
+            ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
+            ("neighbouring relation", "replacement: the node's own class, or any other"),
+            ("δ", "0: the bound always holds"),
+            ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at "
+             f"{listed(job.perturbing)}"),
+            _EVERYBODY,
+        )  # fmt: skip
+        limits = (
+            "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "
+            "infinite.",
+            "Which nodes have a label for training, and how many classes there are, is not hidden.",
+            f"Not counted: predictions and scores that {listed(job.perturbing)} {'hand' if several else 'hands'} on. "
+            f"{compared_with(job)}",
+            *([f"{_OF_SEVERAL.capitalize()}."] if several else []),
+        )
+        return Guarantee("of one label, against everybody", BOUND, about, limits)
+
+    @override
+    def spent_about(self, delta: float | None) -> str:
+        return "Unit: one label, replacement; features and edges are not noised. Holds against everybody."
+
+    @override
+    def own_epsilons(self) -> dict[float, float]:
+        return {self.private.epsilon: self.private.epsilon}
+
+
+class PrivateTraining(Protection):
+    """``averaging.privacy``: sums of clipped gradients of sampled training nodes, with noise."""
+
+    not_asked = (
+        frozenset({"horizon", "nodes"}),
+        "--jobs and --predictions are about releases of embeddings, and --nodes about nodes that holders have in "
+        "common; leave them out",
+    )
+
+    @property
+    def plan(self) -> SampledPlan:
+        """What it releases."""
+        assert self.job.training_plan is not None
+        return self.job.training_plan
+
+    @override
+    def table(self) -> Table:
+        plan = self.plan
+        found = table(
+            "Private training",
+            ("", ">each holder"),
+            caption="Of every holder with labels alike. Noise over clip: standard deviation / C.",
+        )
+        rows = {
+            "rounds, a release each": f"{plan.steps:,}",
+            "sampling rate": f"{plan.settings.sampling_rate:g}",
+            "terms that a node is in, at most": f"{plan.terms:,}",
+            "noise over clip": f"{plan.multiplier:.4g}",
+            **({} if plan.joint is None else {"of which each adds": f"{plan.added:.4g}"}),
+            PER_RELEASE: epsilon_text(plan.epsilon_release),
+            TOTAL: epsilon_text(plan.epsilon_total),
+            "δ": f"{plan.delta:g}",
+        }
+        for row in rows.items():
+            add_row(found, row, "bold" if row[0].endswith(" ε") else None)
+        return found
+
+    @override
+    def notes(self) -> list[str]:
+        plan = self.plan
+        whose = "its own noise alone" if plan.joint is None else (
+            f"the noise that {plan.joint.honest} holders make together, each {plan.added:.3g} of the clip: where more "
+            f"than {plan.joint.colluding} of them collude, or add none, it does not hold"
+        )  # fmt: skip
+        notes = [
+            "ε is about a node's features, label and all its edges, and whether it is trained on, "
+            f"{plan.settings.neighbours}; each holder's is about its own data and counts {whose}, against "
+            f"{plan.against}",
+            f"a holder tells nothing else of its data but whether it has labels: {listed(self.job.data.names)} judge "
+            "the model by themselves, and scores are theirs to guard",
+        ]
+        if plan.settings.degree_bound is not None:
+            notes.append(
+                "a holder whose graph has a node of more than averaging.privacy.degree_bound="
+                f"{plan.settings.degree_bound} neighbours refuses before it releases anything"
+            )
+        return notes
+
+    @override
+    def facts(self) -> dict[str, Record]:
+        plan = self.plan
+        facts = {
+            "releases": plan.steps,
+            "noise_multiplier": plan.multiplier,
+            "sampling_rate": plan.settings.sampling_rate,
+            "terms": plan.terms,
+            "epsilon_release": plan.epsilon_release,
+            "epsilon_total": plan.epsilon_total,
+            "delta": plan.delta,
+            **({} if plan.joint is None else {"joint_noise": asdict(plan.joint)}),
+        }
+        return dict.fromkeys(self.job.data.names, facts)
+
+    @override
+    def guarantee(self, delta: float | None = None) -> Guarantee:
+        plan, given = self.plan, self.plan.settings
+        bound = "edges are not used" if given.degree_bound is None else f"no node has more than {given.degree_bound}"
+        about = (
+            ("unit", "one node's features, label and all its edges at one holder, and whether it is trained on"),
+            ("neighbouring relation", f"{given.neighbours}: the unit {RELATIONS[given.neighbours]}"),
+            ("δ", f"{plan.delta:g}"),
+            ("mechanism", "sums of clipped gradients of sampled training nodes, Gaussian noise, "
+             f"{plan.steps:,} rounds"),
+            ("neighbours of a node", bound),
+            ("holds against", plan.against),
+        )  # fmt: skip
+        limits = (
+            ADD_UP,
+            "Not counted: whether a holder has labels, how many classes and columns there are, sizes and times of "
+            "messages, that a node breaks the bound on neighbours, choices made by looking at data, and scores and "
+            "predictions that a holder hands on.",
+            *paradigm_of(self.job).guarantee.privacy_limits(self.job),
+        )
+        scope = f"of every holder's nodes with label and edges, at δ = {plan.delta:g}, against {plan.against}"
+        return Guarantee(scope, BOUND, about, limits)
+
+    @override
+    def spent_about(self, delta: float | None) -> str:
+        plan = self.plan
+        return (
+            f"δ = {plan.delta:g}, unit: a node's features, label and all its edges, {plan.settings.neighbours}. Holds "
+            f"against {plan.against}."
+        )
+
+    @override
+    def own_epsilons(self) -> dict[float, float]:
+        total = self.plan.settings.epsilon_total
+        return {} if total is None else {total: total}
+
+    @override
+    def noise(self, totals: Sequence[float]) -> list[Record]:
+        """The noise that totals need, and the ε of one round with it."""
+        plan, given = self.plan, self.plan.settings
+
+        def event(noise: float) -> SampledEvent:
+            return SampledEvent(noise, given.sampling_rate, plan.terms, given.neighbours)
+
+        found = []
+        for total in totals:
+            noise = least_multiplier(event, total, plan.delta, plan.steps, plan.multiplier)
+            one = accountant.per_step(event(noise), plan.delta)
+            found.append({"epsilon_total": total, "noise_multiplier": noise, "epsilon_release": one})
+        return found
+
+
+def _tests_are_true(job: JobSettings) -> bool:
+    return "test_mask" not in job.perturbed_splits
+
+
+def compared_with(job: JobSettings) -> str:
+    """Which labels the scores of a job with ``label_privacy`` compare with, in a sentence."""
+    if _tests_are_true(job):
+        return (
+            "Training and validation figures compare with perturbed labels, and are no accuracies against the true "
+            "ones; test figures compare with true labels."
+        )
+    return (
+        "All figures, test figures among them, compare with perturbed labels, and are no accuracies against the true "
+        "ones."
+    )
+
+
+def against(job: JobSettings) -> str:
+    """What is said behind a figure of a run on test nodes; empty where it compares with true labels."""
+    return "" if job.label_privacy is None or _tests_are_true(job) else " against perturbed labels"
+
+
+def expected_true(job: JobSettings, accuracy: float | None, classes: int) -> str:
+    """What accuracy on test nodes against true labels is to be expected, in a sentence; empty where it is known."""
+    if job.label_privacy is None or accuracy is None or _tests_are_true(job):
+        return ""
+    expected = LabelResponse(job.label_privacy.epsilon, classes).expected_accuracy(accuracy)
+    return f"Against true labels a test accuracy of about {expected:.1%} is to be expected (docs/privacy.md#labels)."

@@ -1,0 +1,392 @@
+"""The pages of a run and of several: every section filled in and put into one HTML file that loads nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from veilgraph.core.errors import ConfigError
+from veilgraph.core.text import counted, listed
+from veilgraph.core.types import SERVER
+from veilgraph.core.version import __version__
+from veilgraph.protocol.figures import LAST, LOSS
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import revelations
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.record import RecordSettings
+from veilgraph.report.audit import audit
+from veilgraph.report.disclosures import learned, traffic
+from veilgraph.report.evaluation import Judged, judged
+from veilgraph.report.html import LineChart, environment, line_chart, longest_legend, write_html
+from veilgraph.report.ledgers import privacy
+from veilgraph.report.local import against
+from veilgraph.report.ranking import confusion, read_column_of
+from veilgraph.report.run_data import RunData, read_run, scored
+from veilgraph.report.tables import NOTHING
+from veilgraph.report.training import best_of, is_bounded, points, progress, training
+from veilgraph.run.run_directory import Record, RunDirectory
+
+PAGE: Final = "report.html"
+SEVERAL: Final = "runs.html"
+MOST: Final = 6
+"""Runs of one page: more lines cannot be told apart."""
+_UNSAID: Final = "not said: the job has none (record)"
+
+
+def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Path | None = None) -> str:
+    """A run as one HTML page; the same files give the same page.
+
+    Everything that comes from files, names of classes and words of other parties among it, is escaped.
+
+    Args:
+        run: whole, or one organisation's part.
+        by: a column of the label holder's tables, whose groups of test nodes are judged by themselves.
+        party_file: the label holder's, which says where these are; None: the one that the job names.
+
+    Raises:
+        VeilgraphError: a file of the run is damaged, or the column cannot be had. What else is missing is said in the
+            page.
+    """
+    found = read_run(run) if isinstance(run, RunDirectory) else run
+    told = scored(found)
+    judgement = judged(found, told, None if by is None else read_column_of(found.settings, told, by, party_file))
+    sections = {
+        "head": _head(found, judgement),
+        "job": _job(found),
+        "learned": learned(found),
+        "training": training(found),
+        "judged": judgement,
+        "drift": found.drift,
+        "confusion": confusion(told),
+        "traffic": traffic(found),
+        "privacy": privacy(found),
+        "audit": audit(found),
+    }
+    return environment().get_template("page.html.j2").render(**sections, found=found, version=__version__)
+
+
+def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, party_file: Path | None = None) -> None:
+    """Write the page, whole or not at all; the other arguments are ``page_html``'s.
+
+    Raises:
+        VeilgraphError: as there, or the page cannot be written.
+    """
+    write_html(path, page_html(run, by, party_file))
+
+
+# The head
+
+
+@dataclass(frozen=True)
+class Head:
+    """What was trained by whom, when and where, and what it reached of ``judged_by``, or why that is not known."""
+
+    name: str
+    paradigm: str
+    when: str
+    where: str
+    verdict: str
+    reached: str
+    judged_by: str
+    beside: tuple[str, ...]
+
+
+def _head(found: RunData, judgement: Judged) -> Head:
+    settings, first = found.settings, judgement.headline
+    where = "all parties on one machine: a simulation, which protects nobody from whoever runs it"
+    if found.is_part:
+        software = f" ({found.software})" if found.software else ""
+        where = f"the part of {listed(found.here)} in a run across organisations{software}"
+    return Head(
+        settings.name,
+        paradigm_of(settings).title,
+        _when(found),
+        where,
+        _verdict(found),
+        _reached(found) if first is None else first.value,
+        settings.measures.main.title,
+        () if first is None else (f"95 %: {first.interval}", first.baseline, *judgement.beside),
+    )
+
+
+def _when(found: RunData) -> str:
+    times = [record.time for record in found.sent if record.work == "train"] or [record.time for record in found.sent]
+    if not times:
+        return "date not on record"
+    first, last = min(times), max(times)
+    text = f"{last:%Y-%m-%d %H:%M} UTC"
+    return text if first.date() == last.date() else f"{first:%Y-%m-%d} to {text}"
+
+
+def _verdict(found: RunData) -> str:
+    settings = found.settings
+    if found.summary is None:
+        return f"{listed(settings.data.names)} train one model together. {progress(found)}"
+    paradigm, nodes = paradigm_of(settings), counted(int(found.summary["nodes"]), "node")
+    classes = next((facts["classes"] for facts in found.holders.values() if facts["classes"] is not None), None)
+    return paradigm.words.verdict(settings, paradigm.words.predicts(settings, classes), nodes)
+
+
+def _reached(found: RunData) -> str:
+    if found.summary is None:
+        return "not complete" if found.metrics or not found.trained else "not known here"
+    measures, private = found.settings.measures, found.settings.label_release
+    value = found.summary.get(f"test_{measures.main.name}")
+    if value is not None:
+        return f"{measures.main.shown(value)}{against(found.settings)}"
+    if found.settings.predicts_named:
+        return "not known: named nodes alone are predicted"
+    return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"
+
+
+# The job, and what could go wrong with it
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """A row of the table of parties; cells are empty where something is not known here."""
+
+    party: str
+    role: str
+    nodes: str = ""
+    columns: str = ""
+    edges: str = ""
+    labels: str = ""
+
+
+@dataclass(frozen=True)
+class Risk:
+    """What could happen, in a few words, and what then."""
+
+    name: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job in words, the parties' table, the file itself, and what could go wrong.
+
+    ``record``: what the job says of its purpose, retention and roles, or that it does not.
+    """
+
+    sentences: tuple[str, ...]
+    reveals: tuple[str, ...]
+    contributions: tuple[Contribution, ...]
+    source: str
+    record: tuple[tuple[str, str], ...]
+    risks: tuple[Risk, ...]
+
+
+def _job(found: RunData) -> Job:
+    settings = found.settings
+    paradigm = paradigm_of(settings)
+    part = paradigm.words.server_part(settings) + ("" if found.deals is None else f"; certified as {found.deals}")
+    record = dict(() if settings.record is None else settings.record.told())
+    return Job(
+        (*paradigm.words.describe(settings), _schedule(settings)),
+        tuple(revelations(settings).values()),
+        (
+            *(_contribution(found, holder) for holder in settings.data.names),
+            Contribution(SERVER, part, "none", "none", "none", "none"),
+        ),
+        (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
+        tuple((name, record.get(name, _UNSAID)) for name in RecordSettings.model_fields),
+        tuple(risks(settings)),
+    )
+
+
+def _contribution(found: RunData, holder: str) -> Contribution:
+    facts, job = found.holders.get(holder), found.settings
+    part = paradigm_of(job).words.part_of(job, holder)
+    if facts is None:
+        size = found.table_sizes.get(holder)
+        return Contribution(holder, part, "" if size is None else f"{size:,}")
+    nodes, splits = f"{facts['nodes']:,}", [count or 0 for count in facts["labels"].values()]
+    if job.is_aligned and facts["common"] != facts["nodes"]:
+        nodes += f", {facts['common']:,} common"
+    labels = "none"
+    if facts["classes"] is not None or any(count is not None for count in facts["labels"].values()):
+        classes = "" if facts["classes"] is None else f"{counted(facts['classes'], 'class', 'classes')}: "
+        labels = classes + "{:,} training, {:,} validation, {:,} test".format(*splits)
+    edges = f"{facts['edges']:,}" if facts["edges"] else "none"
+    return Contribution(holder, part, nodes, f"{facts['features']:,}", edges, labels)
+
+
+def _schedule(settings: JobSettings) -> str:
+    train, measures = settings.train, settings.measures
+    epochs = counted(train.epochs, "epoch")
+    if train.select_by == LAST:
+        return f"Training lasts {epochs}; the last model is kept, and no other party is told how it did."
+    stop = ""
+    if train.patience is not None:
+        stop = f"; it ends after {counted(train.patience, 'evaluation')} without a better one"
+    chosen = best_of(train.select_by, measures)
+    return f"Training lasts at most {epochs}{stop}. The model with {chosen} on the validation {measures.of} is kept."
+
+
+def risks(job: JobSettings) -> Iterator[Risk]:
+    """What a job's protection rests on, and what it is not about; none of it depends on what a run found."""
+    data, learning, told = job.data, listed(job.scoring), len(revelations(job))
+    yield Risk("Parties work together", paradigm_of(job).words.collusion(job))
+    yield Risk(
+        "A party does not follow the protocol",
+        "It can send wrong numbers, and so spoil the model or what others learn from it, without being noticed; "
+        "what it may find out then is bounded by nothing that is said here.",
+    )
+    if told:
+        yield Risk(
+            "A party makes more of what it is told",
+            f"{counted(told, 'thing')} that messages of this job tell are listed above. What can be inferred from "
+            "them grows with every step and every job on the same nodes; the audit says what known attacks find, and "
+            "no more.",
+        )
+    if job.is_aligned and (data.from_tables or data.is_apart):
+        yield Risk(
+            "That somebody is known is news",
+            f"Each of {listed(data.names)} learns which of its own nodes all the others have, too: of a customer, that "
+            "the others know it. Every alignment tells that anew. The server and a holder together learn for each of "
+            "that holder's nodes which others have it.",
+        )
+    yield Risk(
+        "Predictions are wrong",
+        f"{learning} may act on a person wrongly. How often, and for whom, are questions of their own: see how "
+        "well it predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
+    )
+    noised = "Nothing is noised, so no ε bounds that."
+    if job.adds_noise:
+        noised = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
+    yield Risk(
+        "The model remembers",
+        f"Whoever has predictions ({learning}), or asks for them, may be able to infer from them whether a node "
+        f"was trained on, or something of its columns. {noised}",
+    )
+    yield Risk(
+        "Files outlive their purpose",
+        "A run's directory holds data, the model and predictions of the parties whose part is in it, in the clear, "
+        "and nothing deletes them. What was sent to other parties is theirs to delete.",
+    )
+    if not data.is_apart:
+        yield Risk(
+            "All parties are on one machine",
+            "A simulation protects nobody from whoever runs it: every holder's data are in its directory.",
+        )
+
+
+# Several runs
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What one run reached; ``tested``: whose nodes, how many, or why there are no figures."""
+
+    name: str
+    job: str
+    paradigm: str
+    tested: str
+    figures: tuple[str, ...]
+    kept: str
+
+
+def several_html(runs: Sequence[RunDirectory]) -> str:
+    """Runs as one HTML page: the settings that differ, what each reached, and their curves over one another.
+
+    It loads nothing; the same files give the same page.
+
+    Raises:
+        ConfigError: there are more than can be told apart, or one is named twice.
+        VeilgraphError: a file of a run is damaged.
+    """
+    paths = [run.path.resolve() for run in runs]
+    if not 2 <= len(runs) <= MOST:
+        raise ConfigError(
+            f"runs: {len(runs)} are given, and one page is of 2 to {MOST}; name fewer", key="runs", value=len(runs)
+        )
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise ConfigError(f"runs: {twice} is named twice; name each run once", key="runs", value=str(twice))
+    names, found = _names(paths), list(map(read_run, runs))
+    told = [judged(each, scored(each)) for each in found]
+    titles = [row.title for each in told for row in each.rows]
+    headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
+    charts = list(_charts(found, names))
+    page = {
+        "headings": headings,
+        "runs": [_reached_by(*each, headings) for each in zip(found, told, names, strict=True)],
+        "differing": list(_differing([each.settings.model_dump(mode="json") for each in found])),
+        "charts": charts,
+        "legend": longest_legend(charts),
+    }
+    return environment().get_template("several.html.j2").render(page=page, version=__version__)
+
+
+def write_several(runs: Sequence[RunDirectory], path: Path) -> None:
+    """Write the page of several runs, whole or not at all.
+
+    Raises:
+        VeilgraphError: as ``several_html``, or the page cannot be written.
+    """
+    write_html(path, several_html(runs))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The directories' own names or, where these are not different, with as many of those above them as it takes."""
+    return next(
+        names
+        for depth in range(1, max(len(path.parts) for path in paths) + 1)
+        if len(set(names := ["/".join(path.parts[-depth:]) for path in paths])) == len(paths)
+    )
+
+
+def _reached_by(found: RunData, told: Judged, name: str, headings: Sequence[str]) -> Reached:
+    cells = {row.title: f"{row.value} ({row.interval})" for row in told.rows}
+    main, summary = found.settings.measures.main, found.summary or {}
+    if not cells and (value := summary.get(f"test_{main.name}")) is not None:
+        cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
+    kept = NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
+    tested = told.caption or (told.missing if found.summary else progress(found))
+    figures = tuple(cells.get(heading, NOTHING) for heading in headings)
+    return Reached(name, found.settings.name, paradigm_of(found.settings).title, tested, figures, kept)
+
+
+def _differing(settings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Dotted keys whose values are not those of all, in the order of the jobs' files."""
+    flat = [dict(_flat(each)) for each in settings]
+    for key in dict.fromkeys(key for each in flat for key in each):
+        values = tuple(each.get(key, NOTHING) for each in flat)
+        if len(set(values)) > 1:
+            yield key, values
+
+
+def _flat(settings: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield above + key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _charts(found: Sequence[RunData], names: Sequence[str]) -> Iterator[LineChart]:
+    """The validation loss, and each first figure of a job, of every run that has them."""
+    figures = {each.settings.measures.main: None for each in found}
+    drawn = [("Loss", LOSS, False), *((each.title, each.name, is_bounded(each)) for each in figures)]
+    for title, quantity, bounded in drawn:
+        series = [(name, _finite(each.metrics, f"val_{quantity}")) for name, each in zip(names, found, strict=True)]
+        known = [point for _, each in series for point in each]
+        if known:
+            heading = f"{title[:1].upper()}{title[1:]} of validation nodes"
+            ends = "; ".join(f"{name} ends at {each[-1][1]:.3g}" for name, each in series if each)
+            yield line_chart(
+                heading,
+                f"{heading} over epochs. {ends}.",
+                series,
+                x_label="epoch",
+                x_range=(min(x for x, _ in known), max(x for x, _ in known)),
+                y_range=(0.0, 1.0 if bounded else max(y for _, y in known)),
+            )
+
+
+def _finite(metrics: Sequence[Record], key: str) -> list[tuple[float, float]]:
+    return [(epoch, value) for epoch, value in points(metrics, key) if math.isfinite(value)]

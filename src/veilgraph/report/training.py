@@ -1,0 +1,252 @@
+"""How a training went: its curves, as a picture and on the page, and its final scores."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Picture
+
+from veilgraph.core.errors import RunError
+from veilgraph.core.files import write_whole
+from veilgraph.core.text import counted, figure, listed
+from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
+from veilgraph.report.html import LineChart, Point, line_chart, longest_legend
+from veilgraph.report.local import compared_with
+from veilgraph.report.run_data import RunData
+from veilgraph.run.run_directory import Record
+
+_NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
+_COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}
+_REFERENCE_COLOURS: Final = ("#555555", "#999999", "#cc79a7", "#56b4e9", "#e69f00")
+_NO_REFERENCES: Final[Mapping[str, float]] = MappingProxyType({})
+_OF_LOSS: Final[tuple[str, ...]] = ("train", "val")
+
+
+def points(metrics: Sequence[Record], key: str) -> list[Point]:
+    """(Epoch, value) of the epochs that have the figure."""
+    return [(float(each["epoch"]), float(each[key])) for each in metrics if each.get(key) is not None]
+
+
+def draw_curves(
+    metrics: Sequence[Record],
+    path: Path,
+    references: Mapping[str, float] = _NO_REFERENCES,
+    *,
+    title: str = "Training",
+    best_epoch: int | None = None,
+    measures: Measures = CLASS_MEASURES,
+) -> None:
+    """Write ``curves`` as a PNG, whole or not at all; the other arguments are its.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    content = io.BytesIO()
+    drawn = curves(metrics, references, title=title, best_epoch=best_epoch, measures=measures)
+    drawn.savefig(content, format="png", dpi=150)
+    try:
+        write_whole(path, content.getvalue())
+    except OSError as error:
+        raise RunError(f"{path}: the curves cannot be written ({error}); choose a writable directory") from error
+
+
+def curves(
+    metrics: Sequence[Record],
+    references: Mapping[str, float] = _NO_REFERENCES,
+    *,
+    title: str = "Training",
+    best_epoch: int | None = None,
+    measures: Measures = CLASS_MEASURES,
+) -> Picture:
+    """A picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
+
+    Args:
+        metrics: one record per epoch, as in a run's ``metrics.jsonl``; those without an evaluation show no figure.
+        references: name → the figure of another training on test nodes, drawn as a horizontal line.
+        title: of the picture.
+        best_epoch: whose weights were kept; marked when given.
+        measures: of the job.
+    """
+    picture = Picture(figsize=(11, 4.5), layout="constrained")
+    losses, judged = picture.subplots(1, 2)
+    main = measures.main
+    picture.suptitle(title, fontsize=13)
+    _plot(losses, metrics, "loss", _OF_LOSS)
+    losses.set(title="Loss", xlabel="epoch", ylabel=measures.loss)
+    losses.set_ylim(bottom=0)
+    _plot(judged, metrics, main.name, tuple(_NAMES))
+    for index, (name, value) in enumerate(references.items()):
+        colour = _REFERENCE_COLOURS[index % len(_REFERENCE_COLOURS)]
+        label = f"{name}, test ({main.shown(value)})"
+        judged.axhline(value, color=colour, linestyle="--", linewidth=1.3, label=label)
+    shown = main.title[:1].upper() + main.title[1:]
+    judged.set(title=shown, xlabel="epoch", ylabel=f"share of {measures.of}" if main.is_share else main.title)
+    if main.is_share:
+        judged.set_ylim(0, 1.02)
+    for axes in (losses, judged):
+        if best_epoch:
+            axes.axvline(best_epoch, color="#bbbbbb", linewidth=1, zorder=0, label=f"kept: epoch {best_epoch}")
+        axes.grid(visible=True, alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=9, framealpha=0.85, edgecolor="none")
+    return picture
+
+
+def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence[str]) -> None:
+    for split in splits:
+        if found := points(metrics, f"{split}_{quantity}"):
+            marker = "o" if len(found) == 1 else None
+            axes.plot(*zip(*found, strict=True), color=_COLOURS[split], label=_NAMES[split], marker=marker)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A row of the scores' table: one cell for training, validation and test each."""
+
+    name: str
+    meaning: str
+    cells: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The page's section: a chart for each figure of the epochs' records, and scores of a complete run."""
+
+    notes: tuple[str, ...]
+    charts: tuple[LineChart, ...]
+    legend: LineChart | None
+    scores: tuple[Score, ...]
+    facts: tuple[tuple[str, str], ...]
+
+
+def training(found: RunData) -> Training:
+    """Curves and scores of a run, as far as they are here."""
+    charts = tuple(_charts(found.metrics, found.summary, found.settings.measures))
+    return Training(tuple(_notes(found)), charts, longest_legend(charts), tuple(_scores(found)), tuple(_facts(found)))
+
+
+def progress(found: RunData) -> str:
+    """How far a run without final scores is, in a sentence."""
+    labelled = found.settings.data.label_party
+    if found.trained and found.is_part and labelled not in found.here:
+        return f"This organisation's part of the training is done; the scores are at {labelled}."
+    if found.metrics:
+        done = counted(found.metrics[-1]["epoch"], "epoch")
+        return f"The training is not complete: {done} of at most {found.settings.train.epochs:,} are done."
+    if found.is_part and labelled not in found.here and found.sent:
+        return f"How far the training is, {labelled} records; it is not known here."
+    return "Nothing has been trained in this run yet."
+
+
+def _notes(found: RunData) -> Iterator[str]:
+    settings, private = found.settings, found.settings.label_release
+    if found.summary is None:
+        yield progress(found)
+    if settings.predicts_named:
+        yield "No node is predicted but those that are named later, so no accuracy is known."
+    elif found.summary is not None and private is None:
+        measures = settings.measures
+        if found.summary.get(f"test_{measures.main.name}") is None:
+            yield f"No {measures.one} is set aside for testing, so there is no test {measures.main.title}."
+    if private is not None and found.metrics:
+        yield (
+            f"All scores compare with labels that {private.holder}'s nodes had perturbed: they are not accuracies "
+            "against the true labels, which stay there."
+        )
+    if settings.label_privacy is not None and found.metrics:
+        yield f"{compared_with(settings)} The epoch was chosen by perturbed ones."
+
+
+def _charts(metrics: list[Record], summary: Record | None, measures: Measures) -> Iterator[LineChart]:
+    if not metrics:
+        return
+    epochs = (metrics[0]["epoch"], metrics[-1]["epoch"])
+    best = None if summary is None else int(summary["best_epoch"])
+    mark = None if not best else (float(best), f"kept: epoch {best}")
+    drawn = [(f"Loss ({measures.loss})", "loss", False, _OF_LOSS)]
+    drawn += [
+        (each.title[:1].upper() + each.title[1:], each.name, is_bounded(each), tuple(_NAMES))
+        for each in measures.figures
+    ]
+    for name, quantity, bounded, splits in drawn:
+        # A split without points stays among the series, so that a split has one colour in all charts.
+        series = [(_NAMES[split], points(metrics, f"{split}_{quantity}")) for split in splits]
+        if told := [(split, each) for split, each in series if each]:
+            ends = "; ".join(f"{split}: from {each[0][1]:.3g} to {each[-1][1]:.3g}" for split, each in told)
+            words = f"{name} over epochs {epochs[0]} to {epochs[1]}. {ends}."
+            highest = max((y for _, each in told for _, y in each if math.isfinite(y)), default=1.0)
+            top = 1.0 if bounded else highest
+            yield line_chart(name, words, series, x_label="epoch", x_range=epochs, y_range=(0.0, top), mark=mark)
+
+
+def is_bounded(figure: Figure) -> bool:
+    """Whether 1 is the most that it can be."""
+    return figure.is_share or figure in (AUC, F1)
+
+
+def _scores(found: RunData) -> Iterator[Score]:
+    summary, measures = found.summary, found.settings.measures
+    if summary is None:
+        return
+    for each in measures.figures:
+        values = [summary.get(f"{split}_{each.name}") for split in _NAMES]
+        if each is measures.main or any(value is not None for value in values):
+            train, val, test = (each.shown(value) if each is measures.main else figure(value) for value in values)
+            yield Score(each.title, each.meaning, (train, val, test))
+
+
+def _facts(found: RunData) -> Iterator[tuple[str, str]]:
+    summary, train, measures = found.summary, found.settings.train, found.settings.measures
+    if summary is None:
+        return
+    if train.select_by == LAST:
+        chosen = "is the last; no other party was told how the epochs did"
+    else:
+        chosen = f"had {best_of(train.select_by, measures)} on the validation {measures.of}"
+    done = found.metrics[-1]["epoch"] if found.metrics else summary["best_epoch"]
+    yield "model kept", f"that of epoch {summary['best_epoch']:,}, which {chosen}"
+    yield "epochs", f"{done:,} of at most {train.epochs:,}"
+    yield "time of a step", f"{summary['seconds_per_step']:.3f} s (median)"
+
+
+def best_of(select_by: str, measures: Measures) -> str:
+    """What the epoch that is kept has the best of, in words."""
+    return "the lowest loss" if select_by == LOSS else measures.named(select_by).best
+
+
+def alone_words(summary: Record, measures: Measures) -> list[str]:
+    """Whether holders of own nodes are better off together or alone, by own validation nodes; in sentences.
+
+    Args:
+        summary: of a run.
+        measures: of its job.
+    """
+    main, better, told = measures.main, list[str](), list[str]()
+    for party, found in summary.get("alone", {}).items():
+        together, alone = (found[way].get(f"val_{main.name}") for way in ("together", "alone"))
+        if together is None or alone is None:
+            continue
+        if alone != together and (alone > together) == main.rises:
+            told.append(
+                f"{party} is better off alone: on its own validation {measures.of} its {main.title} is "
+                f"{main.shown(alone)} alone and {main.shown(together)} with this model, on its test {measures.of} "
+                f"{main.shown(found['alone'].get(f'test_{main.name}'))} and "
+                f"{main.shown(found['together'].get(f'test_{main.name}'))}."
+            )
+        else:
+            better.append(party)
+    if better:
+        are = "is" if len(better) == 1 else "are"
+        told.append(
+            f"{listed(better)} {are} no worse off with this model than with the same network trained alone, by own "
+            f"validation {measures.of}. Other models may do better alone: veilgraph compare JOB.yaml tries some."
+        )
+    return told

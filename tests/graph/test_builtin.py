@@ -1,0 +1,235 @@
+"""Block models and random splits."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as given_settings
+from hypothesis import strategies as st
+from scipy.stats import norm, poisson
+
+from tests.errors import refused
+from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.types import MASKS
+from veilgraph.graph.builtin import block_model_data, synthetic_data, weight_cutoff
+from veilgraph.graph.dataset import load_for_learner, load_parties, load_parts, masks_by_fractions, split_randomly
+from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.settings import BlockModelSettings, DataSettings
+from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.run.jobs import train
+from veilgraph.samples.organisations import export_dataset
+from veilgraph.tables.describe import describe_party
+from veilgraph.tables.settings import SplitFractions
+
+SMALL = {"nodes": 300, "classes": 3, "features": 12, "mean_degree": 8, "signal": 3.0}
+
+
+def made(seed=0, **changes):
+    return block_model_data(BlockModelSettings(**changes), seed)
+
+
+def degrees(data):
+    return np.bincount(data.edge_index[0].numpy(), minlength=len(data.y))
+
+
+@given_settings(max_examples=25)
+@given(
+    nodes=st.integers(8, 400),
+    classes=st.integers(2, 6),
+    density=st.floats(0, 0.25),
+    homophily=st.sampled_from([0.0, 0.2, 0.75, 1.0]),
+    exponent=st.sampled_from([None, 2.1, 3.0, 50.0]),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_counts_are_exact_and_edges_simple(nodes, classes, density, homophily, exponent, seed):
+    classes = min(classes, nodes // 4)
+    shape = {"nodes": nodes, "classes": classes, "homophily": homophily, "degree_exponent": exponent}
+    densest = 0.25 / BlockModelSettings(mean_degree=1e-6, **shape).density * 1e-6
+    degree = max(4 * density * densest * (1 - 1e-9), 1e-6)
+    data = made(seed, features=2, mean_degree=degree, **shape)
+    source, target = data.edge_index
+    there, back = (set(map(tuple, edges.T.tolist())) for edges in (data.edge_index, data.edge_index.flip(0)))
+    assert there == back
+    assert len(there) == data.num_edges == 2 * round(nodes * degree / 2), "as many as asked, none twice"
+    assert not bool((source == target).any())
+    assert int((data.y[source] == data.y[target]).sum()) == 2 * round(data.num_edges / 2 * homophily)
+    sizes = torch.bincount(data.y)
+    assert len(sizes) == classes
+    assert int(sizes.max() - sizes.min()) <= 1
+    assert torch.equal(data.train_mask.int() + data.val_mask + data.test_mask, torch.ones(nodes, dtype=torch.int32))
+    assert (data.x.dtype, data.x.shape) == (torch.float32, (nodes, 2))
+
+
+def test_the_seed_fixes_the_graph_and_the_features_do_not_change_it():
+    one, again, wider, other = made(1, **SMALL), made(1, **SMALL), made(1, **SMALL | {"features": 20}), made(2, **SMALL)
+    assert all(torch.equal(one[key], again[key]) for key in one.keys())  # noqa: SIM118 - not a mapping
+    assert torch.equal(one.edge_index, wider.edge_index)
+    assert torch.equal(one.y, wider.y)
+    assert not any(torch.equal(one[key], other[key]) for key in one.keys())  # noqa: SIM118
+
+
+def quantile_weights(count, exponent, cutoff):
+    """Quantiles of a power law on [1, cutoff], at the middle of ``count`` even shares."""
+    share = (np.arange(count) + 0.5) / count
+    return (1 - share * (1 - cutoff ** (1 - exponent))) ** (1 / (1 - exponent))
+
+
+@pytest.mark.parametrize("exponent", [2.1, 2.5, 4.0])
+def test_degrees_follow_the_power_law(exponent):
+    settings = BlockModelSettings(nodes=40_000, classes=4, features=1, mean_degree=20, degree_exponent=exponent)
+    cutoff = weight_cutoff(settings)
+    weights = quantile_weights(10_000, exponent, cutoff)  # of a block
+    assert cutoff / weights.mean() == pytest.approx(settings.density**-0.5, rel=0.01), (
+        "no two expect more than one edge"
+    )
+    expected = 20 * weights / weights.mean()
+    found = degrees(block_model_data(settings, 0))
+    for degree in (5, 10, 20, 40, 80, 160):
+        share = poisson.sf(degree - 1, expected).mean()
+        assert (found >= degree).mean() == pytest.approx(share, abs=4 * (share / 40_000) ** 0.5 + 0.02 * share)
+    assert 0.8 < found.max() / expected[-1] < 1.3
+    assert found.var() == pytest.approx(expected.var() + 20, rel=0.1)
+
+
+def test_without_an_exponent_all_nodes_expect_the_same_degree():
+    found = degrees(made(nodes=20_000, classes=4, features=1, mean_degree=20, degree_exponent=None))
+    assert found.var() == pytest.approx(20, rel=0.05)
+    assert found.max() < 20 + 7 * 20**0.5
+
+
+def test_blocks_and_pairs_of_blocks_have_their_share_of_the_edges():
+    data = made(nodes=20_000, classes=5, features=1, mean_degree=20, homophily=0.6)
+    counts = torch.zeros(5, 5).index_put_(tuple(data.y[data.edge_index]), torch.ones(()), accumulate=True)
+    inside = torch.eye(5, dtype=torch.bool)
+    for cells, share in ((counts[inside], 0.6 / 5), (counts[~inside], 0.4 / 20)):
+        assert cells / data.num_edges == pytest.approx(share, rel=5 / (share * data.num_edges / 2) ** 0.5)
+
+
+def accuracy_by_features(signal):
+    data = made(nodes=30_000, classes=4, features=128, mean_degree=1, signal=signal)
+    means = torch.stack([data.x[data.train_mask & (data.y == label)].mean(0) for label in range(4)])
+    guess = torch.cdist(data.x[data.test_mask], means).argmin(1)
+    return float((guess == data.y[data.test_mask]).float().mean())
+
+
+@pytest.mark.parametrize("signal", [0.0, 1.0, 2.0, 4.0])
+def test_the_nearest_mean_is_right_as_often_as_the_signal_says(signal):
+    noise = np.linspace(-8, 8, 4001)  # the true class wins against three others of independent noise
+    expected = np.trapezoid(norm.pdf(noise) * norm.cdf(noise + signal) ** 3, noise)
+    assert accuracy_by_features(signal) == pytest.approx(expected, abs=0.03)
+
+
+def test_features_go_where_they_are_wanted(tmp_path):
+    settings = BlockModelSettings(**SMALL)
+    mapped = torch.from_file(str(tmp_path / "x.bin"), shared=True, size=300 * 12, dtype=torch.float32).reshape(300, 12)
+    data = block_model_data(settings, 5, mapped)
+    assert data.x.data_ptr() == mapped.data_ptr()
+    again = torch.from_file(str(tmp_path / "x.bin"), size=300 * 12, dtype=torch.float32).reshape(300, 12)
+    assert torch.equal(again, block_model_data(settings, 5).x)
+    for wrong in (torch.empty(300, 11), torch.empty(300, 12, dtype=torch.float64), torch.empty(12, 300).T):
+        with refused(DataError, key="features"):
+            block_model_data(settings, 5, wrong)
+
+
+# Jobs
+
+
+def test_every_paradigm_divides_the_graph():
+    settings = DataSettings(dataset="block-model", block_model=BlockModelSettings(**SMALL), holders=3)
+    whole = made(4, **SMALL)
+    vertical = load_parties(settings, 4)
+    assert [party.num_features for party in vertical] == [4, 4, 4]
+    assert sum(party.num_edges for party in vertical) == whole.num_edges
+    assert sum(part.graph.num_edges for part in load_parts(settings, 4)) == whole.num_edges
+    assert torch.equal(load_for_learner(settings, "A", 4)[0].edge_index, whole.edge_index)
+
+
+def test_a_federated_job_learns_it(tmp_path):
+    job = {
+        "data": {"dataset": "block-model", "block_model": SMALL},
+        "model": {"dim": 8},
+        "train": {"epochs": 15, "learning_rate": 0.05},
+    }
+    assert train(parse_job(job), tmp_path / "run").summary["test_accuracy"] > 0.7
+
+
+def test_its_tables_are_exported_and_checked(tmp_path):
+    settings = DataSettings(dataset="block-model", block_model=BlockModelSettings(**SMALL))
+    files = export_dataset(settings, tmp_path / "tables", overlap=1.0, seed=0)
+    described = [describe_party(read_party_settings(file), file.parent) for file in files.values()]
+    assert [(party.nodes, party.num_features) for party in described] == [(300, 6), (300, 6)]
+    assert sum(party.edges[0].edges for party in described) == 2 * 1200
+    assert read_job(tmp_path / "tables" / "job.yaml").data.block_model is None
+
+
+def test_the_job_spells_its_defaults_out(tmp_path):
+    job = parse_job({"data": {"dataset": "block-model"}})
+    assert job.data.block_model == BlockModelSettings()
+    write_job(job, tmp_path / "job.yaml")
+    assert read_job(tmp_path / "job.yaml") == job
+    assert DataSettings().block_model is None
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"block_model": {}, "dataset": "digits"}, {"key": "data"}),
+        ({"block_model": SMALL, "dataset": "cora"}, {"key": "data"}),
+        (
+            {"block_model": {}, "dataset": "block-model", "holders": ["a", "b"]},
+            {"key": "data"},
+        ),
+        ({"block_model": {"size": 3}}, {"key": "data.block_model.size", "value": 3}),
+        ({"block_model": {"homophily": 1.2}}, {"key": "data.block_model.homophily", "value": 1.2}),
+        ({"block_model": {"degree_exponent": 2}}, {"key": "data.block_model.degree_exponent", "value": 2}),
+        ({"block_model": {"signal": float("nan")}}, {"key": "data.block_model.signal"}),
+        ({"block_model": {"nodes": 31}}, {"key": "classes", "value": 8}),
+        (
+            {"block_model": {"nodes": 100, "mean_degree": 20}},
+            {"key": "mean_degree", "value": 20},
+        ),
+    ],
+)
+def test_what_is_refused(data, problem):
+    with refused(ConfigError, **problem) as refusal:
+        parse_job({"data": {"dataset": "block-model"} | data})
+    assert "\n" not in str(refusal.value)
+
+
+HALF = SplitFractions(train=0.5, val=0.25, test=0.25, seed=0)
+GRAPH = PartyGraph.from_data("a", synthetic_data(seed=1))
+
+
+def masks_of(graph):
+    return [getattr(graph, name) for name in MASKS]
+
+
+def test_a_split_has_the_fractions_of_every_class_and_follows_its_seed():
+    found, again, other = (split_randomly(GRAPH, HALF.model_copy(update={"seed": seed})) for seed in (0, 0, 1))
+    assert GRAPH.labels is not None
+    masks = masks_of(found)
+    for mask, share in zip(masks, (0.5, 0.25, 0.25), strict=True):
+        counts = GRAPH.labels[mask].bincount() / GRAPH.labels.bincount()
+        torch.testing.assert_close(counts, torch.full((3,), share), atol=0.01, rtol=0)
+    assert torch.equal(torch.stack(masks).sum(0), torch.ones(400, dtype=torch.int64))
+    assert all(map(torch.equal, masks, masks_of(again)))
+    assert not any(map(torch.equal, masks, masks_of(other)))
+
+
+def test_unlabelled_nodes_are_in_no_mask_and_other_data_are_drawn_otherwise():
+    labels = torch.tensor([0, -1, 1, 0, 1, -1, 0, 1, 0, 1] * 4)
+    masks = masks_by_fractions(labels, HALF, "a")
+    assert torch.equal(torch.stack(list(masks.values())).any(0), labels >= 0)
+    assert not torch.equal(masks["train_mask"], masks_by_fractions(labels, HALF, "b")["train_mask"])
+
+
+def test_a_split_needs_labels_and_nodes_for_every_mask():
+    bare = replace(GRAPH, labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
+    with refused(DataError, key="labels", party="a"):
+        split_randomly(bare, HALF)
+    with refused(DataError, key="val_mask", party="a"):
+        split_randomly(GRAPH, SplitFractions(train=0.6, val=1e-6, test=0.25))
