@@ -533,7 +533,7 @@ def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.Monke
         PartyGraph(g.party, g.features, g.edge_index, labels=g.labels, train_mask=g.train_mask, val_mask=g.val_mask)
         for g in inputs.graphs
     ]
-    loading = SimpleNamespace(load=lambda job: Inputs(inputs.settings, graphs))
+    loading = SimpleNamespace(data=SimpleNamespace(load=lambda job: Inputs(inputs.settings, graphs)))
     monkeypatch.setattr(studies, "paradigm_of", lambda job: loading)
     with refused(DataError, key="test_mask"):
         compare_job(small(), tmp_path / "study")
