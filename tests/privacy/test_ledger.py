@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import FrozenInstanceError
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -444,6 +446,18 @@ def test_a_closed_ledger_pays_for_nothing_not_even_what_was_reserved(path):
     with refused(RunError, key=path):
         ledger.spend(ROW, UP, 0)
     assert ledger.summary()[0].releases == 3
+
+
+def test_a_closed_ledger_charges_nothing_for_life(path):
+    """Whoever releases after a write has failed is refused before the ledger for life pays."""
+    for_life: Any = SimpleNamespace(charged=[])
+    for_life.charge = lambda event, channel, count, **_: for_life.charged.append(count)
+    ledger = Ledger.open(path, DELTA, None, job=JOB, lifetime=for_life)
+    ledger.spend(ROW, UP, 0)
+    ledger.close()
+    with refused(RunError, key=path):
+        ledger.spend(ROW, UP, 1)
+    assert for_life.charged == [1]
 
 
 def test_threads_share_a_budget_without_passing_it(path):
