@@ -154,9 +154,15 @@ def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], wh
 
 
 def _check_leave(party: PartyId, points: Mapping[PartyId, Sequence[Point]], restarts: Mapping[PartyId, bool]) -> None:
-    """What this party holds is what it can judge the others by; with nothing of its own, it takes another's word."""
+    """Names the parties that differ from most, the same at all parties where there are any such.
+
+    Where as many agree with this party as with any other, what it holds is what it judges the others by; with nothing
+    of its own, it takes another's word.
+    """
     unwilling = [other for other, willing in restarts.items() if not willing]
-    judges = [other for other in unwilling if points[other]] or unwilling or [party]
+    holding = [other for other in unwilling if points[other]]
+    agreeing = {one: sum(bool(set(points[one]) & set(some)) for some in points.values()) for one in holding}
+    judges = [one for one in holding if agreeing[one] == max(agreeing.values())] or unwilling or [party]
     judge = party if party in judges else judges[0]
     mine = set(points[judge])
     others = [other for other in points if other != judge]
