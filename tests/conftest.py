@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.sampled_cases import cases_left_out
 from veilgraph.protocol import preset
 
 if TYPE_CHECKING:
@@ -60,9 +61,14 @@ def pytest_make_collect_report(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """And all have the same order."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give all workers the same order. ``make test`` plays as many cases as a test's mark says, ``make nightly`` all."""
     items.sort(key=lambda item: item.path)
+    if "VEILGRAPH_NIGHTLY" in os.environ:
+        return
+    later = cases_left_out(items)
+    config.hook.pytest_deselected(items=[item for item in items if item in later])
+    items[:] = [item for item in items if item not in later]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -468,6 +468,7 @@ ARCHIVES = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_an_archive_is_refused_from_its_directory(made: Submissions, kind: str) -> None:
     folder = made.write()

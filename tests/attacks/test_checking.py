@@ -135,6 +135,7 @@ def _scaled_twice(bank: Asked) -> None:
     bank.says(nodes=PARTY["nodes"] | {"features": features})
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     "change",
     [_as_it_is, _rounds, _used_up, _asks, _asks_and_refuses, _other_run, _in_many_words, _scaled_twice],
@@ -192,6 +193,7 @@ JOBS: Mapping[str, Any] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_a_table_is_one_bit_and_the_same_for_every_job(
     bank: Asked, fault: str, caplog: pytest.LogCaptureFixture

@@ -160,6 +160,7 @@ def refused_by_all(sites: Sites, says: str, *args: Any, **options: Any) -> None:
 # How many
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("limits", ["on", "off"])
 def test_one_job_more_than_consented_to(sites: Sites, limits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sites.says(consent={"jobs": 3})

@@ -90,6 +90,7 @@ def test_every_kit_knows_who_deals(kits: Mapping[str, Kit]) -> None:
     assert str(said.model_copy(update={"dealer": None})) == "localhost deals and relays"
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(
     ("claimed", "signer"),

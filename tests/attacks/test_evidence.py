@@ -163,6 +163,7 @@ CHANGES: dict[str, tuple[str, str, Callable[[list[bytes]], list[bytes]], bool]] 
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("party", "name", "change", "chained"), CHANGES.values(), ids=CHANGES.keys())
 def test_a_changed_record_is_noticed(
     sites: Sites, party: str, name: str, change: Callable[[list[bytes]], list[bytes]], chained: bool

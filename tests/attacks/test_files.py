@@ -263,6 +263,7 @@ JOBS: dict[str, Callable[[Path], JobSettings]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("make", JOBS.values(), ids=JOBS.keys())
 def test_every_file_of_a_run_is_private_whatever_the_umask(tmp_path: Path, make: Callable[[Path], JobSettings]) -> None:
     settings = make(tmp_path / "data")

@@ -168,6 +168,7 @@ def test_a_cell_takes_what_is_listed_and_nothing_else(at: str) -> None:
     assert let_in == expected
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("at", CELLS)
 def test_where_another_site_deals_the_server_is_no_party(at: str) -> None:
     """All is as where the server deals, but for messages of a job to it and from it."""
@@ -197,6 +198,7 @@ def _belong(me: CellName, sender: CellName, channel: str) -> bool:
     return not (me.job and sender.job and me.job != sender.job)
 
 
+@pytest.mark.cases(25)
 @pytest.mark.parametrize("at", CELLS)
 @pytest.mark.parametrize("through", CELLS)
 def test_no_cell_is_believed_to_be_another(at: str, through: str) -> None:

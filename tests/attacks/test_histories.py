@@ -53,6 +53,7 @@ def test_new_frauds_are_not_named_by_labels_that_differ_between_two_jobs(
         assert lifetime.total() == pytest.approx(2 * EPSILON)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("snapshots", "paid"), [(("", ""), 1), (("january", "february"), 2)])
 def test_the_game_of_two_label_histories_is_within_what_was_paid(
     tmp_path: Path, snapshots: tuple[str, str], paid: int

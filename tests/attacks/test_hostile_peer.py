@@ -294,6 +294,7 @@ def places(kind: Kind) -> list[tuple[str, PartyId, Key]]:
     ]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_what_is_replayed_unchanged_is_a_whole_session(scenario):
     """Else a case could end before its message, and find nothing."""
@@ -411,6 +412,7 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("kind", sorted(set(Kind) - ELSEWHERE), ids=lambda kind: kind.name)
 @pytest.mark.filterwarnings("ignore")  # of numpy and torch, of numbers that are none
 def test_no_frame_of_a_peer_breaks_a_party(kind):

@@ -127,6 +127,7 @@ def found(released: list[Tensor], coins: Tensor) -> float:
     return float(roc_auc_score(coins.numpy(), scores.numpy()))
 
 
+@nightly
 @pytest.mark.usefixtures("fixed")
 def test_without_a_lifetime_ledger_repeats_find_every_row(
     settings: JobSettings, graph: PartyGraph, tmp_path: Path
@@ -140,6 +141,7 @@ def test_without_a_lifetime_ledger_repeats_find_every_row(
 NAMED = pytest.mark.parametrize("named", [True, False], ids=["with ids", "without ids"])
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("fixed")
 @NAMED
 def test_the_same_rows_are_the_same_release_however_often(
@@ -168,6 +170,7 @@ def test_other_snapshots_of_the_same_nodes_end_at_the_first_release_beyond_the_t
     assert ledger.total() <= 1.0 * (1 + 1e-12)
 
 
+@pytest.mark.cases(2)
 @NAMED
 @pytest.mark.parametrize("times", [12, pytest.param(REPEATS, marks=nightly)])
 def test_separate_processes_end_at_the_first_release_beyond_the_total(
@@ -259,6 +262,7 @@ def test_canaries_are_no_way_to_a_second_release_for_nothing(graph: PartyGraph, 
     assert paid == [graph.common] * 3
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=nightly)])
 @NAMED
 def test_processes_that_are_killed_have_paid_for_all_that_they_sent(

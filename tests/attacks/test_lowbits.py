@@ -297,6 +297,7 @@ KINDS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("place", PLACES)
 def test_every_sum_that_a_job_opens(place: str) -> None:
     found = PLACES[place]()

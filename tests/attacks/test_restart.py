@@ -404,6 +404,7 @@ def quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.usefixtures("quick_disk")
 @pytest.mark.parametrize("victim", ["A", "C"])
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
+from tests import nightly
 from tests.errors import refused
 from tests.faults.runs import OTHER
 from tests.paradigms.lifetimes import job, ledger
@@ -102,6 +103,7 @@ def test_a_ledger_without_a_release_is_in_nobodys_way(tmp_path: Path) -> None:
         begun.lines.check_people(IDS)
 
 
+@nightly
 def test_a_part_of_many_people_is_recognised_and_a_sketch_stays_small(tmp_path: Path) -> None:
     marks, many = Marks(tmp_path / "marks"), [f"C{number}" for number in range(3 * MOST_HASHES)]
     found = Lifetime(tmp_path / "many", "bank", Budget(), marks)

@@ -73,6 +73,7 @@ def test_a_holder_that_was_late_is_left_out_again(tmp_path: Path) -> None:
     assert rounds[4].counted == tuple(NAMES), "a round that was never opened has everybody"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("holder", NAMES)
 def test_a_sum_without_one_of_its_survivors_is_refused_and_may_be_made_later(tmp_path: Path, holder: PartyId) -> None:
     with watching() as seen:
@@ -98,6 +99,7 @@ def forgetful() -> Iterator[None]:
         yield
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("restored", [(), (LATE,), ("A",)], ids=str)
 def test_a_server_that_forgets_is_refused_by_the_holders(tmp_path: Path, restored: tuple[PartyId, ...]) -> None:
     """Also where a holder's part is an older copy: with t = 3 of 4 one of those three is always another."""
@@ -138,6 +140,7 @@ def test_a_last_evaluation_is_over_the_survivors_of_the_same_models_before(tmp_p
     assert seen.exposed() == set()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("missing", [True, False])
 def test_a_round_without_a_holder_does_not_show_that_it_has_the_last_checkpoint(tmp_path: Path, missing: bool) -> None:
     """The late one is killed before it saves, and the others end: nothing is lost that needs leave."""
@@ -179,6 +182,7 @@ def without_the_late_one(folder: Path, *changes: Settings, last: int = 2) -> Pat
         return cut(folder, late(*sums), epoch=6, settings=job(PATIENT, ENDED, *changes))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("last", [0, 2])
 def test_a_holder_that_ended_takes_the_others_checkpoint_and_takes_nobody_back(tmp_path: Path, last: int) -> None:
     """Also where it ended before its first one. Of the rounds since then it is in none, as before."""
@@ -225,6 +229,7 @@ def test_a_holder_that_ended_takes_the_final_checkpoint_of_a_run_that_others_com
     assert all(torch.equal(tensor, parts[1][name]) for name, tensor in parts[0].items())
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("epoch", [10**6, -1, float("nan")])
 def test_a_checkpoint_with_a_judgement_of_no_epoch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: float
@@ -250,6 +255,7 @@ def test_a_holder_that_took_a_checkpoint_has_it(tmp_path: Path) -> None:
     assert resume(run).summary["started_at"] == 5
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("party", [LATE, SERVER, "B and C"])
 def test_a_checkpoint_is_given_by_enough_holders_and_the_server_to_one_that_kept_its_part(
     tmp_path: Path, party: str

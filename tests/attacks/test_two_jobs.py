@@ -95,6 +95,7 @@ def job(unit: str) -> JobSettings:
     return private_job(2, {"schedule": "once", "epsilon_total": EPSILON, "delta": DELTA, **given})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("later", ["name", pytest.param("snapshot", marks=nightly)])
 @pytest.mark.parametrize("unit", UNITS)
 def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Path, unit: str, later: str) -> None:
@@ -106,6 +107,7 @@ def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Pa
     assert paid == pytest.approx(EPSILON, rel=1e-3) if later == "name" else EPSILON < paid <= 2 * EPSILON + 1e-6
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("unit", UNITS)
 def test_releases_that_follow_a_change_name_the_unit(tmp_path: Path, unit: str) -> None:
     """The control: the same game and the same tests, at the same price."""

@@ -283,6 +283,7 @@ def test_tables_that_were_aligned_anew_are_not_attacked_with_old_messages(sites:
 PAIRS = torch.tensor([[0, 1]])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("liar", "tag", "tensor"),
     [
@@ -312,6 +313,7 @@ def test_a_lie_is_one_clear_error_and_nothing_is_written(sites: Path, liar: str,
         audited(sites, alter=alter)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", [Kind.AUDIT_QUESTION, Kind.AUDIT_ANSWER])
 def test_no_frame_of_a_peer_breaks_a_holder(sites: Path, kind: Kind) -> None:
     """Whatever comes in place of a message, in any order: it is taken, or refused with one clear error."""

@@ -217,6 +217,7 @@ def coalitions(names: Iterable[PartyId]) -> list[str]:
     return ["+".join(each) for each in some if not set(names) <= set(each)]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) if name in SLOW else name for name in LEAKS])
 def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     leak = LEAKS[name]
@@ -261,6 +262,7 @@ def told(run: RunDirectory, number: int) -> Tensor:
     return found.double()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("holders", "threshold"), [(2, 2), (3, 3), (5, 3)])
 def test_an_update_opens_to_as_many_as_the_page_says_and_to_no_fewer(
     holders: int, threshold: int, tmp_path: Path

@@ -155,6 +155,7 @@ def test_a_coalition_has_all_its_members_own_data(dealt: Path) -> None:
     assert case.own_rows(SERVER, "C") is None
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("who", ["A+B", "server+B"])
 def test_every_attack_is_for_coalitions_too(summed: Path, who: str) -> None:
     """Of what one party's attack reads of its own there is one for each member."""

@@ -142,6 +142,7 @@ def proves(result: AuditResult) -> tuple[float, float]:
     return found.value.low, found.limit
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("world", ["zero-out", *(pytest.param(each, marks=nightly) for each in list(WORLDS)[1:])])
 def test_an_honest_run_proves_less_than_its_ledger_says_and_one_without_noise_more(
     world: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +188,7 @@ def the_same(self: SampledSum, size: int, source: SecretSource) -> torch.Tensor:
 NOISE = SampledSum.noise
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("fault", [half, the_same])
 def test_noise_that_is_too_little_or_comes_again_is_found_whatever_canaries_prove(
     fault: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,6 +202,7 @@ def test_terms_that_are_not_clipped_are_found(tmp_path: Path, monkeypatch: pytes
     assert "epsilon" in {each.attack for each in audited(tmp_path, privacy(clip=0.1)).failed}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("asked", [("A",), pytest.param((SERVER, "A", "server+B", "client"), marks=nightly)])
 def test_who_has_the_weights_is_an_adversary_and_is_held_against_the_ledger(
     asked: tuple[str, ...], tmp_path: Path
@@ -290,6 +293,7 @@ def gradients(terms: Terms, network: AveragedNetwork, node: int) -> list[torch.T
     return [terms.gradient(network, number) for number in numbers]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("world", WORLDS)
 def test_no_term_but_a_canarys_hangs_on_a_coin_and_a_canary_is_in_no_more_terms_than_are_counted(world: str) -> None:
     settings = made(WORLDS[world])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -262,6 +263,7 @@ HOPS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("unit", HOPS)
 def test_too_little_noise_in_every_hop_is_found(tmp_path: Path, unit: str) -> None:
     canaries = 300 if unit == "edge" else 100
@@ -313,6 +315,7 @@ def less_noise(share: float) -> Iterator[None]:
         yield
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("unit", "share"), [("row, replaced", 0.3), ("edge", 0.05), ("node", 0.05)])
 def test_too_little_noise_is_found_for_every_unit(tmp_path: Path, unit: str, share: float) -> None:
     """An edge or a node reaches fewer rows here than it might at worst, so that more has to be missing."""
@@ -359,6 +362,7 @@ def old_plan(real: Callable[..., Releases | None]) -> Callable[..., Releases | N
     return planned
 
 
+@nightly
 def test_what_others_publish_of_a_holders_data_is_found_where_it_is_not_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,6 +337,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Leak], AuditRe
     return made
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) if name in SLOW else name for name in LEAKS])
 def test_a_planted_leak_fails_the_audit_and_its_honest_twin_passes(
     name: str, honest: Callable[[Leak], AuditResult], tmp_path: Path, monkeypatch: Patch

@@ -84,6 +84,7 @@ FAULTS: Mapping[str, Callable[[SampledSum, int, SecretSource], list[int]]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_draws_that_are_not_what_is_accounted_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str

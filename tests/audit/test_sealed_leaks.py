@@ -197,6 +197,7 @@ def audited(run: Path, *adversaries: str, attacks: Sequence[str] = VERDICTS) -> 
     return audit(run, AuditPlan(adversaries=adversaries, attacks=tuple(attacks)))
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=nightly) if name in SLOW else name for name in LEAKS])
 def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: Patch) -> None:
     leak = LEAKS[name]
@@ -205,6 +206,7 @@ def test_a_planted_leak_fails_the_audit(name: str, tmp_path: Path, monkeypatch: 
     assert (leak.found_by, True) in {(each.attack, leak.evidence in each.evidence) for each in failed}, failed
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("job", [pytest.param(job, marks=nightly) if job != "mlp" else job for job in JOBS])
 def test_without_a_leak_all_that_is_claimed_is_tested_and_holds(job: str, tmp_path: Path) -> None:
     honest = Leak(job, print, "", "", predicts=job == "mlp", resumes=job == "judged")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import nightly
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
@@ -31,6 +32,7 @@ def job(name: str) -> JobSettings:
     return parse_job({"data": {"dataset": "synthetic", "holders": 2}, **JOBS[name]})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", JOBS)
 def test_the_size_is_said_before_training_and_how_views_are_deleted(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -48,6 +50,7 @@ def test_the_size_is_said_before_training_and_how_views_are_deleted(
     assert not [record for record in caplog.records if record.getMessage().startswith("views:")]
 
 
+@nightly
 def test_a_large_view_keeps_fewer_passes_and_can_be_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(job("vertical"), tmp_path / "whole", record_views=True)
     monkeypatch.setattr(run_directory, "VIEW_BYTES", 100_000)

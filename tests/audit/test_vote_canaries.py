@@ -98,6 +98,7 @@ def without_noise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DealerMachine, "noised", lambda self, summands, deviation: summands)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("output", ["classes", "probabilities"])
 def test_predictions_prove_less_than_the_ledger_says_and_more_where_the_dealer_adds_no_noise(
     output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,6 +187,7 @@ HONEST: dict[str, tuple[Settings, ...]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", HONEST)
 def test_all_of_the_noise_is_found_to_be_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "one way" in name:
@@ -218,6 +220,7 @@ def test_votes_whose_shares_are_not_all_here_are_said_to_be_untested(lost: str, 
 SOON = ("half", "of all classes, on one", "that adds up to nothing", "of a node's classes, the same")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", [name if name in SOON else pytest.param(name, marks=nightly) for name in FAULTS])
 def test_too_little_noise_on_votes_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert p_value(noise_of_votes(tmp_path, monkeypatch, FAULTS[name])) < 1e-6

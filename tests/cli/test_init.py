@@ -62,6 +62,7 @@ def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tm
     assert veilgraph("check", out).exit_code == 0
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("unit", "bound"), [("edge", ()), ("node", ("--degree-bound", "20")), ("node-edges", ("--degree-bound", "20"))]
 )

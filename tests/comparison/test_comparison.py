@@ -438,6 +438,7 @@ def test_bad_arguments(arguments: dict[str, Any], key: str, tmp_path: Path) -> N
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
 def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: str, tmp_path: Path) -> None:
     data = {"dataset": "synthetic", "holders": 3, "partition": {"by": "nodes"}}

@@ -50,6 +50,7 @@ def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
 def test_twice_over_memory(tmp_path: Path, job: Settings) -> None:
     settings = saved_job(tmp_path / "data", job, holders=3)
@@ -114,6 +115,7 @@ def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:
     assert torch.equal(load_result(other.path).predictions.probabilities, one.predictions.probabilities)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("variant", HORIZONTAL.values(), ids=HORIZONTAL.keys())
 def test_horizontal_jobs_over_memory_and_over_sockets(tmp_path: Path, variant: Settings) -> None:
     settings = horizontal_job(3, variant, {"train": {"epochs": 3}})
@@ -165,6 +167,7 @@ def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -
         assert_same_run(alone, together[seed])
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("method", "layout"),
     [

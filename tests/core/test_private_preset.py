@@ -78,6 +78,7 @@ def wander(job: AveragingJob, holders: int = 4) -> float:
     return moved
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "changes",
     [

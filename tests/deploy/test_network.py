@@ -212,6 +212,7 @@ def _bomb(folder: Path) -> None:
     (folder / "veilgraph" / "zeros").write_bytes(bytes(3 << 20))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("change", [_code, _another_class, _environment, _bomb])
 def test_a_job_cannot_bring_or_choose_code(
     consortium: Consortium, tmp_path: Path, change: Callable[[Path], None]

@@ -14,6 +14,7 @@ from research.attack_strength_members import membership
 from research.attack_strength_models import PlainNetwork, PlainSettings, induced, train_plain
 from research.attack_strength_settings import StrengthSettings
 from research.paper_tables import reproduce
+from tests import nightly
 from tests.errors import refused
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, RunError
@@ -119,6 +120,7 @@ def test_it_is_training_that_gives_members_away():
     assert scores[1].low < 0.5 < scores[1].high
 
 
+@nightly
 def test_every_attack_has_a_row_and_every_figure_an_interval(tmp_path, loaded):
     text = make(tmp_path)
     tables = json.loads((tmp_path / "attack-strength.json").read_text())["tables"]

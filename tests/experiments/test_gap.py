@@ -19,6 +19,7 @@ from research.figures import Figures
 from research.gap import Gap, _Classifier, _Encoder, _fit, _noisy_gradients, _serves, encoded, gap_logits
 from research.gap_beside import ALONE, CLEAR, CONTROL, FIGURES, GAP, OURS, PAGE
 from research.gap_sets import EPSILONS, LEVELS, SETS, Set, bounded, job_of
+from tests import nightly
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
@@ -235,6 +236,7 @@ def test_every_set_of_the_page_has_settings_that_served_best() -> None:
 TINY = Set("synthetic", bound=4, local={"hops": 2}, train={"epochs": 4, "patience": None})
 
 
+@nightly
 def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "gap.json"
     monkeypatch.setattr(gap_beside, "EPSILONS", (4.0,))

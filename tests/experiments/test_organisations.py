@@ -8,6 +8,7 @@ import yaml
 
 from research import comparison
 from research.comparison import compare
+from tests import nightly
 from tests.errors import refused
 from tests.tables.writing import build
 from veilgraph.core.errors import ConfigError, DataError, RunError
@@ -201,6 +202,7 @@ def test_training_from_tables_is_training_on_the_aligned_graphs(tmp_path):
     assert {name for name in from_tables if not torch.equal(from_tables[name], from_graphs[name])} == set()
 
 
+@nightly
 def test_the_comparison(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(comparison, "shipped_job", lambda name: JOB)
     assert comparison.main(["small", "--out", str(tmp_path / "out"), "--seeds", "2", "--overlap", "0.9"]) == 0

@@ -7,6 +7,7 @@ from research.markdown import Figure
 from research.paper_tables import TABLES, reproduce
 from research.sapgnn_plot import draw_label_distribution
 from research.sapgnn_tables import SAPGNN_TABLES
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.samples.shipped import shipped_job, with_overrides
@@ -61,6 +62,7 @@ def test_accuracy_and_f1_stand_beside_the_papers_and_do_not_depend_on_the_holder
     assert "- 13 trainings, " in text
 
 
+@nightly
 def test_the_figure_has_a_table_and_a_picture(tmp_path, monkeypatch):
     tiny(monkeypatch, "sapgnn-figure4", lambda entry: entry.column != "P = 4")
     text = reproduce("sapgnn-figure4", seeds=2, datasets=None, out=tmp_path, progress=quiet, engine="plaintext")

@@ -134,6 +134,7 @@ def graphs(draw):
     return Drawn(ids, np.array(rows, np.float32), edges, common)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("suffix", FORMATS)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(drawn=graphs(), directed=st.booleans())

@@ -48,6 +48,7 @@ def init(folder, *files, more=()):
     return read_party_settings(folder / "p.yaml")
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("order", list(itertools.permutations(FILES)))
 @pytest.mark.parametrize("label", [(), ("--label", "fraud")])
 def test_the_node_table_has_most_ids_and_nothing_beside_the_label_is_a_feature(bank, order, label):

@@ -80,6 +80,7 @@ def rounding_bounds(matrices, steps, feature_bits, gradient_bits):
     return error * float((x @ x.t()).abs().sum(dim=1).max()) + 1e-10, error * float(x.abs().sum(dim=0).max()) + 1e-10
 
 
+@nightly
 @settings(max_examples=10)
 @given(
     forms=st.sampled_from([2, 3, 5]).flatmap(lambda n: st.lists(st.sampled_from(FORMS), min_size=n, max_size=n)),
@@ -113,6 +114,7 @@ def reconstructed(results, owner, weight_bits):
     return torch.ldexp(total.to(torch.float64), torch.tensor(-weight_bits)) * scales.pop()
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("count", [2, 3, pytest.param(5, marks=nightly)])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("feature_bits", "gradient_bits"), [(12, 28), (4, 16), (4, 36)])

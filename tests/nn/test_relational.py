@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import RGCNConv
 
+from tests import nightly
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.build import build_local, local_settings
@@ -124,6 +125,7 @@ def test_weights_go_by_the_relations_names_whatever_these_are() -> None:
     assert set(weights) != set(build(tuple(Relation(name) for name in (*names[1:], "other")), hops=1).state_dict())
 
 
+@nightly
 def test_drawn_neighbours_estimate_each_relations_mean_over_its_whole_degree() -> None:
     """A node with five neighbours, of which two are drawn: of one relation's mean, the average over draws is right."""
     relations, nodes = TWO, 6

@@ -35,6 +35,7 @@ from veilgraph.run.jobs import train
 SOME, ALL = 2, 200
 
 
+@pytest.mark.cases(250)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
 @pytest.mark.parametrize("paradigm", PARADIGMS)
 def test_a_pair_of_sessions_tells_what_the_claims_say(paradigm: str, seed: int, tmp_path: Path) -> None:
@@ -172,6 +173,7 @@ QUICK = {
 """Of every paradigm; the others are found nightly."""
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else [nightly]) for name in FAULTS])
 def test_a_planted_fault_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]

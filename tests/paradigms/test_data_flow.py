@@ -102,6 +102,7 @@ def test_a_horizontal_holder_parses_its_tables_once(tmp_path: Path, parsed: Coun
 # Graphs
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
 def test_a_data_set_is_checked_whole_and_then_by_each_holder(
     tmp_path: Path, checks: Counter[str], processes: bool

@@ -171,6 +171,7 @@ CASES: dict[str, Any] = {
 """What computes over edges → its output."""
 
 
+@pytest.mark.cases(13)
 @pytest.mark.parametrize("case", CASES)
 def test_a_weight_counts_and_an_edge_of_weight_0_is_none(case: str) -> None:
     compute, settings = CASES[case]

@@ -92,6 +92,7 @@ def killed(moment: str, party: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", JOBS)
 def test_a_complete_run_keeps_the_best_weights_alone(name: str, tmp_path: Path) -> None:
     run = train(JOBS[name](tmp_path / "data"), tmp_path / "run")
@@ -110,6 +111,7 @@ KILLED = [
 ]
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("name", "party", "moment"), KILLED)
 def test_a_kill_between_the_end_and_the_erasure_needs_no_leave_and_changes_nothing(
     name: str, party: str, moment: str, tmp_path: Path

@@ -78,6 +78,7 @@ def words(text: str) -> str:
 # What leaves a holder
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("combine", ["max", "secure-max"])
 def test_nothing_that_others_get_depends_on_labels_beyond_the_perturbed_ones(

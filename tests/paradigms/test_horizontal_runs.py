@@ -38,6 +38,7 @@ from veilgraph.run.run_directory import RunDirectory
 # The result
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -120,6 +121,7 @@ def test_another_reporter_reports_the_same(tmp_path: Path) -> None:
 # The same again
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> None:
     server: Settings = {"model": {"server": {"batch_norm": batch_norm}}}
@@ -128,6 +130,7 @@ def test_a_secure_maximum_is_the_maximum(batch_norm: bool, tmp_path: Path) -> No
     assert_same(one, other)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
 def test_a_run_that_was_cut_goes_on_to_the_same_bits(variant: Settings, tmp_path: Path) -> None:
     """With dropout: the order of nodes at the server must not come from the session's key."""
@@ -150,6 +153,7 @@ def test_private_seeds_are_resumed_with_the_shared_weights(tmp_path: Path) -> No
     models(resumed)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("variant", [{}, SECURE, MEAN], ids=["max", "secure-max", "mean"])
 def test_predict_gives_what_the_run_gave(variant: Settings, tmp_path: Path) -> None:
     run = train(job(2, variant), tmp_path / "run")
@@ -179,6 +183,7 @@ def test_edges_that_are_counted_once_need_no_promise(tmp_path: Path) -> None:
 # What is written and refused
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("variant", [{}, MEAN, {"train": {"select_by": "last"}}], ids=["max", "mean", "last"])
 def test_bytes_are_those_of_the_protocol(variant: Settings, tmp_path: Path) -> None:
     """docs/protocol.md, A horizontal job."""

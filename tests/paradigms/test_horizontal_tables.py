@@ -97,6 +97,7 @@ def assert_close(one: TrainResult, other: TrainResult, tolerance: float = 1e-5) 
 # Tables
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("holders", [2, 3])
 @pytest.mark.parametrize("scaling", [{}, STANDARD], ids=["none", "standard"])
 def test_a_run_from_tables_is_the_run_on_the_divided_data_set(holders: int, scaling: Settings, tmp_path: Path) -> None:
@@ -285,6 +286,7 @@ def test_only_this_partys_own_names_are_shown(tmp_path: Path) -> None:
     assert ("no feature column of B is A's 'x0002'" in text) != ("no feature column of A is B's 'secret'" in text)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("scaling", ["none", "standard"])
 def test_columns_in_another_order_are_the_same_columns(scaling: str, tmp_path: Path) -> None:
     """To the bit, in training and in a prediction of new tables."""
@@ -494,6 +496,7 @@ def test_what_is_of_the_other_paradigm_is_refused(tmp_path: Path) -> None:
         train(settings, tmp_path / "run", parties=graphs[:1], ids=ids)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("scaling", ["none", "row", "standard"])
 def test_saved_graphs_with_ids_are_trained_as_the_data_set(scaling: str, tmp_path: Path) -> None:
     settings = job(2, {"data": {"feature_scaling": scaling}})

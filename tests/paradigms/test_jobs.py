@@ -335,6 +335,7 @@ KINDS_OF_DATA: dict[str, Callable[[PartyGraph], Data]] = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", KINDS_OF_DATA.values(), ids=KINDS_OF_DATA.keys())
 @pytest.mark.parametrize("holder", [pytest.param(0, marks=nightly), 1], ids=["at the label holder", "at the other"])
 def test_data_of_every_kind(tmp_path: Path, kind: Callable[[PartyGraph], Data], holder: int) -> None:
@@ -435,6 +436,7 @@ class Tied(nn.Module):
         return torch.tanh(self.other(torch.tanh(self.one(x))))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "custom",
     [
@@ -489,6 +491,7 @@ def test_private_files_of_a_party_are_private(tmp_path: Path) -> None:
     assert small_data().num_nodes == NODES
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "model",
     [

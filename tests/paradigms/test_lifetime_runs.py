@@ -153,6 +153,7 @@ def test_without_a_limit_everything_is_counted_and_nothing_refused(tmp_path: Pat
     assert 1.5 < ledger(settings).total() < 3
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("unit", ["row", "node", "edge", "node-edges", "node in hops"])
 def test_changed_nodes_are_sent_as_they_were_and_others_do_not_see_that_they_changed(tmp_path: Path, unit: str) -> None:
     more: dict[str, Any] = {} if unit == "row" else {"unit": unit, "degree_bound": 4, "neighbours": "replacement"}

@@ -219,6 +219,7 @@ def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str
     assert paid(run, "B") == ONE
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("loser", [LEARNER, "B", "C"])
 def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str, private: bool) -> None:

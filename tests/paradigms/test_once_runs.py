@@ -74,6 +74,7 @@ JOBS: dict[str, tuple[int, Settings]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
 def test_one_release_whatever_comes_after(tmp_path: Path, holders: int, changes: Settings) -> None:
     settings = once_job(tmp_path / "data", changes, {"train": {"epochs": 9}}, holders=holders, epsilon_total=4)
@@ -194,6 +195,7 @@ def test_cut_many_times_there_is_one_release(tmp_path: Path) -> None:
     assert paid(run, OTHER) == ONE
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("loser", [LABEL_HOLDER, OTHER, "C"])
 def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str) -> None:
     """Four times, by who learns or who releases, with a budget that has room for one release alone."""
@@ -334,6 +336,7 @@ def test_a_checkpoint_lost_is_an_epoch_again_and_no_release(tmp_path: Path) -> N
 # Changed data
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("part", ["features", "edges", "weights", "own nodes"])
 def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path: Path, part: str) -> None:
     """A release that followed a change would tell that there was one."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -200,6 +200,7 @@ def test_jobs_of_one_range_after_another_find_no_declared_value(parties: dict[st
     assert undeclared is None or "does not hold" not in undeclared, "rows decide"
 
 
+@nightly
 def test_jobs_of_one_degree_bound_after_another_find_no_degree(parties: dict[str, Path], tmp_path: Path) -> None:
     """Each tells whether a node has more neighbours than its bound, and so all of them the largest degree. With
     ``limits.most_neighbours`` smaller bounds are refused by the party file alone, and larger ones all alike."""

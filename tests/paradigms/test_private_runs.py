@@ -88,6 +88,7 @@ JOBS: dict[str, tuple[int, Settings]] = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("holders", "changes"), JOBS.values(), ids=JOBS.keys())
 def test_the_ledger_counts_what_is_sent_and_ends_at_the_budget(tmp_path: Path, holders: int, changes: Settings) -> None:
     settings = private_job(tmp_path / "data", changes, holders=holders, epsilon_total=8)
@@ -365,6 +366,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_ledger_beside_checkpoints_is_one_clear_error(
     tmp_path: Path, damage: Callable[[Path], None], message: str

@@ -98,6 +98,7 @@ def of_sealed(folder: Path) -> JobSettings:
     return accepting(read_job(folder / "tables" / "job.yaml"))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("changes", VERTICAL.values(), ids=VERTICAL.keys())
 def test_vertical(changes: Settings, tmp_path: Path) -> None:
     one, other = twice(of_vertical(tmp_path, changes), tmp_path)
@@ -105,6 +106,7 @@ def test_vertical(changes: Settings, tmp_path: Path) -> None:
     assert distance(one, other) == 0
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("changes", [{}, SECURE, MEAN], ids=["max", "secure max", "mean"])
 def test_horizontal(changes: Settings, tmp_path: Path) -> None:
     assert distance(*twice(of_horizontal(tmp_path, changes), tmp_path)) == 0
@@ -242,6 +244,7 @@ def predictions(stores: Mapping[PartyId, PartyStore]) -> Predictions:
     return load_predictions(stores["A"])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "make", [of_vertical, of_horizontal, of_averaging], ids=["vertical", "horizontal", "averaging"]
 )

@@ -82,6 +82,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Short:
     return Short(settings, train(settings, folder / "whole"), cut_run(settings, folder / "cut", 7))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("variant", "epochs"),
     list(zip(VARIANTS.values(), [(1, 3, 6, 9), (6,), (3,)], strict=True)),
@@ -99,6 +100,7 @@ def test_cut_at_any_epoch(tmp_path: Path, variant: Settings, epochs: tuple[int, 
         assert resumed.summary["started_at"] == max(0, (epoch - 1) // 2 * 2)
 
 
+@nightly
 def test_cut_many_times(tmp_path: Path, short: Short) -> None:
     run = cut_run(short.settings, tmp_path / "cut", 3)
     for epoch in (4, 5, 5, 8):

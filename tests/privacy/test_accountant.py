@@ -57,6 +57,7 @@ def test_pinned_totals_of_300_releases(multiplier, epsilon):
     assert f"{total({GaussianEvent(multiplier): 300}, DELTA):.{digits}f}" == epsilon
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("multiplier", "releases"), [(0.8, 1), (5.0, 300), (100.0, 300)])
 @pytest.mark.parametrize("relation", ["zero-out", "replacement"])
 def test_total_agrees_with_the_library_at_full_participation(multiplier, releases, relation):

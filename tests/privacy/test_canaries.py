@@ -210,6 +210,7 @@ def received(recording: Recording, holder: PartyId) -> Iterator[tuple[int, Tenso
         yield message.tag.step, tensor
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", JOBS)
 def test_what_a_run_proves_is_under_its_ledger(name: str, tmp_path: Path) -> None:
     for of_any, of_gaussian in audited(JOBS[name], tmp_path).values():

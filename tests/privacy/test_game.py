@@ -169,6 +169,7 @@ def proven_by_matrices(mechanism, source) -> float:
 # Honest mechanisms
 
 
+@pytest.mark.cases(3)
 @every_mechanism
 @both_relations
 @once_and_often
@@ -179,6 +180,7 @@ def test_what_is_proven_is_under_the_claim_and_not_far(tmp_path, name, neighbour
     assert 0.3 * claim < bound <= claim
 
 
+@pytest.mark.cases(2)
 @only_noise
 @pytest.mark.parametrize("snapshots", [1, 2])
 def test_two_snapshots_of_a_history_are_under_the_claim(tmp_path, name, snapshots):
@@ -214,6 +216,7 @@ def test_rows_that_change_together_are_under_the_claim_for_their_unit(tmp_path, 
     assert 0.3 * claim < bound <= claim
 
 
+@pytest.mark.cases(1)
 @only_noise
 def test_a_row_among_known_ones_is_under_the_claim(tmp_path, name):
     mechanism = built(name, "zero-out")
@@ -243,6 +246,7 @@ def share_noise_between_rows(monkeypatch):
     replace_samplers(monkeypatch, drawn)
 
 
+@pytest.mark.cases(3)
 @every_mechanism
 @both_relations
 @once_and_often
@@ -254,6 +258,7 @@ def test_mutant_of_a_release(tmp_path, monkeypatch, name, neighbours, releases, 
     assert proven_by_rows(name, mechanism, neighbours, releases, known) > claim
 
 
+@pytest.mark.cases(2)
 @every_mechanism
 @both_relations
 def test_mutant_one_noise_for_all_releases(tmp_path, name, neighbours):

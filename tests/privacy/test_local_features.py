@@ -65,6 +65,7 @@ CASES = [(d, m) for d in (1, 2, 3) for m in range(1, d + 1)]
 EPSILONS = (0.01, 0.1, 0.5, 1.0, 2.0, 3.7, 9.9)
 
 
+@pytest.mark.cases(13)
 @pytest.mark.parametrize(("d", "m"), CASES)
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_local_differential_privacy_holds_exactly_and_is_used_up(d, m, epsilon):
@@ -166,6 +167,7 @@ def test_the_variance_is_the_papers():
     assert mechanism.offset == (LOW + HIGH) / 2
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("features", [1, 2, 8, 60])
 def test_the_default_sample_size_has_the_least_variance(features):
     for epsilon in [*(step / 7 for step in range(1, 210)), 500.0]:

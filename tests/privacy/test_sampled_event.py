@@ -66,6 +66,7 @@ def test_where_terms_only_vanish_it_is_the_mixture_of_gaussians() -> None:
     assert found == pytest.approx(known.get_epsilon_for_delta(DELTA), rel=1e-6)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
 @pytest.mark.parametrize(("noise", "rate", "terms"), [(1.0, 0.1, 3), (3.0, 0.3, 5), (0.8, 0.9, 2)])
 def test_divergences_are_those_of_the_densities(noise: float, rate: float, terms: int, neighbours: str) -> None:

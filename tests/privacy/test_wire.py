@@ -103,11 +103,13 @@ def is_leak(settings: JobSettings, says: str, **tamper: Tamper) -> None:
 # Honest jobs
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", JOBS)
 def test_holders_send_nothing_but_masks_shares_and_seeds(name: str) -> None:
     check_private(recorded(name, 1), table(JOBS[name]))
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", JOBS)
 def test_two_jobs_with_other_private_inputs_look_alike(name: str) -> None:
     check_independent(recorded(name, 1), recorded(name, 2), table(JOBS[name]))
@@ -169,6 +171,7 @@ def test_gradients_of_inner_rounds_are_in_the_clear_without_masks() -> None:
 # Differential privacy
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", PRIVATE)
 def test_with_privacy_holders_send_nothing_but_noise_and_masks_that_they_paid_for(name: str) -> None:
     recording, rules = recorded(name, 1), table(PRIVATE[name])

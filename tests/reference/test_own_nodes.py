@@ -68,6 +68,7 @@ def job(holders: int, method: str, rounds: int, *changes: Settings) -> JobSettin
     return small_job(holders, {"precision": "float64"}, model, *changes)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("holders", [2, 3])
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
@@ -88,6 +89,7 @@ def test_every_weight_equals_the_twins(method: str, rounds: int, holders: int) -
     assert federation.label_holder.logits.shape == (NODES, CLASSES)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("method", "extra"),
     [
@@ -165,6 +167,7 @@ def test_saying_that_all_nodes_are_common_is_bit_identical_to_not_saying_it(meth
 # What others learn of them: nothing
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("masked", [True, False])
 def test_every_message_is_about_the_common_nodes(method: str, masked: bool) -> None:
@@ -282,6 +285,7 @@ def grown_parties() -> list[PartyGraph]:
     return with_own_nodes(graphs, (11, 3), seed=5)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_trained_model_predicts_a_grown_graph(method: str, rounds: int) -> None:

@@ -66,6 +66,7 @@ def sent(out: Path) -> dict[PartyId, int]:
     return {row["party"]: sum(each["bytes"] for each in of_work if each["party"] == row["party"]) for row in rows}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
 def test_a_job_sends_what_the_plan_says(changes: dict[str, Any], tmp_path: Path) -> None:
     settings = job(changes)
@@ -91,6 +92,7 @@ def test_a_job_in_blocks_of_rows_sends_what_the_plan_says(tmp_path: Path, monkey
     assert costs.sent() == sent(tmp_path / "run")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["usual", "concat", "rounds", "secure-sum", "dropout", "dropout of h0"])
 def test_what_is_not_sent_again_is_what_would_be(name: str, tmp_path: Path) -> None:
     """What is learned is what the twin learns, which computes every step whole; where holders draw, too."""

@@ -33,6 +33,7 @@ METHODS = ["collaborative", "individual", "secure-sum"]
 CELLS = [(2, 1), (3, 2), (5, 1), (2, 2), (3, 1), (5, 2)]
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=nightly)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("combine", COMBINES)
@@ -51,6 +52,7 @@ def test_every_weight_equals_the_twins_with_concat(holders: int, method: str) ->
     assert_twins(small_job(holders, dropout_everywhere(), {"model": model}), small_parties(holders))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("strategy", "method"),
     [
@@ -78,6 +80,7 @@ KINDS: list[tuple[str, Settings]] = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("kind", "local"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_every_kind_of_local_model_in_two_rounds(kind: str, local: dict[str, Any]) -> None:
     model = {"rounds": 2, "local": {"model": kind, **local}}
@@ -99,12 +102,14 @@ EXTRAS: list[tuple[str, Settings]] = [
 ]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("extra", [extra for _, extra in EXTRAS], ids=[name for name, _ in EXTRAS])
 def test_less_common_settings(extra: Settings) -> None:
     settings = small_job(3, dropout_everywhere(), extra)
     assert_twins(settings, small_parties(3, label_holder=settings.data.label_party))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("kind", "local"), KINDS, ids=[kind for kind, _ in KINDS])
 def test_sparse_features_weights_isolated_nodes_and_a_holder_without_edges(kind: str, local: Settings) -> None:
     custom = OwnModel if kind == "custom" else None

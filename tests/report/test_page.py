@@ -35,6 +35,7 @@ FIRST_SCREEN = 250
 """Words."""
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", ["plain", "private", "horizontal", "local"])
 def test_a_page_is_whole_loads_nothing_and_can_be_read_aloud(name: str, runs: dict[str, Path]) -> None:
     source = page_html(RunDirectory.open(runs[name]))

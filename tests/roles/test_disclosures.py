@@ -124,6 +124,7 @@ PRIVATE: dict[str, JobSettings] = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", [*MODELS, *PRIVATE])
 def test_all_that_is_sent_in_a_training_has_a_row_and_all_revelations_come_of_it(name: str, tmp_path: Path) -> None:
     settings = PRIVATE[name] if name in PRIVATE else job(MODELS[name][0], **MODELS[name][1])
@@ -189,6 +190,7 @@ def summed(lines: list[DisclosureRecord]) -> dict[tuple[str, str, str], tuple[in
     return found
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("name", HORIZONTAL)
 def test_all_that_is_sent_in_a_horizontal_run_has_a_row_as_well(name: str, tmp_path: Path) -> None:
     settings = HORIZONTAL[name]

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.paradigms.cutting import cut_run
 from tests.paradigms.once import once_job
 from tests.paradigms.private import LABEL_HOLDER
@@ -79,6 +80,7 @@ def accuracy(graph: PartyGraph, logits: Tensor) -> float:
     return float(right[graph.common_part().test_mask].double().mean())
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("select_by", ["accuracy", "auc", "loss", "last"])
 def test_it_is_chosen_where_releases_or_columns_say_what_no_discriminant_can(select_by: str, given: bool) -> None:
@@ -119,6 +121,7 @@ def test_it_is_the_same_whenever_it_is_trained_and_of_the_seed() -> None:
     assert torch.equal(found[0], found[1])
 
 
+@nightly
 def test_training_nodes_are_drawn_where_there_are_many() -> None:
     graph, rows = party(), released(party())
     found = []
@@ -187,6 +190,7 @@ def test_of_few_columns_it_sees_sums_along_their_axes() -> None:
 TRAINING = NODES * 3 // 5
 
 
+@nightly
 def test_of_few_columns_and_many_nodes_it_keeps_the_mean_of_its_steps() -> None:
     graph, rows = party(given=True), released(party())
     trained = learner(graph, few=True, many=TRAINING, select_by="auc")

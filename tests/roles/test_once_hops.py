@@ -174,6 +174,7 @@ def test_columns_go_to_the_label_holder_alone_and_say_the_same_whatever_the_edge
         assert all(torch.equal(one, again) for one, again in zip(found[0], other, strict=True))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("holders", "strategy"), [(2, "mean"), (3, "mean"), (3, "concat")])
 def test_noise_is_taken_off_where_columns_are_few(holders: int, strategy: str) -> None:
     graphs = small_parties(holders)

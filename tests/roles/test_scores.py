@@ -249,6 +249,7 @@ def test_the_judgement_goes_by_what_the_job_names_and_then_by_loss() -> None:
 TRAIN: Settings = {"train": {"epochs": 30, "patience": 6, "learning_rate": 0.1, "checkpoint_every": 2}}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("select_by", "class_weights"), [("auc", "balanced"), ("f1", "none"), ("loss", "balanced")])
 def test_a_run_keeps_the_best_epoch_by_the_figure_and_resumes(
     tmp_path: Path, select_by: str, class_weights: str

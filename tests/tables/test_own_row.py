@@ -73,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("scaling", ["none", "row", "length"])
 @pytest.mark.parametrize("features", DECLARED.values(), ids=DECLARED)
 def test_a_nodes_features_are_the_same_bits_whatever_the_others_are(

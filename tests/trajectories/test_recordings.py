@@ -40,6 +40,7 @@ def camera(kind: SceneKind) -> Camera:
 # Physics
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", SCENE_KINDS)
 def test_people_keep_apart_and_out_of_obstacles_and_are_neither_too_fast_nor_lost(kind: SceneKind) -> None:
     seen = camera(kind)

@@ -15,6 +15,7 @@ from veilgraph_tuning import trying, tune_alone
 from veilgraph_tuning.space import Options, Space
 
 import veilgraph as vg
+from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from veilgraph.comparison import study
@@ -96,6 +97,7 @@ def test_jobs_of_holders_with_nodes_of_their_own_are_refused(tmp_path: Path) -> 
     assert not (tmp_path / "out").exists()
 
 
+@nightly
 def test_the_commands_end_in_a_comparison(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(

@@ -54,6 +54,7 @@ def check_best(found: Tuning, parties: Any, folder: Path, **options: Any) -> Non
         assert run.metrics[f"val_{found.figure}"] == reached
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("form", ["dict", "settings", "settings of two"])
 def test_graphs_are_trained_on_in_every_trial(graphs: list[PartyGraph], tmp_path: Path, form: str) -> None:
     job: Any = {"dict": JOB, "settings": vg.Job(**JOB), "settings of two": vg.Job(**JOB)}[form]
@@ -95,6 +96,7 @@ def test_tables_are_aligned_once_and_their_copy_is_in_every_run(
     assert {trial.ending for trial in again.trials} == {"complete"}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("change", ["features", "edge_index", "labels", "train_mask"])
 def test_a_tuning_goes_on_with_the_same_data_alone(graphs: list[PartyGraph], tmp_path: Path, change: str) -> None:
     found = tune(JOB, tmp_path / "out", parties=graphs, trials=1, vary=VARY)

@@ -187,6 +187,7 @@ def test_accepted_paradigms_are_limits_of_the_file(messy, tmp_path):
     assert not (tmp_path / "no.yaml").exists()
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -331,6 +331,7 @@ def test_a_format_in_doubt_is_to_be_decided(tmp_path):
     assert feature.date.format == "%m/%d/%Y"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("columns", "name"),
     [

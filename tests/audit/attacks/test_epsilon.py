@@ -77,6 +77,7 @@ def power(level, mu):
 # Runs of known privacy
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize("mu", [0.3, 1.0])
 def test_the_bound_is_below_the_truth_in_95_percent_of_runs(mu, gaussian):

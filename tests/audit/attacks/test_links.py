@@ -6,6 +6,7 @@ import torch
 
 from research.attack_strength_models import PlainSettings, induced, train_plain
 from research.link_reference import reference_posteriors
+from tests import nightly
 from tests.errors import refused
 from veilgraph.audit.classifiers import train_classifier
 from veilgraph.audit.links import STEALING, Knowledge, link_scores
@@ -95,6 +96,7 @@ class TestAttacks:
         assert auc.low < 0.5 < auc.high
         assert auc.high - auc.low < 0.12
 
+    @nightly
     def test_they_find_links_in_a_plain_gcn(self, digits):
         knowledge, attacked = digits
         aucs = [auc_of(number, knowledge, attacked) for number in STEALING]

@@ -9,6 +9,7 @@ from scipy.stats import binom, norm
 from torch_geometric.data import Data
 
 from research.attack_strength_models import PlainSettings, train_plain
+from tests import nightly
 from tests.errors import refused
 from veilgraph.audit.members import SHADOW_THRESHOLD, confidence_scores, lira_scores, shadow_scores
 from veilgraph.audit.statistics import intervals, measure, verdict
@@ -196,6 +197,7 @@ def half(nodes, seed):
     return torch.randperm(nodes, generator=torch.Generator().manual_seed(seed)) < nodes // 2
 
 
+@nightly
 def test_an_overfit_network_gives_its_members_away_to_every_attack():
     data, auxiliary = (synthetic_data(num_features=200, seed=seed) for seed in (1, 2))
     labels, auxiliary_labels = noisy(data.y, 7), noisy(auxiliary.y, 8)

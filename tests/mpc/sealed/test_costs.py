@@ -182,6 +182,7 @@ def value(formula: str) -> int:
     return int(eval(formula.replace("·", "*"), {"__builtins__": {}}, names))
 
 
+@pytest.mark.cases(43)
 @pytest.mark.parametrize("holders", [2, 3, 5])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_costs_what_is_said_and_counted(name: str, holders: int) -> None:

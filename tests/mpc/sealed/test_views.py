@@ -258,6 +258,7 @@ def kept(of_much: bool, holders: int) -> list[dict[PartyId, tuple[Message, ...]]
     return [session(data, holders, of_much * RUNS + number, whole=True) for number in range(RUNS)]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("holders", "coalition"), COALITIONS)
 def test_all_that_a_coalition_gets_is_noise_and_the_same_for_all_inputs(holders: int, coalition: str) -> None:
     both = [viewed([outside(each, coalition) for each in kept(much, holders)]) for much in (False, True)]
@@ -269,6 +270,7 @@ def test_all_that_a_coalition_gets_is_noise_and_the_same_for_all_inputs(holders:
     assert least_alike(*both) > RARE
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 3])
 def test_sequence_kinds_and_sizes_of_all_messages_are_the_same_for_all_inputs(holders: int) -> None:
     for party in (*NAMES[:holders], SERVER):
@@ -341,6 +343,7 @@ OF_A_NIGHT = (
 )
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=nightly) if name in OF_A_NIGHT else name for name in MUTANTS]
 )

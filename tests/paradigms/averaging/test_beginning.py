@@ -36,6 +36,7 @@ def network_of(run: vg.Run) -> dict[str, torch.Tensor]:
     return load_tensors(RunDirectory.open(run.path).party(SERVER).model_path)[0]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("names", ["ABCD", "AB", "CD"])
 def test_it_goes_on_with_other_holders_from_the_same_weights(names: str, tmp_path: Path) -> None:
     """One that joins, one that leaves, and none that was there before: as the twin of those that are there."""

@@ -33,6 +33,7 @@ def weights_of(run: Path) -> dict[str, dict[str, Tensor]]:
     return {party: load_tensors(directory.party(party).model_path)[0] for party in (*NAMES, SERVER)}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("parts", [["input"], ["local", "output"]], ids=", ".join)
 def test_a_run_is_its_twin_whoever_drops_out(parts: list[str], tmp_path: Path) -> None:
     """Who drops out has trained what stays with it."""

@@ -285,6 +285,7 @@ def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     assert "score-tallies" not in revelations(private)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("batch", "rate", "delta"),
     [(8, 1.0, 1e-4), (1000, 1.0, 1e-4), (1001, 1.0, 1e-5), (200, 0.1, 1e-5), (0.5, 0.001, 1e-4), (1e6, 1.0, 1e-7)],

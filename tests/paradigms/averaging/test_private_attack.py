@@ -7,6 +7,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.averaging.private_jobs import graph, job, network, without
 from veilgraph.paradigms.averaging.training import Terms
@@ -67,6 +68,7 @@ def proven(noise: float) -> float:
     return epsilon_lower_bound(right, wrong, TRIALS, DELTA, 0.95)
 
 
+@nightly
 def test_a_canary_is_found_without_noise_and_with_it_no_better_than_the_ledger_says() -> None:
     total = accountant.total({SampledEvent(NOISE, RATE, reach(1, BOUND)): ROUNDS}, DELTA)
     assert 2 < total < 3

@@ -58,6 +58,7 @@ def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGra
         assert close(run.predictions.columns[name], values), name
 
 
+@pytest.mark.cases(2)
 @each_task
 def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     """B out of the first sum of all, D out of scores of the second round and of weights of the third."""
@@ -69,6 +70,7 @@ def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     same_as_twin(run, settings, graphs, dropped)
 
 
+@pytest.mark.cases(2)
 @each_task
 def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Path) -> None:
     """With what was added up before the first round, and the same pairs held back."""
@@ -109,6 +111,7 @@ def written(graphs: list[PartyGraph], folder: Path, accepts: tuple[str, ...]) ->
     return files
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("task", ["values", "links", "graphs", "trajectories"])
 def test_tables_say_what_graphs_say(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, LAST, {"model": {"dropout": 0.0}}), graphs_for(task)
@@ -133,6 +136,7 @@ HEADS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("task", HEADS)
 def test_from_python_a_run_predicts_compares_and_reports(task: str, tmp_path: Path) -> None:
     from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
@@ -202,6 +206,7 @@ def test_in_one_place_there_is_what_the_holders_have(task: str) -> None:
 # What is sent and said
 
 
+@pytest.mark.cases(2)
 @each_task
 def test_a_job_sends_what_the_plan_says(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, LAST), graphs_for(task)
@@ -260,6 +265,7 @@ def test_the_best_epoch_is_chosen_by_what_the_task_is_judged_by(task: str, by: s
         task_job(task, {"train": {"select_by": by}})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("by", ["auc", "ap"])
 def test_the_best_ranks_graphs_best(by: str, tmp_path: Path) -> None:
     graphs = graphs_for("graphs", nodes=72)
@@ -274,6 +280,7 @@ def test_the_best_ranks_graphs_best(by: str, tmp_path: Path) -> None:
     assert run.summary[f"test_{by}"] == pytest.approx(best[f"test_{by}"])
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("by", "sign"), [("mae", -1), ("r2", 1), ("loss", -1)])
 def test_the_best_is_the_least_error(by: str, sign: int, tmp_path: Path) -> None:
     graphs = graphs_for("values")

@@ -55,6 +55,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return rates
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", JOBS)
 def test_every_message_of_a_session_is_one_that_was_committed_to(
     name: str, tmp_path: Path, opened: list[float]

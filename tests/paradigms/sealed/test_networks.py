@@ -63,6 +63,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("case", CASES)
 def test_parties_compute_what_the_twin_does(case: str) -> None:
     holders, training, changes = CASES[case]
@@ -209,6 +210,7 @@ def test_edges_that_go_one_way_are_refused_where_all_should_go_both() -> None:
         own_data(small_job(), back)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_sequence_and_sizes_of_messages_are_those_of_other_data_of_the_same_sizes(name: str) -> None:
     job = small_job(2, network(name), {"model": {"edge_slots": 130}})

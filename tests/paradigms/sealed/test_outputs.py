@@ -56,6 +56,7 @@ NETWORKS: dict[str, Settings] = {
 # Named nodes
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_named_nodes_are_predicted_as_the_twin_does(name: str) -> None:
     job = small_job(3, NETWORKS[name], NAMED)
@@ -270,6 +271,7 @@ def one_step(program: SealedProgram) -> tuple[Any, Any]:
     return program.shares(), program.release()
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_holder_gets_its_own_columns_weights_and_the_others_not(name: str) -> None:
     """What the shares add up to, of which the twin has the same; of the first layer every weight is one holder's."""

@@ -14,6 +14,7 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor
 
+from tests import nightly
 from tests.errors import refused
 from tests.mpc.sealed.parties import NAMES, run, secret, wire
 from tests.mpc.sessions import fixed_secrets
@@ -50,6 +51,7 @@ CASES: dict[str, tuple[int, int, tuple[Settings, ...]]] = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("case", CASES)
 def test_parties_compute_what_the_twin_does_with_the_same_noise(case: str) -> None:
     holders, training, changes = CASES[case]
@@ -347,6 +349,7 @@ def test_what_one_edge_shows_is_held_to_epsilon() -> None:
     assert proven(epsilon_total=CLAIMED, delta=DELTA) <= CLAIMED
 
 
+@nightly
 def test_the_attack_finds_noise_that_is_too_weak(monkeypatch: pytest.MonkeyPatch) -> None:
     weak = lambda shape, deviation, bits, source: rounded_gaussian(shape, deviation / 64, bits, source)  # noqa: E731
     monkeypatch.setattr("veilgraph.mpc.sealed.machine.rounded_gaussian", weak)

@@ -113,6 +113,7 @@ def test_nothing_is_opened_before_it_is_paid_for(tmp_path: Path, monkeypatch: py
     assert -1 not in seen
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("where", ["before votes", "after votes", "after it was told"])
 def test_gone_on_with_it_pays_once_for_what_is_told(
     tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
@@ -281,6 +282,7 @@ def test_a_holder_refuses_a_job_beyond_its_limit(tmp_path: Path) -> None:
         train(from_tables(tmp_path / "tables", max_epsilon=3.0, **about.EDGES), tmp_path / "run")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("party", ["A", "B"])
 def test_sealed_jobs_of_one_max_degree_after_another_find_no_hub(tmp_path: Path, party: str) -> None:
     """Of edges that no noise covers: the label holder's, and everybody's in a job without ``privacy``. With

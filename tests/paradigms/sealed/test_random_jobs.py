@@ -78,6 +78,7 @@ def random_case(seed: int) -> tuple[SealedJob, list[PartyGraph]]:
     return job, graphs
 
 
+@pytest.mark.cases(40)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
 def test_a_random_job_is_its_twin(seed: int) -> None:
     job, graphs = random_case(seed)

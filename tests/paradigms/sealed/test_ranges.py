@@ -95,12 +95,14 @@ def far(job: SealedJob, graphs: list[PartyGraph]) -> float | None:
     return float((two[:, 0] - two[:, 1])[other].max()) / 2 if other.any() else 0.0
 
 
+@pytest.mark.cases(60)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[] if seed < SOME else [nightly]) for seed in range(ALL)])
 def test_a_valid_job_is_its_twin_or_is_refused_by_it(seed: int) -> None:
     difference = far(*valid_case(seed))
     assert difference is None or difference < (FAR if seed in TIED else CLOSE)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("normalization", ["symmetric", pytest.param("random-walk", marks=nightly)])
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_training_succeeds_where_each_holder_has_a_hub(network: str, normalization: str) -> None:
@@ -175,6 +177,7 @@ def wild(network: str) -> tuple[SealedJob, list[PartyGraph]]:
     return job, [replace(graph, features=graph.features * 1000) for graph in small_graphs()]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_a_job_that_leaves_the_range_gives_no_classes(network: str) -> None:
     """Without the bit its classes are not the twin's, and nothing shows it."""

@@ -55,6 +55,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return job, train(job, folder / "run")
 
 
+@pytest.mark.cases(2)
 def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJob, TrainResult]) -> None:
     job, run = whole
     twin = trained_twin(job, small_graphs(), run.summary["best_epoch"])
@@ -118,6 +119,7 @@ def test_every_message_of_a_run_has_a_row(whole: tuple[SealedJob, TrainResult]) 
     assert {("masked_wire", False, False), ("correlation", True, False), ("mask_share", False, False)} <= seen
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_gone_on_with_it_ends_where_it_would_have_ended(
     whole: tuple[SealedJob, TrainResult], tmp_path: Path, epoch: int
@@ -159,6 +161,7 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
     assert resume(tmp_path / "run").summary["started_at"] == 2
 
 
+@pytest.mark.cases(2)
 def test_shares_of_two_runs_have_nothing_in_common(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
     job, run = whole
     with fixed_chance("again"):

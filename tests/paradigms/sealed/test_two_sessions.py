@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests import nightly
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import outcomes, saved, small_graphs, small_job
 from tests.paradigms.sealed.two_sessions import (
@@ -54,6 +55,7 @@ def recorded(folder: Path, holders: int, network: str = "linear") -> tuple[Path,
     return run, graphs
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("holders", "network"), [(2, "mlp"), (3, "linear")])
 def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network: str, tmp_path: Path) -> None:
     run, _ = recorded(tmp_path, holders, network)
@@ -62,6 +64,7 @@ def test_two_sessions_open_nothing_with_the_same_low_bits(holders: int, network:
         assert repeated_messages(run, party) == 0
 
 
+@nightly
 def test_draws_that_hang_on_the_place_name_the_nodes_without_an_edge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ class Draws:
         yield self.keys
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("holders", "changes"),
     [
