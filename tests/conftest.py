@@ -62,7 +62,7 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give all workers the same order. ``make test`` plays as many cases as a test's mark says, ``make nightly`` all."""
+    """Give all workers the same order. ``make test`` plays as many cases as a mark says, ``make nightly`` all."""
     items.sort(key=lambda item: item.path)
     if "VEILGRAPH_NIGHTLY" in os.environ:
         return
