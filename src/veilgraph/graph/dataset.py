@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +25,13 @@ from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_part
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions
+
+ROOT_VARIABLE: Final = "VEILGRAPH_DATA"
+
+
+def data_root(settings: DataSettings) -> Path:
+    """The folder of public data sets: ``data.root``, else the variable VEILGRAPH_DATA, else ``.data``."""
+    return settings.root or Path(os.environ.get(ROOT_VARIABLE) or ".data")
 
 
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
@@ -59,9 +68,11 @@ class DataSet:
 
     Attributes:
         settings: of the keys of ``data.made``, where another package makes the data set; None: it has none.
+        comes_divided: where ``export_tables`` writes its organisations' own tables: why no option divides it.
     """
 
     settings: ClassVar[type[Settings] | None] = None
+    comes_divided: ClassVar[str] = ""
 
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.
@@ -108,6 +119,19 @@ class DataSet:
         if partition.by == "nodes":
             return split_by_nodes(data, names=names, seed=seed)
         return split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
+
+    def export_tables(
+        self, settings: DataSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
+    ) -> dict[PartyId, Path]:
+        """Write the tables and party files of its organisations, and jobs over them; only if ``comes_divided``.
+
+        Returns:
+            Organisation → its party file.
+
+        Raises:
+            RunError: ``out`` is in use or cannot be written.
+        """
+        raise NotImplementedError
 
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""

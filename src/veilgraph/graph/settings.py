@@ -42,7 +42,7 @@ CUSTOMERS_PER_BANK: Final = 50
 
 
 class PaymentsSettings(Settings):
-    """A world of payments; see ``veilgraph.graph.payments.world``."""
+    """A world of payments; ``veilgraph-datasets`` makes it."""
 
     customers: int = Field(10_000, ge=200, le=10**8, description="N, over all banks")
     transfers: int = Field(100_000, ge=1, le=10**9, description="T, exactly, those of patterns among them")
@@ -110,17 +110,6 @@ DATASETS: Final[Registry[Any]] = Registry(
     {
         "digits": "veilgraph.graph.builtin:DIGITS",
         "synthetic": "veilgraph.graph.builtin:SYNTHETIC",
-        "block-model": "veilgraph.graph.builtin:BLOCK_MODEL",
-        "payments": "veilgraph.graph.payments.world:PAYMENTS",
-        "cora": "veilgraph.graph.public:CORA",
-        "citeseer": "veilgraph.graph.public:CITESEER",
-        "pubmed": "veilgraph.graph.public:PUBMED",
-        "acm": "veilgraph.graph.public:ACM",
-        "amazon": "veilgraph.graph.public:AMAZON",
-        "facebook": "veilgraph.graph.public:FACEBOOK",
-        "github": "veilgraph.graph.public:GITHUB",
-        "lastfm": "veilgraph.graph.public:LASTFM",
-        "ogbn-arxiv": "veilgraph.graph.public:ARXIV",
     },
     kind="veilgraph.graph.dataset:DataSet",
 )
@@ -166,7 +155,7 @@ class PartitionSettings(Settings):
 
 
 class BlockModelSettings(Settings):
-    """The size and shape of a synthetic graph; see ``veilgraph.graph.builtin``."""
+    """The size and shape of a synthetic graph; ``veilgraph-datasets`` makes it."""
 
     nodes: int = Field(10_000, ge=8, le=10**9, description="N")
     classes: int = Field(8, ge=2, description="C blocks of N/C nodes each")

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 from scipy.stats import norm, poisson
+from veilgraph_datasets.block_model import block_model_data, weight_cutoff
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import MASKS
-from veilgraph.graph.builtin import block_model_data, synthetic_data, weight_cutoff
+from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import load_for_learner, load_parties, load_parts, masks_by_fractions, split_randomly
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import BlockModelSettings, DataSettings
