@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from veilgraph_datasets.payments_tables import export_payments
+from veilgraph_datasets.settings import PaymentsSettings
 from veilgraph_datasets.world import payments_world
 
 from benchmarks.tables import peak_gib
-from veilgraph.graph.settings import PaymentsSettings
 
 CUSTOMERS, TRANSFERS = 1_000_000, 10_000_000
 WHAT = ("made", "csv", "parquet")

@@ -16,7 +16,7 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import unsettled
 from veilgraph.graph.dataset import masks_by_fractions
-from veilgraph.graph.settings import DATASETS, DataSettings, PaymentsSettings
+from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import
@@ -60,7 +60,7 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
 
     Args:
         seed: fixes everything.
-        settings: of ``PaymentsSettings``, as ``customers=2_000, transfers=20_000``; others have their defaults.
+        settings: of a job's ``data.payments``, as ``customers=2_000, transfers=20_000``; others have their defaults.
 
     Returns:
         The ``PaymentsWorld``: customers, transfers and the truth as arrays; ``view("A")`` and ``view("shop")`` are what
@@ -70,11 +70,12 @@ def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of 
         ConfigError: a setting is none, or sizes do not fit each other.
         DataError: a bank has too few customers for the patterns.
     """
+    kind = DATASETS.find("data.dataset", "payments")
     try:
-        asked = PaymentsSettings.model_validate(settings)
+        asked = kind.settings.model_validate(settings)
     except ValidationError as error:
         raise unsettled(error, "payments") from error
-    return DATASETS.find("data.dataset", "payments").world(asked, seed)
+    return kind.world(asked, seed)
 
 
 def split(

@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from veilgraph_datasets.laundering import crossing_share, draw_patterns, lookalike_transfers
+from veilgraph_datasets.settings import LARGEST_PATTERN, PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.transfers import LAWFUL, SECONDS_A_DAY, draw_customers
 from veilgraph_datasets.world import BANK_COLUMNS, UNKNOWN
 
@@ -27,7 +28,7 @@ from tests.datasets.payments import SHAPES, SMALL, check_money, pairs_of, small_
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parties, load_parts
-from veilgraph.graph.settings import LARGEST_PATTERN, PATTERN_KINDS, DataSettings, PartitionSettings, PaymentsSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.protocol.job_file import parse_job
 
 

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 from veilgraph_datasets import payments_tables
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.transfers import LAWFUL
 
 from tests import nightly
@@ -18,7 +19,6 @@ from tests.datasets.payments import SMALL, small_world
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.graph.build import BuiltGraph, build_graph, read_table
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.paradigm import paradigm_of

@@ -19,8 +19,14 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.federation import check_federation
-from veilgraph.graph.horizontal import HorizontalPart, split_by_label, split_by_nodes, split_horizontally
-from veilgraph.graph.partition import split_for_learner, split_vertically
+from veilgraph.graph.partition import (
+    HorizontalPart,
+    split_by_label,
+    split_by_nodes,
+    split_for_learner,
+    split_horizontally,
+    split_vertically,
+)
 from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
@@ -47,11 +53,7 @@ def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> 
 
 
 def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
-    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's.
-
-    Raises:
-        DataError: there are no labels, or a fraction is too small for a node.
-    """
+    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's."""
     if graph.labels is None:
         raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
@@ -67,7 +69,8 @@ class DataSet:
     """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how.
 
     Attributes:
-        settings: of the keys of ``data.made``, where another package makes the data set; None: it has none.
+        settings: of the keys of ``data.made``, where another package makes the data set, or of ``DESCRIBED``; None: it
+            has none.
         comes_divided: where ``export_tables`` writes its organisations' own tables: why no option divides it.
     """
 
@@ -143,12 +146,7 @@ if TYPE_CHECKING:  # seconds to import
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
-    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged, or the data break a rule.
-    """
+    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked."""
     found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
@@ -163,10 +161,6 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
         settings: ``data`` of the job.
         labels_at: who has the labels: ``settings.label_party``, or one whose nodes release them.
         seed: of the deal of the columns and of random splits.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged, or the data break a rule.
     """
     if settings.graphs is not None:
         parties = _saved(settings)
@@ -180,12 +174,7 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
 
 
 def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
-    """The data set as one graph of a party's, with the split that the job asks for; features as they are.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged.
-    """
+    """The data set as one graph of a party's, with the split that the job asks for; features as they are."""
     return PartyGraph.from_data(party, _whole(settings, seed))
 
 
@@ -212,11 +201,7 @@ def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
 
 
 def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
-    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names.
-
-    Raises:
-        DataError: a file is missing or damaged, breaks a rule, or was saved without ids.
-    """
+    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names."""
     found = []
     for graph, path in zip(_saved(settings), (settings.graphs or {}).values(), strict=True):
         ids = load_party_ids(path)
@@ -230,11 +215,7 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together.
-
-    Raises:
-        DataError: a file is missing or damaged, or the data break a rule.
-    """
+    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together."""
     given = settings.graphs is not None
     parties = _saved(settings) if given else DATASETS[_dataset(settings)].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]

@@ -21,8 +21,8 @@ from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.convert import MISSING, Floats
-from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 FRACTION_BITS: Final = 300
@@ -56,7 +56,8 @@ def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integ
             by_exponent = np.bincount(keys, weights=part, minlength=width * span)
             for key in np.flatnonzero(by_exponent).tolist():
                 place, exponent = divmod(key, span)
-                sums[place] += _shifted(int(by_exponent[key]), exponent + lowest - digits + FRACTION_BITS)
+                number, bits = int(by_exponent[key]), exponent + lowest - digits + FRACTION_BITS
+                sums[place] += number << bits if bits >= 0 else number >> -bits
     return sums
 
 
@@ -69,10 +70,6 @@ def exact(value: float) -> int:
 def mean_of(total: int, count: int) -> float:
     """The mean of ``count`` > 0 numbers whose exact sum is ``total``: the nearest float64."""
     return total / (count << FRACTION_BITS)
-
-
-def _shifted(number: int, bits: int) -> int:
-    return number << bits if bits >= 0 else number >> -bits
 
 
 Scaling = Literal["none", "row", "length", "standard"]
@@ -242,7 +239,9 @@ def _names(column: FeatureColumn) -> list[str]:
 
 
 def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
-    fills = [_constant_fill(column) for column in table.columns]
+    fills: list[float | None] = []  # None: the mean
+    for missing in (column.feature.missing for column in table.columns):
+        fills.append(missing if isinstance(missing, float) else None if missing == "mean" else 0.0)
     means = [place for place, fill in enumerate(fills) if fill is None]
     if means:
         known = [values[~np.isnan(values)] for values in (table.values[place] for place in means)]
@@ -256,14 +255,6 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
                 )
             fills[place] = mean_of(each, count)
     return tuple(fill for fill in fills if fill is not None)
-
-
-def _constant_fill(column: FeatureColumn) -> float | None:
-    """What a missing value becomes, None for the mean."""
-    missing = column.feature.missing
-    if isinstance(missing, float):
-        return missing
-    return None if missing == "mean" else 0.0
 
 
 def _zeros(values: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from veilgraph.core.errors import DataError
 from veilgraph.graph.dataset import DataSet, masks_by_fractions
-from veilgraph.graph.settings import BlockModelSettings, DataSettings
+from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.settings import SplitFractions
+from veilgraph_datasets.settings import BlockModelSettings
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -197,16 +198,22 @@ def weight_cutoff(settings: BlockModelSettings) -> float:
     return float(brentq(excess, 1 + 1e-6, highest * (exponent - 1) / (exponent - 2)))
 
 
+def _asked(settings: DataSettings) -> BlockModelSettings:
+    return settings.block_model if isinstance(settings.block_model, BlockModelSettings) else BlockModelSettings()
+
+
 class BlockModel(DataSet):
     """The graph that ``data.block_model`` describes."""
 
+    settings = BlockModelSettings
+
     @override
     def whole(self, settings: DataSettings, seed: int) -> Data:
-        return block_model_data(settings.block_model or BlockModelSettings(), seed)
+        return block_model_data(_asked(settings), seed)
 
     @override
     def classes(self, settings: DataSettings) -> int:
-        return (settings.block_model or BlockModelSettings()).classes
+        return (_asked(settings)).classes
 
 
 BLOCK_MODEL = BlockModel()

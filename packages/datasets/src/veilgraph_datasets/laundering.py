@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.graph.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
+from veilgraph_datasets.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
 from veilgraph_datasets.transfers import LAWFUL, NONE, SECONDS_A_DAY, Customers, Transfers, Whole, cents, draw_methods
 
 _FEWEST_MEMBERS: Final = 4

@@ -12,9 +12,10 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.settings import DataSettings, PartitionSettings, PaymentsSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
+from veilgraph_datasets.settings import PaymentsSettings
 from veilgraph_datasets.world import SHOP, TELECOM, UNKNOWN, PaymentsWorld, payments_world
 
 if TYPE_CHECKING:  # seconds to import
@@ -27,6 +28,7 @@ _PARTNERS: Final = (SHOP, TELECOM)
 class Payments(DataSet):
     """Customers of several banks, of whom some launder: two classes."""
 
+    settings = PaymentsSettings
     comes_divided = "payments come divided; sizes are settings, as --set data.payments.banks=3"
 
     @override
@@ -47,7 +49,7 @@ class Payments(DataSet):
         Raises:
             DataError: there are not as many banks as holders, or ``partition`` is given.
         """
-        banks = (settings.payments or PaymentsSettings()).banks
+        banks = (_asked(settings)).banks
         if len(settings.names) != banks:
             raise DataError(
                 f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
@@ -109,7 +111,7 @@ class Payments(DataSet):
     ) -> dict[PartyId, Path]:
         from veilgraph_datasets.payments_tables import export_payments  # noqa: PLC0415 - few sessions write tables
 
-        return export_payments(settings.payments or PaymentsSettings(), out, seed, table_format)
+        return export_payments(_asked(settings), out, seed, table_format)
 
     def world(self, settings: PaymentsSettings, seed: int) -> PaymentsWorld:
         """All of it, with the truth."""
@@ -122,8 +124,12 @@ def _among(data: Data, nodes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Dat
     return data.subgraph(rows)
 
 
+def _asked(settings: DataSettings) -> PaymentsSettings:
+    return settings.payments if isinstance(settings.payments, PaymentsSettings) else PaymentsSettings()
+
+
 def _world(settings: DataSettings, seed: int) -> PaymentsWorld:
-    return payments_world(settings.payments or PaymentsSettings(), seed)
+    return payments_world(_asked(settings), seed)
 
 
 PAYMENTS = Payments()

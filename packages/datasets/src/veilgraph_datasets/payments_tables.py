@@ -13,10 +13,10 @@ import pyarrow.parquet
 
 from veilgraph.core.files import private_folder, whole_file
 from veilgraph.core.types import PartyId
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.samples.organisations import Rows, TableFormat, accepting, node_ids, write_table, write_yaml, writing
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph_datasets.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
 from veilgraph_datasets.world import SHOP, SPLITS, TELECOM, UNKNOWN, PaymentsWorld, View, payments_world
 

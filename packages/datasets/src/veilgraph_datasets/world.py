@@ -20,13 +20,9 @@ from numpy.typing import NDArray
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import MASKS
-from veilgraph.graph.settings import (
-    PATTERN_KINDS,
-    PatternKind,
-    PaymentsSettings,
-    holder_names,
-)
+from veilgraph.graph.settings import holder_names
 from veilgraph_datasets.laundering import draw_patterns, lookalike_transfers
+from veilgraph_datasets.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
 from veilgraph_datasets.transfers import (
     BANK_FACTS,
     LAWFUL,
