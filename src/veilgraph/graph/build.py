@@ -164,7 +164,8 @@ def _both_ways(tables: list[EdgeTable], name: str, backward: str = "") -> list[n
 
 def _has_back(table: EdgeTable) -> Bools:
     """Whether a row is an edge in the other direction too."""
-    return np.logical_and(table.source != table.target, not table.settings.directed)
+    back: Bools = (table.source != table.target) & np.bool_(not table.settings.directed)
+    return back
 
 
 def _join_relations(tables: list[EdgeTable], names: list[str]) -> Tensor:

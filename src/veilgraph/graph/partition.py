@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -69,9 +69,10 @@ def split_vertically(
 
 def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *, has_labels: bool) -> PartyGraph:
     """A holder's part of a graph: columns, some of the edges, Tensor[E] bool, and perhaps the labels."""
-    labels = whole.label_fields if has_labels else dict.fromkeys(whole.label_fields)
-    none = {"num_common": None, "targets": None, "membership": None}
-    return replace(whole.with_edges(edges), party=name, features=features, **labels, **none)
+    labels = whole.label_fields if has_labels else dict[str, Any].fromkeys(whole.label_fields)
+    return replace(
+        whole.with_edges(edges), party=name, features=features, num_common=None, targets=None, membership=None, **labels
+    )
 
 
 def split_for_learner(
@@ -342,9 +343,6 @@ def _edge_features(graphs: Sequence[PartyGraph]) -> Tensor | None:
     return torch.cat(found) if found else None
 
 
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
-
 Knows = Literal["own", "all"]
 """Which nodes a holder of a simulated split knows.
 
@@ -369,12 +367,12 @@ def split_horizontally(
     at least.
 
     Args:
-        data: as for ``split_vertically``; so are ``seed`` and ``num_classes``.
+        data: as for ``split_vertically``.
         names: the holders, one or more.
-        seed: of the split.
+        seed: fixes the split.
         overlap: share of the edges, in [0, 1], that a second holder has too.
         knows: see ``Knows``. The paper does not say; its figures for separate training are nearer to those of ``all``.
-        num_classes: of the whole.
+        num_classes: default: the largest label plus one.
 
     Raises:
         DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
@@ -525,16 +523,12 @@ def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labell
     place = torch.full((whole.num_nodes,), UNKNOWN)
     place[ids] = torch.arange(len(ids))
     mine, labels, targets = labelled[ids], whole.labels, whole.targets
-    graph = PartyGraph(
+    graph = replace(
+        own,
         party=name,
         features=choose_rows(whole.features, ids),
         edge_index=place[own.edge_index],
-        edge_weight=own.edge_weight,
-        edge_relation=own.edge_relation,
-        edge_features=own.edge_features,
-        relations=whole.relations,
         labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
-        num_classes=whole.num_classes,
         targets=None if targets is None else torch.where(mine, targets[ids], torch.nan),
         membership=None if whole.membership is None else whole.membership[ids],
         **{mask: values[ids] & mine for mask, values in _masks(whole).items()},  # type: ignore[arg-type]

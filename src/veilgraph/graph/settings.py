@@ -99,7 +99,8 @@ def _checked_holders(value: object) -> object:
 def _read_made(said: object, info: ValidationInfo) -> Settings | None:
     """``made``, held to the settings of another package's data set; ours are not loaded for it."""
     dataset = info.data.get("dataset")
-    kind = None if dataset in (None, *DATASETS.own, *DESCRIBED) else DATASETS[dataset].settings
+    ours = (*DATASETS.own, *DESCRIBED)
+    kind = DATASETS[dataset].settings if isinstance(dataset, str) and dataset not in ours else None
     if kind is not None:
         described: Settings = kind.model_validate({} if said is None else said)
         return described
