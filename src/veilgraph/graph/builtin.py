@@ -24,11 +24,7 @@ _DIGITS_VALIDATION = 300
 def random_masks(labels: Tensor, train_per_class: int, validation: int, seed: int) -> dict[str, Tensor]:
     """``train_mask``, ``val_mask``, ``test_mask``, Tensor[N] bool each, disjoint, over all nodes.
 
-    Args:
-        labels: Tensor[N] int64.
-        train_per_class: training nodes of each class.
-        validation: validation nodes in all; the rest is for testing.
-        seed: fixes the draw.
+    ``validation`` nodes are validation nodes in all, and those that are left are for testing.
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     train = torch.zeros(len(labels), dtype=torch.bool)

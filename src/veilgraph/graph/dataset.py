@@ -43,10 +43,7 @@ def data_root(settings: DataSettings) -> Path:
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
     """``train_mask``, ``val_mask`` and ``test_mask``, Tensor[N] bool each, drawn by ``draw_splits``.
 
-    Args:
-        labels: Tensor[N] int64, negative where unlabelled.
-        fractions: of the labelled nodes, and the seed.
-        name: keeps draws for different data apart.
+    ``labels``: Tensor[N] int64, negative where unlabelled; ``name``: keeps draws for different data apart.
     """
     splits = torch.from_numpy(draw_splits(labels.to(torch.int32).numpy(), fractions, name))
     return {mask: splits == index for index, mask in enumerate(MASKS)}
@@ -155,12 +152,8 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
     """All holders' graphs of a job of paradigm node-dp on one machine, in the order of its names.
 
-    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``.
-
-    Args:
-        settings: ``data`` of the job.
-        labels_at: who has the labels: ``settings.label_party``, or one whose nodes release them.
-        seed: of the deal of the columns and of random splits.
+    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``. ``labels_at``: who has the
+    labels, ``settings.label_party`` or one whose nodes release them.
     """
     if settings.graphs is not None:
         parties = _saved(settings)

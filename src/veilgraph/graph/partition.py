@@ -82,7 +82,7 @@ def split_for_learner(
 
     Args:
         whole: validated, with labels and masks.
-        names: the holders.
+        names: all holders.
         learner: who gets the edges, and one column of zeros, as every holder has a column.
         labels_at: who gets the labels and masks.
         seed: of the deal of the columns to the other holders, even shares.
@@ -402,11 +402,8 @@ def split_horizontally(
 def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[HorizontalPart]:
     """Deals the nodes to holders evenly and at random, also among those of each mask; every node is at one holder.
 
-    Only edges between two nodes of one holder remain, about one in as many as there are holders. Arguments as for
+    Only edges between two nodes of one holder remain, about one in as many as there are holders. Else as
     ``split_horizontally``.
-
-    Raises:
-        DataError: some holder gets no training or no validation node, or data breaks a party's rule.
     """
     whole = PartyGraph.from_data(POOLED, data)
     home = _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed))

@@ -213,14 +213,7 @@ def first_of_graphs(membership: Tensor) -> Tensor:
 
 
 def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor | None], edge_index: Tensor) -> None:
-    """A whole number of every node; edges within graphs; nodes of one graph agree on what is of the graph.
-
-    Args:
-        party: whose.
-        membership: Tensor[N] int64, the graph that each node is of.
-        values: name → Tensor[N], of what must be the same at all nodes of a graph; None where there is none.
-        edge_index: Tensor[2, E] int64.
-    """
+    """A whole number of every node; edges within graphs; nodes of one graph agree on ``values``, of the graph."""
     if membership.dtype != torch.int64 or membership.dim() != 1 or bool((membership < 0).any()):
         problem = f"{_form(membership)} must be int64 [{membership.numel()}] of at least 0"
         refuse(party, "membership", problem, "number the graphs")

@@ -33,10 +33,7 @@ def holder_names(count: int) -> tuple[PartyId, ...]:
 
 DATASETS: Final[Registry[Any]] = Registry(
     "veilgraph.datasets",
-    {
-        "digits": "veilgraph.graph.builtin:DIGITS",
-        "synthetic": "veilgraph.graph.builtin:SYNTHETIC",
-    },
+    {"digits": "veilgraph.graph.builtin:DIGITS", "synthetic": "veilgraph.graph.builtin:SYNTHETIC"},
     kind="veilgraph.graph.dataset:DataSet",
 )
 """The data sets by the name that a job uses."""

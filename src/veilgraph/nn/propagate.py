@@ -68,9 +68,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 class SparseMatrix:
     """A sparse matrix that is multiplied forward and, in backward passes, transposed.
 
-    Args:
-        matrix: [M, N] CSR of the values' dtype; entries at one place add up.
-        device: of what it is multiplied with.
+    ``matrix``: [M, N] CSR of the values' dtype, of which entries at one place add up; ``device``: of its product.
     """
 
     def __init__(self, matrix: sp.csr_array, device: torch.device = CPU) -> None:

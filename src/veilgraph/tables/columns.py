@@ -26,8 +26,6 @@ from veilgraph.tables.settings import EdgeSettings, NodeSettings, WeightSettings
 _ENOUGH: Final = 0.8
 _FEWEST: Final = 2
 """Ids of which a beginning in common says something."""
-
-
 _APART: Final = 0.95
 """Of a holder's ids that are still told apart once something is left out of them; else it is no way to write them."""
 _GAIN: Final = 0.1
@@ -138,10 +136,7 @@ def predicted(nodes: NodeSettings) -> object:
 def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
-    Args:
-        columns: the feature columns in order, of nodes and then of edges.
-        classes: as ``predicted`` says; None where there are no labels, for which the hash is zeros.
-        fitted: the encoding of an earlier table, zeros likewise.
+    Columns in order, of nodes and then of edges; ``classes`` as ``predicted`` says. The hash of None is zeros.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [

@@ -146,8 +146,6 @@ class PartyDescription:
     """A party's tables.
 
     Attributes:
-        party: its name.
-        nodes: N.
         edges: one entry per table.
         degrees: smallest, median and largest number of incoming edges.
         isolated: nodes without any edge.
@@ -156,7 +154,6 @@ class PartyDescription:
         unlabelled: nodes without a label.
         splits: split → nodes; None without labels or targets.
         split_classes: split → class → nodes; None without labels.
-        num_features: F.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
@@ -395,7 +392,6 @@ class Profile(BaseModel):
     """One column, or the numbers of one relation's edges at the nodes, in bins.
 
     Attributes:
-        name: of the column, or of the relation.
         of_edges: whether it is a relation.
         cuts: where the bins of numbers begin, the least value first; one more bin is below them. None of categories.
         levels: categories; none of numbers.

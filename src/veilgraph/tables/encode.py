@@ -88,7 +88,6 @@ class FeatureEncoding:
     """What a party's features are, fitted once; where holders fit together, with the same numbers at all of them.
 
     Attributes:
-        columns: the table's feature columns in order.
         fills: per table column, the number that a missing one becomes; 0 for categories.
         scaling: as ``data.feature_scaling``.
         means: [F] of the features, for ``standard`` only.
@@ -169,14 +168,8 @@ class _Record(BaseModel):
 def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> FeatureEncoding:
     """Fits means of missing numbers and the statistics of the scaling on all rows of a table, or of several together.
 
-    Args:
-        table: this party's.
-        scaling: the job's ``data.feature_scaling``.
-        total: adds up over all tables; default: this one is all there is. Called for the means of missing numbers if
-            there are any to be filled in, and twice for ``standard``.
-
-    Raises:
-        DataError: a column without any value should be filled with its mean.
+    ``total`` adds up over all tables; default: this one is all there is. It is called for the means of missing numbers
+    if there are any to be filled in, and twice for ``standard``.
     """
     encoding = FeatureEncoding(table.columns, _fills(table, total), scaling)
     if scaling != "standard":
@@ -245,7 +238,10 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
     means = [place for place, fill in enumerate(fills) if fill is None]
     if means:
         known = [values[~np.isnan(values)] for values in (table.values[place] for place in means)]
-        counts, sums = [len(values) for values in known], [exact_sums(_zeros(each), each, 1)[0] for each in known]
+        counts, sums = (
+            [len(values) for values in known],
+            [exact_sums(np.zeros(len(each), np.int64), each, 1)[0] for each in known],
+        )
         found = total([*counts, *sums])
         for place, count, each in zip(means, found[: len(means)], found[len(means) :], strict=True):
             if count == 0:
@@ -257,10 +253,6 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
     return tuple(fill for fill in fills if fill is not None)
 
 
-def _zeros(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    return np.zeros(len(values), np.int64)
-
-
 def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
     """Per column of the table its non-zero features (row, feature, value) before scaling, rows rising; their number."""
     for column, fill, values in zip(encoding.columns, encoding.fills, table.values, strict=True):
@@ -270,7 +262,7 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
             if column.feature.scale is not None:
                 filled = within_range(filled, column.feature.scale)
             rows = np.flatnonzero(filled)
-            yield (rows, _zeros(rows), filled[rows]), width
+            yield (rows, np.zeros(len(rows), np.int64), filled[rows]), width
         else:
             place = values
             if column.feature.missing == "category":

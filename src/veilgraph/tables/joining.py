@@ -44,11 +44,9 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """A column to read.
+    """A column to read: ``source`` is the place of its file, ``column`` its name there.
 
     Attributes:
-        source: place of its file.
-        column: as the file has it.
         convert: a batch of it → an array of as many values.
         empty: the value of a node that the file has no row of.
         unless: the way out where every node must have a row; empty where it need not.

@@ -235,7 +235,6 @@ def shared_values(edges: Sequence[EdgeSettings]) -> list[str]:
     ]
 
 
-_WILDCARDS = frozenset("*?[")
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -485,4 +484,4 @@ class TableSettings(Settings):
 
 def is_pattern(column: str) -> bool:
     """Whether the name of feature columns holds a wildcard: ``*``, ``?`` or ``[…]``."""
-    return not _WILDCARDS.isdisjoint(column)
+    return any(mark in column for mark in "*?[")

@@ -146,8 +146,6 @@ class Column:
     """A raw column of one batch, and where it comes from.
 
     Attributes:
-        path: of the table.
-        name: of the column.
         values: pyarrow array of any type, [n].
         rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
         number: how numbers are written as text.
