@@ -13,10 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from veilgraph_datasets.payments_tables import export_payments
+from veilgraph_datasets.settings import PaymentsSettings
+from veilgraph_datasets.world import payments_world
+
 from benchmarks.tables import peak_gib
-from veilgraph.graph.payments.world import payments_world
-from veilgraph.graph.settings import PaymentsSettings
-from veilgraph.samples.payments_tables import export_payments
 
 CUSTOMERS, TRANSFERS = 1_000_000, 10_000_000
 WHAT = ("made", "csv", "parquet")

@@ -20,6 +20,7 @@ from veilgraph_trajectories.task import TrajectoriesTaskSettings
 
 from veilgraph.core.settings import Registry
 from veilgraph.deploy.project import ProjectSettings
+from veilgraph.graph.settings import DATASETS, DESCRIBED
 from veilgraph.paradigms.averaging.tasks import TaskSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS
@@ -55,6 +56,12 @@ def page() -> str:
         if not issubclass(type(EmbedJob.model_fields["method"].default), settings):
             head = f"### `method`, where its name is `{name}`\n"
             parts += [head, *_tables(settings, frozenset(MethodSettings.model_fields))]
+    parts += [
+        "## Data sets that are made\n",
+        "Of `veilgraph-datasets` ([organisations.md](organisations.md#data-sets)).",
+    ]
+    for name, key in DESCRIBED.items():
+        parts += [f"### `data.{key}`, where `data.dataset` is `{name}`\n", *_tables(DATASETS[name].settings)]
     parts += ["## Trajectories\n", "Of `veilgraph-trajectories` ([trajectories.md](trajectories.md))."]
     parts += ["### `averaging.task`, where its name is `trajectories`\n"]
     parts += _tables(TrajectoriesTaskSettings, frozenset(TaskSettings.model_fields))

@@ -26,7 +26,8 @@ SOURCES = (
         "README.md",
         "SECURITY.md",
     ),
-    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "packages/machines/*"),
+    *("constraints.txt", "pyproject.toml", "deploy/*", "docs/*.md", "docs/*.svg", "lock/*", "packages/datasets/*"),
+    *("packages/machines/*", "packages/wizard/*"),
     "src/*",
 )
 """Patterns of the tracked files that a source distribution has."""

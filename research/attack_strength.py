@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from torch_geometric.data import Data
+from veilgraph_datasets.public import planetoid_data
 
 from research.attack_strength_families import FAMILIES
 from research.attack_strength_page import Measured, strength_page
@@ -19,7 +20,7 @@ from research.store import package_version
 from veilgraph.audit.statistics import intervals
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
-from veilgraph.graph.public import data_root, planetoid_data
+from veilgraph.graph.dataset import data_root
 from veilgraph.graph.settings import DataSettings
 
 EXPERIMENT: Final = "attack-strength"

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+from veilgraph_datasets.public import musae_data
 
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER
-from veilgraph.graph.dataset import load_for_learner, load_whole
+from veilgraph.graph.dataset import data_root, load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.public import data_root, musae_data
 from veilgraph.paradigms.node_dp.settings import KPropSettings, PrivateLabelSettings, node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism

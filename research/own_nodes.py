@@ -20,7 +20,7 @@ from torch_geometric.nn import SAGEConv
 
 from veilgraph.core.files import write_whole
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.horizontal import HorizontalPart, split_by_label, split_by_nodes
+from veilgraph.graph.partition import HorizontalPart, split_by_label, split_by_nodes
 from veilgraph.graph.settings import DATASETS, DataSettings, holder_names
 from veilgraph.paradigms.averaging import twin as averaging_baselines
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging

@@ -18,9 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-
-from veilgraph.graph.payments.world import PaymentsWorld, View, payments_world
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.world import PaymentsWorld, View, payments_world
 
 WHO: Final = ("its own columns", "its own graph", "all banks' graph")
 ALARMS: Final = 0.05

@@ -20,14 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.world import SHOP, TELECOM, PaymentsWorld, payments_world
 
 from research.payments import ALARMS, ALL, TEST, recall_of
 from veilgraph.graph.features import scale_together
-from veilgraph.graph.horizontal import HorizontalPart
-from veilgraph.graph.partition import pool
+from veilgraph.graph.partition import HorizontalPart, pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.payments.world import SHOP, TELECOM, PaymentsWorld, payments_world
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.paradigms.vertical.twin import PlainNetwork

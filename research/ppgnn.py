@@ -28,10 +28,9 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, SERVER
 from veilgraph.graph.features import compact
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.autograd import Adam
-from veilgraph.nn.layers import linear
+from veilgraph.nn.layers import Adam, linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.network import HolderLayer, layer_widths
 from veilgraph.paradigms.horizontal.settings import HorizontalSettings, horizontal

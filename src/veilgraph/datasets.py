@@ -8,7 +8,7 @@ world = vg.datasets.payments(customers=5_000, transfers=50_000, seed=1)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -16,13 +16,11 @@ from torch import Tensor
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import unsettled
 from veilgraph.graph.dataset import masks_by_fractions
-from veilgraph.graph.settings import DATASETS, DataSettings, PaymentsSettings
+from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.settings import SplitFractions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
-
-    from veilgraph.graph.payments.world import PaymentsWorld
 
 __all__ = ["load", "names", "payments", "split"]
 
@@ -55,30 +53,29 @@ def load(name: str, *, root: str | Path | None = None, seed: int = 0, **settings
     return DATASETS[name].whole(asked, seed)
 
 
-def payments(*, seed: int = 0, **settings: object) -> PaymentsWorld:
+def payments(*, seed: int = 0, **settings: object) -> Any:  # noqa: ANN401 - of the distribution veilgraph-datasets
     """A world of transfers between customers of several banks, some of whom launder in patterns that cross banks.
 
     ``load("payments", payments=settings, seed=seed)`` is its graph; a job's ``data.payments`` has the same settings.
 
     Args:
         seed: fixes everything.
-        settings: of ``PaymentsSettings``, as ``customers=2_000, transfers=20_000``; others have their defaults.
+        settings: of a job's ``data.payments``, as ``customers=2_000, transfers=20_000``; others have their defaults.
 
     Returns:
-        Customers, transfers and the truth as arrays; ``view("A")`` and ``view("shop")`` are what an organisation sees
-        of it, ``view("A").data()`` is that as a graph, and ``together()`` what all banks see.
+        The ``PaymentsWorld``: customers, transfers and the truth as arrays; ``view("A")`` and ``view("shop")`` are what
+        an organisation sees of it, ``view("A").data()`` is that as a graph, and ``together()`` what all banks see.
 
     Raises:
         ConfigError: a setting is none, or sizes do not fit each other.
         DataError: a bank has too few customers for the patterns.
     """
-    from veilgraph.graph.payments.world import payments_world  # noqa: PLC0415
-
+    kind = DATASETS.find("data.dataset", "payments")
     try:
-        asked = PaymentsSettings.model_validate(settings)
+        asked = kind.settings.model_validate(settings)
     except ValidationError as error:
         raise unsettled(error, "payments") from error
-    return payments_world(asked, seed)
+    return kind.world(asked, seed)
 
 
 def split(

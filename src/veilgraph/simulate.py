@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
-from veilgraph.graph.horizontal import HorizontalPart, Knows, split_by_label, split_horizontally
-from veilgraph.graph.partition import split_vertically
+from veilgraph.graph.partition import HorizontalPart, Knows, split_by_label, split_horizontally, split_vertically
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import MAX_HOLDERS, holder_names
 

@@ -9,7 +9,7 @@ from torch_geometric.data import Data
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.horizontal import pool_parts
+from veilgraph.graph.partition import pool_parts
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import MemoryKeeper
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.horizontal import split_horizontally
+from veilgraph.graph.partition import split_horizontally
 from veilgraph.link.codec import DTYPES, decode, encode
 from veilgraph.link.collectives import tensor_text, text_tensor
 from veilgraph.link.view import RecordedLink

@@ -16,7 +16,7 @@ from research.horizontal import separate
 from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.horizontal import HorizontalPart, pool_parts, positions, split_horizontally
+from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, split_horizontally
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.horizontal.network import UPDATES
 from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSettings

@@ -12,7 +12,7 @@ from research.ppgnn import as_vertical, ppgnn, two_stages
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings

@@ -17,8 +17,8 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.tables.edge_settings import EdgeSettings, says_weights
-from veilgraph.tables.feature_settings import beyond_own_row
+from veilgraph.tables.column_settings import beyond_own_row
+from veilgraph.tables.settings import EdgeSettings, says_weights
 
 LABEL = ("--label", "fraud", "--split", "confirmed_at:2024-04-15:2024-05-20")
 

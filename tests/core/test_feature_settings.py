@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
-from veilgraph.tables.feature_settings import Features, NumericFeatures, ScaleSettings, beyond_own_row, scaled_twice
+from veilgraph.tables.column_settings import Features, NumericFeatures, ScaleSettings, beyond_own_row, scaled_twice
 
 FEATURES: TypeAdapter[Any] = TypeAdapter(tuple[Features, ...])
 RANGE = {"low": 0, "high": 100}

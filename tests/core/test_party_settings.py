@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.settings import SplitColumn, SplitFractions
 
 EXAMPLE: dict[str, Any] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from veilgraph_datasets.world import PaymentsWorld
 
 from research import payments_jobs
 from research.payments import ALARMS, ALL, TEST
 from tests import nightly
-from tests.graph.payments import small_world
-from veilgraph.graph.payments.world import PaymentsWorld
+from tests.datasets.payments import small_world
 from veilgraph.paradigms.horizontal.twin import parts_of
 from veilgraph.protocol.paradigm import paradigm_of
 

@@ -10,15 +10,14 @@ import scipy.io
 import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
+from veilgraph_datasets.public import musae_data
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph import public as planetoid
 from veilgraph.graph.builtin import synthetic_data
-from veilgraph.graph.dataset import load_for_learner, load_parties, load_parts
+from veilgraph.graph.dataset import data_root, load_for_learner, load_parties, load_parts
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import save_party
-from veilgraph.graph.public import data_root, musae_data
 from veilgraph.graph.settings import DataSettings
 
 DATA = os.environ.get("VEILGRAPH_DATA")
@@ -107,7 +106,7 @@ class TestFilesAreMissing:
         def offline(root, name):
             raise OSError("no network")
 
-        monkeypatch.setattr(planetoid, "Planetoid", offline)
+        monkeypatch.setattr("torch_geometric.datasets.Planetoid", offline)
         with refused(DataError, key="data.dataset", value="cora"):
             load_parties(DataSettings(dataset="cora", root=tmp_path), 0)
 

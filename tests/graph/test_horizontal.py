@@ -15,7 +15,7 @@ from tests.errors import refused
 from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
-from veilgraph.graph.horizontal import (
+from veilgraph.graph.partition import (
     pool_parts,
     positions,
     split_by_label,

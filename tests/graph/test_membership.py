@@ -8,7 +8,7 @@ from torch_geometric.data import Batch, Data
 
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.horizontal import split_by_label, split_by_nodes
+from veilgraph.graph.partition import split_by_label, split_by_nodes
 from veilgraph.graph.party import PartyGraph
 
 

@@ -17,8 +17,7 @@ from torch_geometric.transforms import AddMetaPaths
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import DataError
-from veilgraph.graph.horizontal import HorizontalPart, without_duplicates
-from veilgraph.graph.partition import pool
+from veilgraph.graph.partition import HorizontalPart, pool, without_duplicates
 from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.graph.rules import Relation
 

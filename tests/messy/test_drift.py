@@ -28,7 +28,7 @@ from veilgraph.report.page import page_html
 from veilgraph.run.jobs import predict, train
 from veilgraph.run.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
-from veilgraph.tables.drift import PROFILES, Moved, Profile, moved, profiles
+from veilgraph.tables.describe import PROFILES, Moved, Profile, moved, profiles
 from veilgraph.tables.edges import read_edges
 from veilgraph.tables.nodes import read_nodes
 

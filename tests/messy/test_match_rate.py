@@ -8,8 +8,8 @@ import yaml
 
 from tests.cli.commands import veilgraph
 from tests.tables.writing import party, write
+from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.columns import all_match_rates, match_rate
-from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.nodes import read_nodes
 
 

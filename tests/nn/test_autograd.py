@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd import backward
 
 from tests.roles.federation import Settings, small_job
-from veilgraph.nn.autograd import Adam, handed
+from veilgraph.nn.layers import Adam, handed
 from veilgraph.run.jobs import train
 
 

@@ -15,7 +15,7 @@ from tests.paradigms.runs import lasting, lasting_summary
 from tests.roles.federation import Settings, merge
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job

@@ -13,8 +13,7 @@ from torch_geometric.nn import GraphConv
 
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
-from veilgraph.graph.horizontal import HorizontalPart, pool_parts
-from veilgraph.graph.partition import pool
+from veilgraph.graph.partition import HorizontalPart, pool, pool_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.combine import COMBINES
 from veilgraph.nn.local.model import LOCAL_MODELS

@@ -35,7 +35,7 @@ from veilgraph.audit.labels import directions, matched
 from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork

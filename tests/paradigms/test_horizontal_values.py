@@ -26,7 +26,7 @@ from veilgraph.core.errors import ConfigError, DataError, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.horizontal import HorizontalPart, pool_parts, split_horizontally
+from veilgraph.graph.partition import HorizontalPart, pool_parts, split_horizontally
 from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.link.view import Message

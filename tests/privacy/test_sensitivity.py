@@ -15,7 +15,7 @@ from torch import Tensor
 from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
-from veilgraph.nn.local.convolutions import AppnpHop
+from veilgraph.nn.local.hops import AppnpHop
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent

@@ -14,7 +14,7 @@ from tests.reference.twins import assert_twins
 from tests.roles.federation import dropout_everywhere, federate, small_job, small_parties, with_own_nodes
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
-from veilgraph.nn.local.convolutions import Relational, RelationalHop
+from veilgraph.nn.local.hops import Relational, RelationalHop
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.run.jobs import train

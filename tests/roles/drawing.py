@@ -36,7 +36,7 @@ for _name in ("is_available", "device_count", "_lazy_init"):
 import veilgraph.run.worker  # noqa: E402, F401  (what a party of a job has imported when it is born)
 from veilgraph.core.randomness import private_seed  # noqa: E402
 from veilgraph.core.secrets import system_secrets  # noqa: E402
-from veilgraph.nn.autograd import Adam  # noqa: E402
+from veilgraph.nn.layers import Adam  # noqa: E402
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "random": random.random,

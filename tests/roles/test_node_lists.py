@@ -16,7 +16,7 @@ from veilgraph.core.errors import DataError, ProtocolError
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.graph.horizontal import HorizontalPart, without_duplicates
+from veilgraph.graph.partition import HorizontalPart, without_duplicates
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.view import RecordedLink

@@ -19,8 +19,8 @@ from tests.tables.reading import table_of
 from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
+from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.encode import FRACTION_BITS, FeatureEncoding, encode, exact, exact_sums, fit_encoding, mean_of
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)

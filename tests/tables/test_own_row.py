@@ -18,9 +18,9 @@ from tests.tables.writing import build, party, write
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.features import is_sparse
 from veilgraph.graph.settings import DataSettings
+from veilgraph.tables.column_settings import Features, ScaleSettings, beyond_own_row, declared_values
 from veilgraph.tables.columns import column_hashes
 from veilgraph.tables.encode import FeatureEncoding, Scaling, within_range
-from veilgraph.tables.feature_settings import Features, ScaleSettings, beyond_own_row, declared_values
 from veilgraph.tables.nodes import FeatureColumn
 
 ROWS, CATEGORIES = 12, [f"c{place}" for place in range(60)]

@@ -11,10 +11,8 @@ import yaml
 
 from tests.tables.writing import build
 from veilgraph.protocol.party_settings import PartySettings, read_party_settings
-from veilgraph.tables.edge_settings import EdgeSettings
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.file_settings import FormatSettings
-from veilgraph.tables.settings import NodeSettings
+from veilgraph.tables.column_settings import CategoricalFeatures, FormatSettings, NumericFeatures
+from veilgraph.tables.settings import EdgeSettings, NodeSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tables.md").read_text(encoding="utf-8")
 

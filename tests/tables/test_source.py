@@ -15,8 +15,8 @@ from tests.errors import refused
 from tests.tables.writing import build, party, write
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.tables import source as formats
+from veilgraph.tables.column_settings import FormatSettings
 from veilgraph.tables.describe import describe_party
-from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.nodes import read_nodes
 from veilgraph.tables.source import file_format, stream
 

@@ -17,8 +17,8 @@ from tests.messy.export import export
 from tests.tables.writing import with_classes, write
 from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.party_settings import parse_party_text, read_party_settings
+from veilgraph.tables.column_settings import DateFeatures, NumericFeatures
 from veilgraph.tables.describe import describe_party
-from veilgraph.tables.feature_settings import DateFeatures, NumericFeatures
 from veilgraph.tables.settings import SplitFractions, SplitTimes
 
 

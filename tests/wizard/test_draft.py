@@ -17,9 +17,14 @@ from tests.errors import refused
 from tests.tables.writing import write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.party_settings import parse_party_text
+from veilgraph.tables.column_settings import (
+    BooleanFeatures,
+    CategoricalFeatures,
+    DateFeatures,
+    IdSettings,
+    NumericFeatures,
+)
 from veilgraph.tables.describe import describe_party
-from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
-from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.source import SAMPLE_BYTES
 
 N = 60

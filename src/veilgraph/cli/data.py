@@ -256,9 +256,9 @@ def export_command(
 
     Payments are written as they are: each bank, a shop and a telecom, with a job for each paradigm.
     """
+    from veilgraph.graph.settings import DATASETS
     from veilgraph.protocol.job_file import JOBS, parse_job
     from veilgraph.samples.organisations import export_dataset, export_parts, job_of
-    from veilgraph.samples.payments_tables import export_payments
 
     data: dict[str, object] = {"dataset": dataset, "holders": holders}
     usual = JOBS[paradigm]()
@@ -271,11 +271,10 @@ def export_command(
         )
     said = {"paradigm": paradigm, "preset": "paper", "data": data}
     settings = overridden(parse_job(said, source="export"), overrides).data
-    if settings.payments is not None:
-        sizes = "payments come divided; sizes are settings, as --set data.payments.banks=3"
-        refuse_given(context, ["holders", "overlap", "paradigm"], sizes)
+    if why := DATASETS[dataset].comes_divided:
+        refuse_given(context, ["holders", "overlap", "paradigm"], why)
         with messages().status("writing tables"):
-            files = export_payments(settings.payments, out, seed, table_format)
+            files = DATASETS[dataset].export_tables(settings, out, seed, table_format)
         show_exported(files, out.glob("*.yaml"))
         return
     with messages().status("writing tables"):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +13,14 @@ from torch import Tensor
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.types import MASKS
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import DTYPE, Relation, are_told_apart
-from veilgraph.tables.drift import Profile, profiles
-from veilgraph.tables.edge_settings import check_reaches
+from veilgraph.tables.describe import Profile, profiles
 from veilgraph.tables.edges import EdgeTable, read_edges
 from veilgraph.tables.encode import FeatureEncoding, Scaling, encode
 from veilgraph.tables.nodes import NodeTable, read_nodes
-from veilgraph.tables.settings import TableSettings
+from veilgraph.tables.settings import TableSettings, check_reaches
 from veilgraph.tables.source import Bools, Rows
 
 
@@ -65,7 +64,16 @@ def read_table(
     """
     if encoding is None:
         return read_nodes(settings, base, None, streams)
-    _check_encoding(encoding, settings, scaling)
+    if set(encoding.features) != set(settings.nodes.features):  # their order may be the first holder's
+        raise DataError(
+            f"party {settings.party!r}: nodes.features: they are not those that the features' encoding was fitted "
+            "with; restore them, or train anew"
+        )
+    if encoding.scaling != scaling:
+        raise DataError(
+            f"party {settings.party!r}: data.feature_scaling={scaling!r}, and the features' encoding was fitted with "
+            f"{encoding.scaling!r}; restore it, or train anew"
+        )
     return read_nodes(settings, base, encoding.columns, streams)
 
 
@@ -118,54 +126,40 @@ def build_graph(
         membership=None if table.graphs is None else torch.from_numpy(table.graphs),
         edge_relation=_join_relations(tables, [relation.name for relation in relations]) if told_apart else None,
         relations=relations if told_apart else (),
-        **_masks(table),
+        **{} if table.splits is None else {m: torch.from_numpy(table.splits == at) for at, m in enumerate(MASKS)},
     )
     graph.validate()
     return BuiltGraph(graph, table.ids, table.written, encoding, profiles(table, tables, then))
 
 
-def _check_encoding(encoding: FeatureEncoding, settings: TableSettings, scaling: Scaling) -> None:
-    if set(encoding.features) != set(settings.nodes.features):  # their order may be the first holder's
-        raise DataError(
-            f"party {settings.party!r}: nodes.features: they are not those that the features' encoding was fitted "
-            "with; restore them, or train anew"
-        )
-    if encoding.scaling != scaling:
-        raise DataError(
-            f"party {settings.party!r}: data.feature_scaling={scaling!r}, and the features' encoding was fitted with "
-            f"{encoding.scaling!r}; restore it, or train anew"
-        )
-
-
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """All tables' edges: of each its rows, then the other direction of those that have one.
+    """All tables' edges, in the order of ``_both_ways``.
 
     Returns:
         Tensor[2, E] int64; Tensor[E] float32 if any table has weights; Tensor[E, F_e] float32 if any has features.
     """
-    backward = [_has_back(table) for table in tables]
-    total = sum(len(table.source) + int(back.sum()) for table, back in zip(tables, backward, strict=True))
-    edge_index = torch.empty(2, total, dtype=torch.int64)
-    edge_weight = torch.ones(total) if any(table.weight is not None for table in tables) else None
-    found = [
-        torch.from_numpy(each)
-        for table, back in zip(tables, backward, strict=True)
-        for each in (table.features, table.features[back])
-    ]
-    filled = 0
-    for table, back in zip(tables, backward, strict=True):
-        for source, target, weight in (
-            (table.source, table.target, table.weight),
-            (table.target[back], table.source[back], None if table.weight is None else table.weight[back]),
-        ):
-            here = slice(filled, filled + len(source))
-            edge_index[0, here] = torch.from_numpy(source)
-            edge_index[1, here] = torch.from_numpy(target)
-            if edge_weight is not None and weight is not None:
-                edge_weight[here] = torch.from_numpy(weight)
-            filled += len(source)
-    features = torch.cat(found) if found else torch.empty(0, 0)
-    return edge_index, edge_weight, features if features.shape[1] else None
+    ends = [_both_ways(tables, *names) for names in (("source", "target"), ("target", "source"))]
+    edge_index = torch.empty(2, sum(map(len, ends[0])), dtype=torch.int64)
+    for row, parts in zip(edge_index.numpy(), ends, strict=True):
+        np.concatenate([np.empty(0, np.int32), *parts], out=row)  # widened where it lies: graphs can be large
+    weight = features = None
+    if any(table.weight is not None for table in tables):
+        weighted = [
+            replace(table, weight=np.ones(len(table.source), np.float32)) if table.weight is None else table
+            for table in tables
+        ]
+        weight = torch.from_numpy(np.concatenate(_both_ways(weighted, "weight")))
+    if tables and tables[0].features.shape[1]:
+        features = torch.from_numpy(np.concatenate(_both_ways(tables, "features")))
+    return edge_index, weight, features
+
+
+def _both_ways(tables: list[EdgeTable], name: str, backward: str = "") -> list[np.ndarray]:
+    """A column of all tables' edges: of each its rows, then ``backward`` of those that are edges both ways."""
+    found = []
+    for table in tables:
+        found += [getattr(table, name), getattr(table, backward or name)[_has_back(table)]]
+    return found
 
 
 def _has_back(table: EdgeTable) -> Bools:
@@ -183,10 +177,3 @@ def _join_relations(tables: list[EdgeTable], names: list[str]) -> Tensor:
         each = places[torch.from_numpy(rows.astype(np.int64))]
         found += [each, each[torch.from_numpy(_has_back(table))]]
     return torch.cat(found)
-
-
-def _masks(table: NodeTable) -> dict[str, Any]:
-    if table.splits is None:
-        return {}
-    names = ("train_mask", "val_mask", "test_mask")
-    return {name: torch.from_numpy(table.splits == split) for split, name in enumerate(names)}

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -17,32 +19,38 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.features import scale_features, scale_together
 from veilgraph.graph.federation import check_federation
-from veilgraph.graph.horizontal import HorizontalPart, split_by_label, split_by_nodes, split_horizontally
-from veilgraph.graph.partition import split_for_learner, split_vertically
+from veilgraph.graph.partition import (
+    HorizontalPart,
+    split_by_label,
+    split_by_nodes,
+    split_for_learner,
+    split_horizontally,
+    split_vertically,
+)
 from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_party_ids
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions
 
+ROOT_VARIABLE: Final = "VEILGRAPH_DATA"
+
+
+def data_root(settings: DataSettings) -> Path:
+    """The folder of public data sets: ``data.root``, else the variable VEILGRAPH_DATA, else ``.data``."""
+    return settings.root or Path(os.environ.get(ROOT_VARIABLE) or ".data")
+
 
 def masks_by_fractions(labels: Tensor, fractions: SplitFractions, name: str) -> dict[str, Tensor]:
     """``train_mask``, ``val_mask`` and ``test_mask``, Tensor[N] bool each, drawn by ``draw_splits``.
 
-    Args:
-        labels: Tensor[N] int64, negative where unlabelled.
-        fractions: of the labelled nodes, and the seed.
-        name: keeps draws for different data apart.
+    ``labels``: Tensor[N] int64, negative where unlabelled; ``name``: keeps draws for different data apart.
     """
     splits = torch.from_numpy(draw_splits(labels.to(torch.int32).numpy(), fractions, name))
     return {mask: splits == index for index, mask in enumerate(MASKS)}
 
 
 def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
-    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's.
-
-    Raises:
-        DataError: there are no labels, or a fraction is too small for a node.
-    """
+    """The graph with masks drawn anew; fractions of 0.5, 0.25 and 0.25 are LPGNN's."""
     if graph.labels is None:
         raise DataError(f"party {graph.party!r}: labels: there are none, whose nodes a split divides; give some")
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
@@ -58,10 +66,13 @@ class DataSet:
     """One graph, of which ``whole`` is all that there is to say; or one that comes divided and says how.
 
     Attributes:
-        settings: of the keys of ``data.made``, where another package makes the data set; None: it has none.
+        settings: of the keys of ``data.made``, where another package makes the data set, or of ``DESCRIBED``; None: it
+            has none.
+        comes_divided: where ``export_tables`` writes its organisations' own tables: why no option divides it.
     """
 
     settings: ClassVar[type[Settings] | None] = None
+    comes_divided: ClassVar[str] = ""
 
     def whole(self, settings: DataSettings, seed: int) -> Data:
         """The graph, undivided: ``x`` [N, F], dense or sparse_csr; ``edge_index``; ``y``; masks. Features unscaled.
@@ -109,6 +120,19 @@ class DataSet:
             return split_by_nodes(data, names=names, seed=seed)
         return split_by_label(data, names=names, seed=seed, mixed=partition.mixed, knows=partition.knows)
 
+    def export_tables(
+        self, settings: DataSettings, out: Path, seed: int, table_format: Literal["csv", "parquet"]
+    ) -> dict[PartyId, Path]:
+        """Write the tables and party files of its organisations, and jobs over them; only if ``comes_divided``.
+
+        Returns:
+            Organisation → its party file.
+
+        Raises:
+            RunError: ``out`` is in use or cannot be written.
+        """
+        raise NotImplementedError
+
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""
         return None
@@ -119,12 +143,7 @@ if TYPE_CHECKING:  # seconds to import
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
-    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged, or the data break a rule.
-    """
+    """All holders' parts of a horizontal job on one machine, in the order of its names: divided, scaled and checked."""
     found = DATASETS[_dataset(settings)].parts(_whole(settings, seed), settings, seed)
     graphs = scale_together([part.graph for part in found], settings.feature_scaling)
     return [replace(part, graph=graph) for part, graph in zip(found, graphs, strict=True)]
@@ -133,16 +152,8 @@ def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:
 def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> list[PartyGraph]:
     """All holders' graphs of a job of paradigm node-dp on one machine, in the order of its names.
 
-    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``.
-
-    Args:
-        settings: ``data`` of the job.
-        labels_at: who has the labels: ``settings.label_party``, or one whose nodes release them.
-        seed: of the deal of the columns and of random splits.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged, or the data break a rule.
+    Saved graphs are taken as they are; a data set is divided by ``split_for_learner``. ``labels_at``: who has the
+    labels, ``settings.label_party`` or one whose nodes release them.
     """
     if settings.graphs is not None:
         parties = _saved(settings)
@@ -156,12 +167,7 @@ def load_for_learner(settings: DataSettings, labels_at: PartyId, seed: int) -> l
 
 
 def load_whole(settings: DataSettings, party: PartyId, seed: int) -> PartyGraph:
-    """The data set as one graph of a party's, with the split that the job asks for; features as they are.
-
-    Raises:
-        ConfigError: the data set is not one graph.
-        DataError: a file is missing or damaged.
-    """
+    """The data set as one graph of a party's, with the split that the job asks for; features as they are."""
     return PartyGraph.from_data(party, _whole(settings, seed))
 
 
@@ -188,11 +194,7 @@ def _fractions(settings: DataSettings, seed: int) -> SplitFractions | None:
 
 
 def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str]]]:
-    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names.
-
-    Raises:
-        DataError: a file is missing or damaged, breaks a rule, or was saved without ids.
-    """
+    """The saved graphs of a horizontal job, as they are, and the ids of their rows, in the order of its names."""
     found = []
     for graph, path in zip(_saved(settings), (settings.graphs or {}).values(), strict=True):
         ids = load_party_ids(path)
@@ -206,11 +208,7 @@ def load_named_graphs(settings: DataSettings) -> list[tuple[PartyGraph, list[str
 
 
 def load_parties(settings: DataSettings, seed: int) -> list[PartyGraph]:
-    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together.
-
-    Raises:
-        DataError: a file is missing or damaged, or the data break a rule.
-    """
+    """All holders' graphs of a job on one machine: read or split, scaled, checked one by one and together."""
     given = settings.graphs is not None
     parties = _saved(settings) if given else DATASETS[_dataset(settings)].parties(settings, seed)
     parties = [scale_features(graph, settings.feature_scaling) for graph in parties]

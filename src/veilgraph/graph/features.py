@@ -79,14 +79,9 @@ Scaling = Literal["none", "row", "length", "standard"]
 
 
 def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[PartyGraph]:
-    """Graphs with the same columns, scaled alike; a node of several graphs counts once for each.
+    """Graphs with the same columns, scaled alike; ``standard`` takes mean and variance over all graphs' rows.
 
-    Args:
-        graphs: features Tensor[N_p, F], of one dtype.
-        scaling: as for ``scale_features``; ``standard`` takes mean and variance over all graphs' rows.
-
-    Raises:
-        DataError: ``standard``, and the numbers of columns differ; or as ``scale_features``.
+    A node of several graphs counts once for each. Raises as ``scale_features``, and where numbers of columns differ.
     """
     if scaling != "standard":
         return [scale_features(graph, scaling) for graph in graphs]
@@ -147,9 +142,7 @@ def _standard(features: Tensor) -> Tensor:
 def in_order(graph: PartyGraph, order: Tensor) -> PartyGraph:
     """A graph with node ``order[n]`` as its n-th, and its edges by target, source and weight.
 
-    Args:
-        graph: of one holder; which nodes are common, and relations, are left out.
-        order: Tensor[N] int64, every node once.
+    Which nodes are common, relations and features of edges are left out.
     """
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))

@@ -12,11 +12,7 @@ from veilgraph.graph.rules import refuse
 
 
 def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId | None) -> PartyId:
-    """Who is the label holder of graphs of which one alone may have labels; the job may name it.
-
-    Raises:
-        DataError: as ``check_federation`` and ``only_labelled``.
-    """
+    """Who is the label holder of graphs of which one alone may have labels; the job may name it."""
     holders = [graph.party for graph in graphs]
     check_names(holders)
     labelled = [graph.party for graph in graphs if graph.labels is not None]
@@ -31,11 +27,7 @@ def find_only_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId |
 def only_labelled(
     holders: Sequence[PartyId], labelled: Sequence[PartyId], label_holder: PartyId | None = None
 ) -> PartyId:
-    """The label holder of a job in which one holder alone has labels.
-
-    Raises:
-        DataError: it is no holder, or labels are at two, at none, or at another.
-    """
+    """The label holder of a job in which one holder alone has labels; refused where two have them, none or another."""
     key, way_out = "labels", "leave data.y and its masks (in tables: label) out at the others"
     if label_holder is not None:
         check_is_holder(label_holder, holders)
@@ -80,11 +72,7 @@ def check_classes(graph: PartyGraph) -> None:
 
 
 def check_federation(graphs: Sequence[PartyGraph], label_holder: PartyId) -> None:
-    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it.
-
-    Raises:
-        DataError: under two holders, a name twice, different C, or no labels at ``label_holder``.
-    """
+    """Checks what must hold between the holders of a vertical job; a single process that has all graphs may call it."""
     check_names([graph.party for graph in graphs])
     check_aligned({graph.party: graph.common for graph in graphs})
     find_label_holder(graphs, label_holder)
@@ -110,11 +98,7 @@ def check_aligned(counts: Mapping[PartyId, int]) -> None:
 
 
 def find_label_holder(graphs: Sequence[PartyGraph], label_holder: PartyId) -> PartyGraph:
-    """The graph of the holder that has the labels.
-
-    Raises:
-        DataError: there is no such holder, or it has no labels.
-    """
+    """The graph of the holder that has the labels; refused where there is no such holder, or it has none."""
     check_is_holder(label_holder, [graph.party for graph in graphs])
     found = next(graph for graph in graphs if graph.party == label_holder)
     if found.labels is None:

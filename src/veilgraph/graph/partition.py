@@ -1,24 +1,25 @@
-"""Simulated vertical splits of one graph over several holders, and the way back.
+"""Simulated splits of one graph over several holders, and the way back.
 
-Every holder knows all nodes; columns and edges each belong to exactly one holder (VFGNN 4.1).
+Vertical: every holder knows all nodes; columns and edges each belong to exactly one holder (VFGNN 4.1). Horizontal:
+holders have different, overlapping nodes, edges and labels, and all the same columns (SAPGNN, figure 1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
-from veilgraph.core.types import PartyId
-from veilgraph.graph.features import choose_columns, compact, join_columns
+from veilgraph.core.types import MASKS, PartyId
+from veilgraph.graph.features import choose_columns, choose_rows, compact, join_columns
 from veilgraph.graph.federation import check_aligned, find_label_holder
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import DTYPE, EVERY, Relation, check_name
+from veilgraph.graph.rules import DTYPE, EVERY, Relation, check_name, check_shape, first_of_graphs
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data
@@ -43,20 +44,17 @@ def split_vertically(
 
     Args:
         data: ``x`` [N, F] dense or sparse, ``edge_index``, optional weights, ``y`` and masks.
-        names: the holders.
+        names: the holders, in the order of the graphs that are returned.
         feature_proportions: share of the columns per holder in any unit; default: even. At least one column each.
         edge_proportions: share of the undirected edges per holder in any unit; default: even.
         label_holder: the one holder that gets labels and masks.
         seed: fixes the split; the same for every process.
         num_classes: default: the largest label plus one.
 
-    Returns:
-        One graph per holder, in the order of ``names``; valid, as the whole is, which is checked.
-
     Raises:
         DataError: fewer columns than holders, proportions that do not fit, or data that breaks a party's rule.
     """
-    whole = PartyGraph.from_data(label_holder, data, num_classes)
+    whole = PartyGraph.from_data(label_holder, data, num_classes)  # checked, and so are its parts
     generator = torch.Generator().manual_seed(seed)
     columns = deal_columns(whole.num_features, names, feature_proportions, generator)
     owner = deal_edges(whole, names, edge_proportions, generator)
@@ -71,16 +69,9 @@ def split_vertically(
 
 def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *, has_labels: bool) -> PartyGraph:
     """A holder's part of a graph: columns, some of the edges, Tensor[E] bool, and perhaps the labels."""
-    mine = whole.with_edges(edges)
-    return PartyGraph(
-        party=name,
-        features=features,
-        edge_index=mine.edge_index,
-        edge_weight=mine.edge_weight,
-        edge_relation=mine.edge_relation,
-        edge_features=mine.edge_features,
-        relations=whole.relations,
-        **(whole.label_fields if has_labels else {}),
+    labels = whole.label_fields if has_labels else dict[str, Any].fromkeys(whole.label_fields)
+    return replace(
+        whole.with_edges(edges), party=name, features=features, num_common=None, targets=None, membership=None, **labels
     )
 
 
@@ -91,13 +82,10 @@ def split_for_learner(
 
     Args:
         whole: validated, with labels and masks.
-        names: the holders.
+        names: all holders.
         learner: who gets the edges, and one column of zeros, as every holder has a column.
         labels_at: who gets the labels and masks.
         seed: of the deal of the columns to the other holders, even shares.
-
-    Raises:
-        DataError: fewer columns than holders that get some.
     """
     others = [name for name in names if name != learner]
     dealt = deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed))
@@ -216,11 +204,10 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
 
 def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
     """All columns, and every edge once."""
-    edges, weights = _edges(graphs)
+    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float64)
     unique, place = torch.unique(edges, dim=1, return_inverse=True)
     features = join_columns([graph.features for graph in graphs])
-    weighted = any(graph.edge_weight is not None for graph in graphs)
-    if not weighted and unique.shape[1] == edges.shape[1]:
+    if weights is None and unique.shape[1] == edges.shape[1]:
         return PartyGraph(POOLED, features, unique)
     total = torch.bincount(place, weights=weights, minlength=unique.shape[1])
     return PartyGraph(POOLED, features, unique, total.to(torch.float32))
@@ -228,7 +215,7 @@ def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
 
 def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
     """All columns and edges, and all relations, called ``holder/name``."""
-    edges, weights = _edges(graphs)
+    edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float32)
     relations, places = list[Relation](), []
     for graph in graphs:
         own = torch.zeros(graph.num_edges) if graph.edge_relation is None else graph.edge_relation
@@ -236,13 +223,331 @@ def _side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:
         relations += [replace(each, name=f"{graph.party}/{each.name}") for each in graph.relations or (EVERY,)]
     features = join_columns([graph.features for graph in graphs])
     told = {"edge_relation": torch.cat(places), "relations": tuple(relations)}
-    return PartyGraph(POOLED, features, edges, weights.to(torch.float32), **told)  # type: ignore[arg-type]
+    weights = torch.ones(edges.shape[1]) if weights is None else weights
+    return PartyGraph(POOLED, features, edges, weights, **told)  # type: ignore[arg-type]
 
 
-def _edges(graphs: Sequence[PartyGraph]) -> tuple[Tensor, Tensor]:
-    """All edges, Tensor[2, E], and what they weigh, Tensor[E] float64."""
-    weights = [
-        torch.ones(graph.num_edges, dtype=torch.float64) if graph.edge_weight is None else graph.edge_weight.double()
-        for graph in graphs
+UNKNOWN: Final = -1
+"""A label, or a holder, that there is not."""
+
+
+@dataclass(frozen=True, eq=False)
+class HorizontalPart:
+    """What one holder has, and where its rows stand in the whole.
+
+    Attributes:
+        graph: its nodes, in ascending order of ``ids``.
+        ids: Tensor[N_p] int64, distinct, ascending: positions in the graph that was split.
+    """
+
+    graph: PartyGraph
+    ids: Tensor
+
+
+def without_duplicates(parts: Sequence[HorizontalPart], *, alike: bool = False) -> list[HorizontalPart]:
+    """Return the parts of all holders with every directed edge at the first alone that has it.
+
+    Copies of an edge within one holder stay. ``alike``: edges are the same only if weights and features are, too.
+    """
+    size = 1 + max((int(part.ids[-1]) for part in parts), default=0)
+    ends = [part.ids[part.graph.edge_index] for part in parts]
+    keys = torch.cat([torch.empty(0, dtype=torch.int64), *(source * size + target for source, target in ends)])
+    graphs = [part.graph for part in parts]
+    weights, features = _weights(graphs), _edge_features(graphs)
+    if alike and (weights is not None or features is not None):
+        found = [keys, weights, *(() if features is None else features.t())]
+        rows = torch.stack([values.double() for values in found if values is not None], dim=1)
+        _, keys = torch.unique(rows, dim=0, return_inverse=True)
+    seen = torch.empty(0, dtype=torch.int64)
+    kept = []
+    for part, own in zip(parts, torch.split(keys, [graph.num_edges for graph in graphs]), strict=True):
+        new = ~torch.isin(own, seen)
+        seen = torch.cat([seen, torch.unique(own[new])])
+        kept.append(replace(part, graph=part.graph.with_edges(new)))
+    return kept
+
+
+def pool_parts(parts: Sequence[HorizontalPart]) -> HorizontalPart:
+    """The combined graph, as no holder may have it: what the federation's result must equal.
+
+    Every node once, with its features from the first holder that knows it and its label, or target, from the first that
+    has one. Of edges that are alike in ends, weight and features one holder's stay.
+
+    Raises:
+        DataError: columns, columns of edges or classes differ between the holders.
+    """
+    graphs = [part.graph for part in parts]
+    classes = {graph.num_classes for graph in graphs if graph.labels is not None}
+    edges = {graph.num_edge_features for graph in graphs}
+    columns = {graph.num_features for graph in graphs}
+    for what, values in (("columns", columns), ("columns of edges", edges), ("classes", classes)):
+        if len(values) > 1:
+            raise DataError(f"holders: {what} differ ({sorted(map(str, values))}), and they must be the same; mend one")
+    ids, rows = positions(parts)
+    place = torch.cat(rows)
+    name, absent = ("targets", torch.nan) if any(graph.targets is not None for graph in graphs) else ("labels", UNKNOWN)
+    given = torch.cat([_values(graph, name, absent) for graph in graphs])
+    first = _first(place, given != UNKNOWN if name == "labels" else ~given.isnan(), len(ids))
+    known, answers = first != UNKNOWN, dict[str, Tensor]()
+    if name == "targets" or classes:
+        answers = {mask: torch.cat([_values(graph, mask, False) for graph in graphs])[first] & known for mask in MASKS}
+        answers[name] = torch.where(known, given[first], absent)
+
+    unique = [part.graph for part in without_duplicates(parts, alike=True)]
+    everywhere = torch.ones(len(place), dtype=torch.bool)
+    pooled = PartyGraph(
+        party=POOLED,
+        features=compact(
+            torch.cat([graph.features.to_dense() for graph in graphs])[_first(place, everywhere, len(ids))]
+        ),
+        edge_index=torch.cat([at[graph.edge_index] for graph, at in zip(unique, rows, strict=True)], dim=1),
+        edge_weight=_weights(unique),
+        edge_features=_edge_features(unique),
+        num_classes=next(iter(classes), None),
+        **answers,  # type: ignore[arg-type]
+    )
+    return HorizontalPart(pooled, ids)
+
+
+def positions(parts: Sequence[HorizontalPart]) -> tuple[Tensor, list[Tensor]]:
+    """All ids, ascending, Tensor[N]; and for each part where its rows stand among them, Tensor[N_p]."""
+    ids = torch.unique(torch.cat([part.ids for part in parts]))
+    return ids, [torch.searchsorted(ids, part.ids) for part in parts]
+
+
+def _first(place: Tensor, among: Tensor, nodes: int) -> Tensor:
+    """For each node the first row of ``among`` that is of it, −1 where there is none: Tensor[N]."""
+    rows = torch.arange(len(place))[among]
+    last = torch.full((nodes,), len(place))
+    first = last.scatter_reduce(0, place[among], rows, "amin")
+    return torch.where(first < len(place), first, UNKNOWN)
+
+
+def _values(graph: PartyGraph, name: str, absent: float) -> Tensor:
+    """Labels or a mask of every node, where the holder has none as ``absent``."""
+    values: Tensor | None = getattr(graph, name)
+    return torch.full((graph.num_nodes,), absent) if values is None else values
+
+
+def _weights(graphs: Sequence[PartyGraph], dtype: torch.dtype | None = None) -> Tensor | None:
+    """What all edges weigh, Tensor[E]; None where all weigh 1."""
+    weights = [graph.edge_weight for graph in graphs]
+    if all(each is None for each in weights):
+        return None
+    pairs = zip(graphs, weights, strict=True)
+    return torch.cat([torch.ones(graph.num_edges) if own is None else own for graph, own in pairs]).to(dtype=dtype)
+
+
+def _edge_features(graphs: Sequence[PartyGraph]) -> Tensor | None:
+    found = [graph.edge_features for graph in graphs if graph.edge_features is not None]
+    return torch.cat(found) if found else None
+
+
+Knows = Literal["own", "all"]
+"""Which nodes a holder of a simulated split knows.
+
+``own``: those dealt to it and those its edges touch; labels and masks go with the dealing, so that every label is at
+one holder. ``all``: every node with its label, so that holders differ in their edges alone.
+"""
+
+
+def split_horizontally(
+    data: Data,
+    *,
+    names: Sequence[PartyId],
+    seed: int,
+    overlap: float = 0.0,
+    knows: Knows = "own",
+    num_classes: int | None = None,
+) -> list[HorizontalPart]:
+    """Deals the edges of a graph to holders uniformly at random (SAPGNN 5.3, table 4).
+
+    Both directions of an undirected edge stay together, with their weights. Nodes are dealt evenly as well, and so are
+    the training, validation and test nodes among them. There is one valid part per name; every node is at one of them
+    at least.
+
+    Args:
+        data: as for ``split_vertically``.
+        names: the holders, one or more.
+        seed: fixes the split.
+        overlap: share of the edges, in [0, 1], that a second holder has too.
+        knows: see ``Knows``. The paper does not say; its figures for separate training are nearer to those of ``all``.
+        num_classes: default: the largest label plus one.
+
+    Raises:
+        DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
+            node, or data breaks a party's rule.
+    """
+    if not 0 <= overlap <= 1 or (overlap > 0 and len(names) < 2):
+        raise DataError(
+            f"overlap={overlap} must lie in [0, 1], and above 0 there must be a second holder (names has {len(names)})"
+        )
+    whole = PartyGraph.from_data(POOLED, data, num_classes)
+    generator = torch.Generator().manual_seed(seed)
+    owner = deal_edges(whole, names, None, generator)
+    second = _second_owner(whole, owner, len(names), overlap, generator)
+    home = _deal_nodes(whole, len(names), generator)
+    parts = []
+    for index, name in enumerate(names):
+        edges = (owner == index) | (second == index)
+        own = home == index
+        known = own.clone()
+        known[whole.edge_index[:, edges].reshape(-1)] = True
+        everything = torch.ones_like(own)
+        known, labelled = (everything, everything) if knows == "all" else (known, own)
+        parts.append(_part(whole, name, known, edges, labelled))
+    return parts
+
+
+def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[HorizontalPart]:
+    """Deals the nodes to holders evenly and at random, also among those of each mask; every node is at one holder.
+
+    Only edges between two nodes of one holder remain, about one in as many as there are holders. Else as
+    ``split_horizontally``.
+    """
+    whole = PartyGraph.from_data(POOLED, data)
+    home = _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed))
+    source, target = home[whole.edge_index]
+    return [
+        _part(whole, name, home == index, (source == index) & (target == index), home == index)
+        for index, name in enumerate(names)
     ]
-    return torch.cat([graph.edge_index for graph in graphs], dim=1), torch.cat(weights)
+
+
+def split_by_label(
+    data: Data,
+    *,
+    names: Sequence[PartyId],
+    seed: int,
+    mixed: float,
+    knows: Knows = "own",
+) -> list[HorizontalPart]:
+    """Deals the nodes to holders by class, and then ``mixed`` of each holder's to the others (SAPGNN 5.4).
+
+    Classes go to holders in their order, as evenly as they divide: with two holders and Cora's seven the first has
+    four. Where holders outnumber classes, a class is divided evenly among several (the paper does not say). Only edges
+    between two nodes of one holder remain. As in the paper's figure 3, whose counts say so, nodes that are in no mask
+    are left out.
+
+    Args:
+        data: with ``y`` and masks.
+        names: the holders.
+        seed: fixes the split.
+        mixed: q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others.
+        knows: ``all`` gives every holder all nodes in a mask with their labels, and the edges between those dealt to
+            it: the split on which the paper measures PPGNN, which needs aligned nodes.
+
+    Returns:
+        As ``split_horizontally``; ``ids`` are positions in ``data``, and not all of them occur.
+
+    Raises:
+        DataError: there are no labels, ``mixed`` is no share or there is no other holder, or a part breaks a rule.
+    """
+    if not 0 <= mixed <= 1 or (mixed > 0 and len(names) < 2):
+        raise DataError(
+            f"mixed={mixed} must lie in [0, 1], and above 0 there must be another holder (names has {len(names)})"
+        )
+    whole = PartyGraph.from_data(POOLED, data)
+    if whole.labels is None:
+        raise DataError("data.y: missing, and nodes are dealt by their class; give labels or split the edges instead")
+    generator = torch.Generator().manual_seed(seed)
+    home = _deal_classes(whole, len(names), generator)
+    first = home.clone()
+    for index in range(len(names)):
+        nodes = _shuffled((first == index).nonzero().reshape(-1), generator)
+        leaving = nodes[: round(mixed * len(nodes))]
+        home[leaving] = (index + 1 + torch.arange(len(leaving)) % max(len(names) - 1, 1)) % len(names)
+    home = home[first_nodes(whole)]
+    source, target = home[whole.edge_index]
+    in_mask = home != UNKNOWN
+    return [
+        _part(
+            whole,
+            name,
+            in_mask if knows == "all" else home == index,
+            (source == index) & (target == index),
+            in_mask if knows == "all" else home == index,
+        )
+        for index, name in enumerate(names)
+    ]
+
+
+def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:
+    """Who else has an edge, −1 for nobody: alike for both directions. Tensor[E]."""
+    if overlap == 0:
+        return torch.full_like(owner, UNKNOWN)
+    low, high = whole.edge_index.sort(dim=0).values
+    keys, pair = torch.unique(low * whole.num_nodes + high, return_inverse=True)
+    shared = torch.zeros(len(keys), dtype=torch.bool)
+    shared[_shuffled(torch.arange(len(keys)), generator)[: round(overlap * len(keys))]] = True
+    further = 1 + torch.randint(holders - 1, (len(keys),), generator=generator)
+    return torch.where(shared[pair], (owner + further[pair]) % holders, UNKNOWN)
+
+
+def _deal_nodes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
+    """The holder of every node, Tensor[N]: even, also among the nodes of each mask; of graphs where it has several."""
+    home = torch.empty(whole.num_nodes, dtype=torch.int64)
+    first = first_nodes(whole)
+    heads = first == torch.arange(whole.num_nodes)
+    for group in [*_masks(whole).values(), ~_in_mask(whole)]:
+        nodes = _shuffled((group & heads).nonzero().reshape(-1), generator)
+        home[nodes] = torch.arange(len(nodes)) % holders
+    return home[first]
+
+
+def first_nodes(graph: PartyGraph) -> Tensor:
+    """Of every node the first of the same graph, Tensor[N]: itself where there is one graph alone to be divided."""
+    return torch.arange(graph.num_nodes) if graph.membership is None else first_of_graphs(graph.membership)
+
+
+def _deal_classes(whole: PartyGraph, holders: int, generator: torch.Generator) -> Tensor:
+    """The holder of every node in a mask by its class, −1 for the others: Tensor[N]."""
+    classes = whole.num_classes or 0
+    home = torch.full((whole.num_nodes,), UNKNOWN)
+    for label in range(classes):
+        if holders <= classes:
+            among = torch.tensor([label * holders // classes])
+        else:
+            among = torch.tensor([holder for holder in range(holders) if holder * classes // holders == label])
+        nodes = _shuffled(((whole.labels == label) & _in_mask(whole)).nonzero().reshape(-1), generator)
+        home[nodes] = among[torch.arange(len(nodes)) % len(among)]
+    return home
+
+
+def _part(whole: PartyGraph, name: PartyId, known: Tensor, edges: Tensor, labelled: Tensor) -> HorizontalPart:
+    """One holder's part: the known nodes, the given edges between them, labels and masks of the labelled ones."""
+    ids, own = known.nonzero().reshape(-1), whole.with_edges(edges)
+    place = torch.full((whole.num_nodes,), UNKNOWN)
+    place[ids] = torch.arange(len(ids))
+    mine, labels, targets = labelled[ids], whole.labels, whole.targets
+    graph = replace(
+        own,
+        party=name,
+        features=choose_rows(whole.features, ids),
+        edge_index=place[own.edge_index],
+        labels=None if labels is None else torch.where(mine, labels[ids], UNKNOWN),
+        targets=None if targets is None else torch.where(mine, targets[ids], torch.nan),
+        membership=None if whole.membership is None else whole.membership[ids],
+        **{mask: values[ids] & mine for mask, values in _masks(whole).items()},  # type: ignore[arg-type]
+    )
+    # The whole is checked; that a part has nodes, and some to train and to validate on, depends on the dealing.
+    check_name(name)
+    check_shape(name, graph.features)
+    graph.check_split()
+    return HorizontalPart(graph, ids)
+
+
+def _masks(graph: PartyGraph) -> dict[str, Tensor]:
+    return {name: getattr(graph, name) for name in MASKS if getattr(graph, name) is not None}
+
+
+def _in_mask(graph: PartyGraph) -> Tensor:
+    """Whether a node is in any mask, Tensor[N] bool."""
+    found = torch.zeros(graph.num_nodes, dtype=torch.bool)
+    for mask in _masks(graph).values():
+        found |= mask
+    return found
+
+
+def _shuffled(values: Tensor, generator: torch.Generator) -> Tensor:
+    return values[torch.randperm(len(values), generator=generator)]

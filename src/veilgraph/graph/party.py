@@ -72,11 +72,7 @@ def rows_between(features: Tensor, start: int, stop: int) -> Tensor:
 
 
 def sparse_rows(parts: Sequence[Tensor], num_features: int) -> Tensor:
-    """The ``torch.sparse_csr`` matrix of row pointers, columns and values, checked.
-
-    Raises:
-        RuntimeError: the parts do not fit together.
-    """
+    """The ``torch.sparse_csr`` matrix of row pointers, columns and values; ``RuntimeError`` where they do not fit."""
     pointers, columns, values = parts
     return torch.sparse_csr_tensor(pointers, columns, values, (len(pointers) - 1, num_features), check_invariants=True)
 
@@ -248,11 +244,7 @@ class PartyGraph:
         )
 
     def with_edges(self, kept: Tensor) -> PartyGraph:
-        """Return the same nodes with some of the edges, their weights, relations and features.
-
-        Args:
-            kept: Tensor[E] bool, or places of edges.
-        """
+        """The same nodes with some of the edges; ``kept``: Tensor[E] bool, or places of edges in a new order."""
         return replace(self, **self._edges_at(kept))
 
     def _edges_at(self, kept: Tensor) -> dict[str, Any]:
@@ -368,7 +360,7 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
     Args:
         graph: the party's.
         path: of the file.
-        ids: of the graph's rows, as text; horizontal jobs over saved graphs need them.
+        ids: of the rows; horizontal jobs over saved graphs need them.
 
     Raises:
         DataError: there is not one id per row, or one is given twice.
@@ -380,8 +372,10 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         tensors.update(zip(_SPARSE_PARTS, parts, strict=True))
     else:
         tensors["features"] = graph.features
+    target = graph.edge_index[1]
+    if not bool((target[1:] >= target[:-1]).all()):
+        graph = graph.with_edges(target.argsort(stable=True))
     tensors.update({name: getattr(graph, name) for name in _TENSORS if getattr(graph, name) is not None})
-    _sort_edges(tensors)
     metadata = {"format": _FORMAT, "party": graph.party, "num_features": str(graph.num_features)}
     for name in _NUMBERS:
         if getattr(graph, name) is not None:
@@ -393,17 +387,6 @@ def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = N
         write_whole(path, content)
     except OSError as error:
         raise RunError(f"{path}: the party graph cannot be written ({error}); choose a writable path") from error
-
-
-def _sort_edges(tensors: dict[str, Tensor]) -> None:
-    target = tensors["edge_index"][1]
-    if bool((target[1:] >= target[:-1]).all()):
-        return
-    order = target.argsort(stable=True)
-    tensors["edge_index"] = tensors["edge_index"][:, order]
-    for name in _OF_EDGES:
-        if name in tensors:
-            tensors[name] = tensors[name][order]
 
 
 def load_party(path: Path) -> PartyGraph:
@@ -418,11 +401,7 @@ def load_party(path: Path) -> PartyGraph:
 
 
 def reload_party(path: Path) -> PartyGraph:
-    """Reads back a graph that the caller has itself checked and saved.
-
-    Raises:
-        DataError: the file is missing, damaged or of another kind.
-    """
+    """Reads back a graph that the caller has itself checked and saved, as ``load_party`` and unchecked."""
     metadata, tensors = _read(path)
     try:
         if "features" not in tensors:
@@ -441,11 +420,7 @@ def reload_party(path: Path) -> PartyGraph:
 
 
 def load_party_ids(path: Path) -> list[str] | None:
-    """Reads the ids of a saved party graph's rows; None where it was saved without.
-
-    Raises:
-        DataError: the file is missing, damaged or of another kind, or the ids are not distinct.
-    """
+    """Reads the ids of a saved party graph's rows, checked; None where it was saved without."""
     metadata, tensors = _read(path)
     try:
         ids = unpack_ids(tensors)
@@ -455,33 +430,21 @@ def load_party_ids(path: Path) -> list[str] | None:
 
 
 def saved_name(path: Path) -> PartyId:
-    """Under which name a party graph was saved, whatever a job calls its holder.
-
-    Raises:
-        DataError: the file is missing, damaged or of another kind.
-    """
-    return _metadata(path).get("party", "")
+    """Under which name a party graph was saved, whatever a job calls its holder."""
+    return _read(path, names_alone=True)[0].get("party", "")
 
 
-def _metadata(path: Path) -> dict[str, str]:
+def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dict[str, Any]]:
+    """Metadata and, unless ``names_alone``, tensors of a saved party graph."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
     try:
         with safe_open(path, framework="pt") as file:
-            found: dict[str, str] = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
-    if found.get("format") != _FORMAT:
-        raise DataError(f"{path}: format is {found.get('format')!r}, not {_FORMAT!r}; save it with save_party")
-    return found
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Metadata and tensors of a saved party graph."""
-    metadata = _metadata(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            metadata: dict[str, str] = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                found = metadata.get("format")
+                raise DataError(f"{path}: format is {found!r}, not {_FORMAT!r}; save it with save_party")
+            tensors = {name: file.get_tensor(name) for name in (() if names_alone else file.keys())}
     except (OSError, SafetensorError) as error:
         raise DataError(f"{path}: cannot be read as a party graph ({error}); save it anew") from error
     allowed = {"features", *_SPARSE_PARTS, *_TENSORS, *ID_TENSORS}

@@ -17,11 +17,7 @@ if TYPE_CHECKING:  # seconds to import
 
 
 def check_one_graph(key: str, given: object) -> None:
-    """Refuses an argument that is no ``Data``.
-
-    Raises:
-        ConfigError: says what it is, and how it becomes one.
-    """
+    """Refuses, by ``ConfigError``, an argument that is no ``Data``."""
     from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
 
     if not isinstance(given, Data):
@@ -39,11 +35,7 @@ def _way_to_data(given: object) -> str:
 
 
 def check_is_data(party: PartyId, data: object) -> Data:
-    """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused.
-
-    Raises:
-        DataError: says what it is, and how it becomes one.
-    """
+    """``Data`` of one kind of nodes, whose masks and weights are tensors; anything else is refused."""
     from torch_geometric.data import Data  # noqa: PLC0415 - as above
 
     if not isinstance(data, Data):
@@ -56,11 +48,7 @@ def check_is_data(party: PartyId, data: object) -> Data:
 
 
 def features_of(party: PartyId, data: Data) -> Tensor:
-    """``x``: strided or ``torch.sparse_csr``, of floating point.
-
-    Raises:
-        DataError: it is no tensor.
-    """
+    """``x``: strided or ``torch.sparse_csr``, of floating point."""
     x = data.x
     if not isinstance(x, Tensor):
         refuse(party, "data.x", f"{kind_of(x)} must be a tensor of features", "give one row per node")
@@ -71,11 +59,7 @@ def features_of(party: PartyId, data: Data) -> Tensor:
 
 
 def labels_of(party: PartyId, data: Data) -> Tensor | None:
-    """``y`` as one class per node, Tensor[N] int64; None where there is none.
-
-    Raises:
-        DataError: it is no tensor of whole numbers.
-    """
+    """``y`` as one class per node, Tensor[N] int64; None where there is none."""
     labels = data.y
     if labels is None:
         return None
@@ -89,9 +73,6 @@ def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
     """How many classes there are: ``num_classes`` where it is given, else the largest label plus one.
 
     The latter is a fact of the data: where one node alone has the largest label, it tells that node's.
-
-    Raises:
-        DataError: it is no whole number.
     """
     given = data.get("num_classes")
     if given is None:
@@ -102,11 +83,7 @@ def classes_of(party: PartyId, data: Data, labels: Tensor | None) -> int | None:
 
 
 def targets_of(party: PartyId, data: Data) -> Tensor | None:
-    """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there.
-
-    Raises:
-        DataError: there is more than one number per node.
-    """
+    """``y`` as one number per node, Tensor[N], where it is of floating point; None where it is not, or not there."""
     targets = data.y
     if not isinstance(targets, Tensor) or not targets.is_floating_point():
         return None
@@ -118,11 +95,7 @@ def targets_of(party: PartyId, data: Data) -> Tensor | None:
 
 
 def membership_of(party: PartyId, data: Data) -> Tensor | None:
-    """``batch``, the graph that each node is of, Tensor[N] int64; None where there is none.
-
-    Raises:
-        DataError: it is no tensor of whole numbers, one per node.
-    """
+    """``batch``, the graph that each node is of, Tensor[N] int64; None where there is none."""
     batch = data.get("batch")
     if batch is None:
         return None
@@ -134,11 +107,7 @@ def membership_of(party: PartyId, data: Data) -> Tensor | None:
 
 
 def of_nodes(party: PartyId, data: Data, membership: Tensor | None) -> Data:
-    """``data`` with ``y`` and masks of nodes, where they are of graphs; itself where they are not.
-
-    Raises:
-        DataError: the numbers of graphs, in ``batch``, are not 0, 1, 2, … as ``y`` has them.
-    """
+    """``data`` with ``y`` and masks of nodes, where they are of graphs as ``batch`` numbers them; else itself."""
     if membership is None:
         return data
     names = [name for name in ("y", *MASKS) if isinstance(data.get(name), Tensor)]
@@ -155,9 +124,6 @@ def edge_columns_of(party: PartyId, data: Data | EdgeStorage) -> tuple[Tensor | 
     """Return the edges' weights [E] and features [E, F_e].
 
     ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``; any other is features.
-
-    Raises:
-        DataError: ``edge_weight`` is not one number per edge, or ``edge_attr`` no row of them.
     """
     weight, features = (_numbers(data.get(name)) for name in ("edge_weight", "edge_attr"))
     for name, values, most in (("edge_weight", weight, 1), ("edge_attr", features, None)):
@@ -190,9 +156,6 @@ def of_one_kind(party: PartyId, given: object) -> tuple[object, tuple[Relation, 
     Returns:
         ``Data``; its relations; and of every edge, Tensor[E], the place of its relation. Where there is but one, which
         reaches as far as any: none.
-
-    Raises:
-        DataError: no type of nodes can be told to be that of the common nodes, or edges lead to others.
     """
     from torch_geometric.data import Data, HeteroData  # noqa: PLC0415 - seconds to import
 

@@ -7,7 +7,7 @@ the way out.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, NoReturn
 
@@ -26,6 +26,12 @@ MOST_HOPS: Final = 32
 DTYPE: Final = torch.int16
 """Of an edge's relation."""
 _MOST_RELATIONS: Final = 2**15
+_DTYPES: Final[Mapping[str, tuple[torch.dtype, ...]]] = {
+    "floating point": (torch.float16, torch.bfloat16, *FEATURE_DTYPES),
+    "int64": (torch.int64,),
+    "whole numbers": (torch.int16, torch.int32, torch.int64),
+    "bool": (torch.bool,),
+}
 
 
 def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:
@@ -33,13 +39,20 @@ def refuse(party: str, argument: str, problem: str, way_out: str) -> NoReturn:
     raise DataError(f"party {party!r}: {argument}: {problem}; {way_out}")
 
 
-def _first(wrong: Tensor) -> int:
-    """Place of the first True of a vector that has one."""
-    return int(wrong.nonzero()[0])
+def _refuse_first(party: str, argument: str, wrong: Tensor, problem: Callable[[int], str], way_out: str) -> None:
+    """Refuse the first place of a vector that is wrong, if there is one; ``problem`` says what is wrong there."""
+    if bool(wrong.any()):
+        refuse(party, argument, problem(int(wrong.nonzero()[0])), way_out)
 
 
 def _form(tensor: Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}"
+
+
+def _check_vector(party: str, argument: str, values: Tensor, dtypes: str, length: int, way_out: str) -> None:
+    """Refuse what is no vector of so many values of a type; ``dtypes``: a key of ``_DTYPES``."""
+    if values.dtype not in _DTYPES[dtypes] or tuple(values.shape) != (length,):
+        refuse(party, argument, f"{_form(values)} must be {dtypes} [{length}]", way_out)
 
 
 def check_name(party: str) -> None:
@@ -73,10 +86,15 @@ def check_shape(party: str, features: Tensor) -> None:
 def check_features(party: str, features: Tensor) -> None:
     """Of a shape as ``check_shape`` has it, and finite everywhere."""
     check_shape(party, features)
-    is_sparse = features.layout == torch.sparse_csr
-    if is_sparse:
-        _check_csr(party, features)
-    values = features.values() if is_sparse else features
+    values = features
+    if is_sparse := features.layout == torch.sparse_csr:
+        pointers, columns, values = features.crow_indices(), features.col_indices(), features.values()
+        if int(pointers[0]) != 0 or int(pointers[-1]) != len(columns) or bool((pointers.diff() < 0).any()):
+            problem = "the sparse row pointers do not rise from 0 to the number of values"
+            refuse(party, "features", problem, "rebuild them")
+        if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < features.shape[1]:
+            problem = f"a sparse column index lies outside 0..{features.shape[1] - 1}"
+            refuse(party, "features", problem, "rebuild the sparse matrix")
     finite = torch.isfinite(values)
     if bool(finite.all()):
         return
@@ -87,36 +105,29 @@ def check_features(party: str, features: Tensor) -> None:
     refuse(party, "features", f"value {float(values[first])} in row {row} is not finite", "replace or impute it")
 
 
-def _check_csr(party: str, features: Tensor) -> None:
-    pointers, columns = features.crow_indices(), features.col_indices()
-    if int(pointers[0]) != 0 or int(pointers[-1]) != len(columns) or bool((pointers.diff() < 0).any()):
-        refuse(party, "features", "the sparse row pointers do not rise from 0 to the number of values", "rebuild them")
-    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < features.shape[1]:
-        problem = f"a sparse column index lies outside 0..{features.shape[1] - 1}"
-        refuse(party, "features", problem, "rebuild the sparse matrix")
-
-
 def check_edges(party: str, edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> None:
     """Existing nodes only; finite weights ≥ 0, one per edge."""
     if edge_index.dtype != torch.int64 or edge_index.dim() != 2 or edge_index.shape[0] != 2:
         problem = f"{_form(edge_index)} must be whole numbers [2, edges]"
         refuse(party, "edge_index", problem, "give source and target rows")
-    outside = (edge_index < 0) | (edge_index >= num_nodes)
-    if bool(outside.any()):
-        edge = _first(outside.any(dim=0))
-        problem = f"edge {edge} is {edge_index[:, edge].tolist()}, and nodes are 0..{num_nodes - 1}"
-        refuse(party, "edge_index", problem, "align the edges' node ids with the features' rows")
+    _refuse_first(
+        party,
+        "edge_index",
+        ((edge_index < 0) | (edge_index >= num_nodes)).any(dim=0),
+        lambda edge: f"edge {edge} is {edge_index[:, edge].tolist()}, and nodes are 0..{num_nodes - 1}",
+        "align the edges' node ids with the features' rows",
+    )
     if edge_weight is None:
         return
-    count = edge_index.shape[1]
-    if not edge_weight.is_floating_point() or tuple(edge_weight.shape) != (count,):
-        problem = f"{_form(edge_weight)} must be floating point [{count}]"
-        refuse(party, "edge_weight", problem, "give one weight per edge, or none at all")
-    wrong = ~torch.isfinite(edge_weight) | (edge_weight < 0)
-    if bool(wrong.any()):
-        edge = _first(wrong)
-        problem = f"value {float(edge_weight[edge])} of edge {edge} must be finite and at least 0"
-        refuse(party, "edge_weight", problem, "mend it or drop the edge")
+    way_out = "give one weight per edge, or none at all"
+    _check_vector(party, "edge_weight", edge_weight, "floating point", edge_index.shape[1], way_out)
+    _refuse_first(
+        party,
+        "edge_weight",
+        ~torch.isfinite(edge_weight) | (edge_weight < 0),
+        lambda edge: f"value {float(edge_weight[edge])} of edge {edge} must be finite and at least 0",
+        "mend it or drop the edge",
+    )
 
 
 def check_edge_features(party: str, edge_features: Tensor | None, num_edges: int) -> None:
@@ -127,10 +138,9 @@ def check_edge_features(party: str, edge_features: Tensor | None, num_edges: int
     if not edge_features.is_floating_point() or len(shape) != 2 or shape[0] != num_edges or not shape[1]:
         problem = f"{_form(edge_features)} must be floating point [{num_edges}, columns]"
         refuse(party, "edge_features", problem, "give one row per edge, or none at all")
-    wrong = ~torch.isfinite(edge_features)
-    if bool(wrong.any()):
-        problem = f"edge {_first(wrong.any(dim=1))} has a value that is not finite"
-        refuse(party, "edge_features", problem, "mend it or drop the edge")
+    wrong = ~torch.isfinite(edge_features).all(dim=1)
+    problem_at = "edge {} has a value that is not finite".format
+    _refuse_first(party, "edge_features", wrong, problem_at, "mend it or drop the edge")
 
 
 def check_labels(
@@ -141,44 +151,35 @@ def check_labels(
     num_nodes: int,
     num_common: int,
 ) -> None:
-    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist.
-
-    Args:
-        party: whose.
-        labels: Tensor[N] int64, or None.
-        masks: name → Tensor[N] bool, or None, in the order of ``MASKS``.
-        num_classes: where there are labels.
-        num_nodes: N.
-        num_common: C.
-    """
+    """Labels in −1..num_classes−1; disjoint masks over labelled nodes; common training and validation nodes exist."""
     if labels is None:
         for name, mask in masks.items():
             if mask is not None:
                 refuse(party, name, "there is a mask but there are no labels", "give labels too, or no masks")
         return
-    if labels.dtype != torch.int64 or tuple(labels.shape) != (num_nodes,):
-        problem = f"{_form(labels)} must be int64 [{num_nodes}]"
-        refuse(party, "labels", problem, "give one per node, -1 where unknown")
+    _check_vector(party, "labels", labels, "int64", num_nodes, "give one per node, -1 where unknown")
     if num_classes is None or num_classes < 2:
         problem = f"{num_classes} must be at least 2 where there are labels"
         refuse(party, "num_classes", problem, "give the number of classes")
-    outside = (labels < -1) | (labels >= num_classes)
-    if bool(outside.any()):
-        node = _first(outside)
-        problem = f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}"
-        refuse(party, "labels", problem, "mend it or raise num_classes")
+    _refuse_first(
+        party,
+        "labels",
+        (labels < -1) | (labels >= num_classes),
+        lambda node: f"value {int(labels[node])} of node {node} lies outside -1..{num_classes - 1}",
+        "mend it or raise num_classes",
+    )
     _check_masks(party, labels >= 0, masks, num_common)
 
 
 def check_targets(party: str, targets: Tensor, masks: Mapping[str, Tensor | None], num_nodes: int) -> None:
-    """Finite numbers, or NaN where unknown; masks over known ones, as of labels. ``targets``: Tensor[N] float."""
-    if not targets.is_floating_point() or tuple(targets.shape) != (num_nodes,):
-        problem = f"{_form(targets)} must be floating point [{num_nodes}]"
-        refuse(party, "targets", problem, "give one number per node, NaN where unknown")
-    infinite = targets.isinf()
-    if bool(infinite.any()):
-        node = _first(infinite)
-        refuse(party, "targets", f"value {float(targets[node])} of node {node} is not finite", "mend it, or give NaN")
+    """Finite numbers, or NaN where unknown; masks over known ones, as of labels."""
+    way_out = "give one number per node, NaN where unknown"
+    _check_vector(party, "targets", targets, "floating point", num_nodes, way_out)
+
+    def infinite(node: int) -> str:
+        return f"value {float(targets[node])} of node {node} is not finite"
+
+    _refuse_first(party, "targets", targets.isinf(), infinite, "mend it, or give NaN")
     _check_masks(party, ~targets.isnan(), masks, num_nodes)
 
 
@@ -188,15 +189,11 @@ def _check_masks(party: str, known: Tensor, masks: Mapping[str, Tensor | None], 
     for name, mask in masks.items():
         if mask is None:
             continue
-        if mask.dtype != torch.bool or tuple(mask.shape) != (nodes,):
-            refuse(party, name, f"{_form(mask)} must be bool [{nodes}]", "give one value per node")
-        unlabelled, overlap = mask & ~known, mask & seen
-        if bool(unlabelled.any()):
-            problem = f"node {_first(unlabelled)} is in the mask and has no label"
-            refuse(party, name, problem, "label it or take it out of the mask")
-        if bool(overlap.any()):
-            problem = f"node {_first(overlap)} is in an earlier mask too, and masks may not overlap"
-            refuse(party, name, problem, "keep it in one of them")
+        _check_vector(party, name, mask, "bool", nodes, "give one value per node")
+        unlabelled = "node {} is in the mask and has no label".format
+        _refuse_first(party, name, mask & ~known, unlabelled, "label it or take it out of the mask")
+        overlap = "node {} is in an earlier mask too, and masks may not overlap".format
+        _refuse_first(party, name, mask & seen, overlap, "keep it in one of them")
         seen |= mask
     train, val, common = masks["train_mask"], masks["val_mask"], " common to all holders" if num_common < nodes else ""
     if train is None or not bool(train[:num_common].any()):
@@ -216,33 +213,27 @@ def first_of_graphs(membership: Tensor) -> Tensor:
 
 
 def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor | None], edge_index: Tensor) -> None:
-    """A whole number of every node; edges within graphs; nodes of one graph agree on what is of the graph.
-
-    Args:
-        party: whose.
-        membership: Tensor[N] int64, the graph that each node is of.
-        values: name → Tensor[N], of what must be the same at all nodes of a graph; None where there is none.
-        edge_index: Tensor[2, E] int64.
-    """
+    """A whole number of every node; edges within graphs; nodes of one graph agree on ``values``, of the graph."""
     if membership.dtype != torch.int64 or membership.dim() != 1 or bool((membership < 0).any()):
         problem = f"{_form(membership)} must be int64 [{membership.numel()}] of at least 0"
         refuse(party, "membership", problem, "number the graphs")
     graphs = membership[edge_index]
-    between = graphs[0] != graphs[1]
-    if bool(between.any()):
-        edge = _first(between)
+
+    def between(edge: int) -> str:
         one, other = (f"node {int(edge_index[end, edge])} of graph {int(graphs[end, edge])}" for end in (0, 1))
-        problem = f"edge {edge} joins {one} with {other}, and graphs have no edges between them"
-        refuse(party, "membership", problem, "drop it or mend the nodes' graphs")
+        return f"edge {edge} joins {one} with {other}, and graphs have no edges between them"
+
+    _refuse_first(party, "membership", graphs[0] != graphs[1], between, "drop it or mend the nodes' graphs")
     first = first_of_graphs(membership)
+
+    def differ(node: int) -> str:
+        return f"nodes {int(first[node])} and {node} of graph {int(membership[node])} differ, and it is of the graph"
+
     for name, value in values.items():
-        if value is None:
-            continue
-        differs = ~torch.isclose(value.double(), value.double()[first], rtol=0, atol=0, equal_nan=True)
-        if bool(differs.any()):
-            node = _first(differs)
-            both = f"nodes {int(first[node])} and {node} of graph {int(membership[node])}"
-            refuse(party, name, f"{both} differ, and it is of the graph", "give all nodes of a graph the same")
+        if value is not None:
+            wide = value.double()
+            differs = ~torch.isclose(wide, wide[first], rtol=0, atol=0, equal_nan=True)
+            _refuse_first(party, name, differs, differ, "give all nodes of a graph the same")
 
 
 @dataclass(frozen=True)
@@ -269,14 +260,7 @@ def are_told_apart(relations: Sequence[Relation]) -> bool:
 
 
 def check_relations(party: str, relations: object, edge_relation: Tensor | None, num_edges: int) -> None:
-    """Names that differ, hops from 0 to ``MOST_HOPS``, and of every edge which relation it is of.
-
-    Args:
-        party: whose.
-        relations: as ``PartyGraph`` has them.
-        edge_relation: Tensor[E] of whole numbers, or None.
-        num_edges: E.
-    """
+    """Names that differ, hops from 0 to ``MOST_HOPS``, and of every edge which relation it is of."""
     if not isinstance(relations, tuple) or not all(isinstance(each, Relation) for each in relations):
         refuse(party, "relations", f"{kind_of(relations)} must be a tuple of Relation", "give one, or leave it out")
     if len(relations) > _MOST_RELATIONS:
@@ -295,15 +279,15 @@ def check_relations(party: str, relations: object, edge_relation: Tensor | None,
         refuse(party, "edge_relation", f"{given} beside {len(relations)} relations", "give both, or none")
     if edge_relation is None:
         return
-    whole = edge_relation.dtype in (torch.int16, torch.int32, torch.int64)
-    if not whole or tuple(edge_relation.shape) != (num_edges,):
-        problem = f"{_form(edge_relation)} must be whole numbers [{num_edges}]"
-        refuse(party, "edge_relation", problem, "say of every edge which relation it is of")
-    outside = (edge_relation < 0) | (edge_relation >= len(relations))
-    if bool(outside.any()):
-        edge = _first(outside)
-        problem = f"value {int(edge_relation[edge])} of edge {edge} lies outside 0..{len(relations) - 1}"
-        refuse(party, "edge_relation", problem, "mend it, or name the relation")
+    way_out = "say of every edge which relation it is of"
+    _check_vector(party, "edge_relation", edge_relation, "whole numbers", num_edges, way_out)
+    _refuse_first(
+        party,
+        "edge_relation",
+        (edge_relation < 0) | (edge_relation >= len(relations)),
+        lambda edge: f"value {int(edge_relation[edge])} of edge {edge} lies outside 0..{len(relations) - 1}",
+        "mend it, or name the relation",
+    )
 
 
 def packed(relations: Sequence[Relation]) -> str:

@@ -15,14 +15,9 @@ from torch import Tensor
 
 
 def corrected(logits: Tensor, transition: Tensor) -> Tensor:
-    """p(y'|x) = p(y|x)·P, what the network says of the perturbed labels.
+    """p(y'|x) = p(y|x)·P, what the network says of the perturbed labels: Tensor[N, c] of the true classes' logits.
 
-    Args:
-        logits: Tensor[N, c] of the true classes.
-        transition: Tensor[c, c], P(released label = j | true label = i).
-
-    Returns:
-        Tensor[N, c] of probabilities.
+    ``transition``: Tensor[c, c], P(released label = j | true label = i).
     """
     return logits.softmax(dim=1) @ transition
 
@@ -33,15 +28,9 @@ def corrected_cross_entropy(logits: Tensor, labels: Tensor, transition: Tensor) 
 
 
 def corrected_losses(logits: Tensor, labels: Tensor, transition: Tensor) -> Tensor:
-    """-log p(y'|x) of each node, from logarithms alone: no probability is too small for it.
+    """-log p(y'|x) of each node, Tensor[n], from logarithms alone: no probability is too small for it.
 
-    Args:
-        logits: Tensor[n, c] of the true classes.
-        labels: Tensor[n] int64, perturbed.
-        transition: Tensor[c, c], as for ``corrected``.
-
-    Returns:
-        Tensor[n].
+    ``labels``: Tensor[n] int64, perturbed; the rest as for ``corrected``.
     """
     likely = transition.to(torch.float64).log().to(logits.dtype).T[labels]
     return -(logits.log_softmax(dim=1) + likely).logsumexp(dim=1)

@@ -1,14 +1,20 @@
-"""Layers of the split network: activations, dropout and linear maps, the server's deep layers, the output layer."""
+"""Layers of the split network, and Adam and backward passes without what torch first imports for its compiler.
+
+That takes seconds of computing and up to 80 MB in every process that trains, and nothing here is compiled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from inspect import unwrap
 from itertools import pairwise
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from typing_extensions import override
 
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Settings
@@ -157,3 +163,39 @@ def build_head(
     """The output layer with initial weights from the stream "head"."""
     with streams.global_generator("head"):
         return OutputHead(in_dim, classes, settings).to(dtype)
+
+
+class Adam(torch.optim.Adam):
+    """``torch.optim.Adam``, to the bit: its methods as they are before torch wraps them for its compiler."""
+
+    add_param_group = unwrap(Optimizer.add_param_group)
+    zero_grad = unwrap(Optimizer.zero_grad)
+    state_dict = unwrap(Optimizer.state_dict)
+    load_state_dict = unwrap(Optimizer.load_state_dict)
+    step = torch.no_grad()(unwrap(torch.optim.Adam.step))
+
+
+class _Handed(torch.autograd.Function):
+    @staticmethod
+    @override
+    def forward(ctx: Any, gradients: Sequence[Tensor], *outputs: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    @override
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, *ctx.gradients
+
+
+def handed(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """A number, 0, whose backward pass is that of ``outputs`` from ``gradients``, to the bit.
+
+    Where torch is handed a gradient, it compares shapes by way of those that its compiler traces, and imports sympy for
+    it. Of a number it asks for no gradient.
+    """
+    for output, gradient in zip(outputs, gradients, strict=True):
+        if output.shape != gradient.shape:
+            raise RuntimeError(f"a gradient of shape {tuple(gradient.shape)} for an output of {tuple(output.shape)}")
+    with torch.enable_grad():
+        return cast(Tensor, _Handed.apply(gradients, *outputs))  # type: ignore[no-untyped-call]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,25 +19,6 @@ import torch
 from torch import Tensor
 
 from veilgraph.nn.propagate import Adjacency, Kinds
-
-
-class Edges(Protocol):
-    """What a local model propagates over: a whole graph (``Adjacency``) or a neighbourhood in it."""
-
-    @property
-    def num_targets(self) -> int:
-        """T, for how many nodes, the first, the model gives a result."""
-
-    @property
-    def edge_index(self) -> Tensor:
-        """Tensor[2, E] int64, source and target."""
-
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """Tensor[E], the edges' weights; None where all are 1."""
-
-    def layers(self, hops: int) -> Sequence[Adjacency]:
-        """What each hop propagates over, the first first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +62,18 @@ class Neighbourhood:
 
     def layers(self, hops: int) -> Sequence[Adjacency]:
         """One adjacency for each of the K hops, smaller and smaller."""
-        return [
-            self._within(targets, nodes) for nodes, targets in zip(self.rings[:0:-1], self.rings[-2::-1], strict=True)
-        ]
+        whole, found = self.incoming, []
+        for nodes, targets in zip(self.rings[:0:-1], self.rings[-2::-1], strict=True):
+            edges = whole.indptr[targets]
+            parts = whole.data[:edges], whole.indices[:edges], whole.indptr[: targets + 1]
+            kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
+            of_nodes = self.degrees[:nodes], kinds, self.lengths[:targets], self.boost[:targets]
+            found.append(Adjacency(sp.csr_array(parts, shape=(targets, nodes)), self.dtype, *of_nodes))
+        return found
 
-    def _within(self, targets: int, nodes: int) -> Adjacency:
-        edges = self.incoming.indptr[targets]
-        part = sp.csr_array(
-            (self.incoming.data[:edges], self.incoming.indices[:edges], self.incoming.indptr[: targets + 1]),
-            shape=(targets, nodes),
-        )
-        kinds = None if self.kinds is None else self.kinds.within(edges, nodes)
-        return Adjacency(part, self.dtype, self.degrees[:nodes], kinds, self.lengths[:targets], self.boost[:targets])
+
+Edges = Adjacency | Neighbourhood
+"""What a local model propagates over: a whole graph or a neighbourhood in it."""
 
 
 class Sampler:

@@ -68,9 +68,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 class SparseMatrix:
     """A sparse matrix that is multiplied forward and, in backward passes, transposed.
 
-    Args:
-        matrix: [M, N] CSR of the values' dtype; entries at one place add up.
-        device: of what it is multiplied with.
+    ``matrix``: [M, N] CSR of the values' dtype, of which entries at one place add up; ``device``: of its product.
     """
 
     def __init__(self, matrix: sp.csr_array, device: torch.device = CPU) -> None:
@@ -170,8 +168,8 @@ class Adjacency:
             edge_weight: Tensor[E] or None for weight 1.
             num_nodes: N.
             dtype: of every product.
-            relations: that are told apart; none: all edges are alike.
-            edge_relation: Tensor[E], the place in ``relations`` of each edge's.
+            relations: that are told apart, each edge's at its place in ``edge_relation`` [E]; none: all are alike.
+            edge_relation: as ``relations`` says.
             edge_features: Tensor[E, F_e].
         """
         weights = None if edge_weight is None else edge_weight.double()
@@ -302,12 +300,10 @@ class Adjacency:
         return cast(Tensor, torch.sparse.mm(weights.forward, x.cpu().contiguous(), "amax")).to(x.device)
 
     def _product(self, key: str, x: Tensor, scale: Scale) -> Tensor:
-        boost = self.boost
-        if boost is not None:
-            return self._matrix(
-                key, x.device, lambda w, source, target: scale(w * boost[target], source, target)
-            ).times(x)
-        return self._matrix(key, x.device, scale).times(x)
+        if (boost := self.boost) is None:
+            return self._matrix(key, x.device, scale).times(x)
+        boosted = self._matrix(key, x.device, lambda w, source, target: scale(w * boost[target], source, target))
+        return boosted.times(x)
 
     def _matrix(self, key: str, device: torch.device, scale: Scale) -> SparseMatrix:
         """The matrix of ``key``, made at first use from float64 entries rounded once to ``dtype``."""

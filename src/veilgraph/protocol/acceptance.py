@@ -12,7 +12,8 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, joined, refusal
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.tables.edge_settings import (
+from veilgraph.tables.column_settings import beyond_own_row, declared_values, scaled_twice
+from veilgraph.tables.settings import (
     NO_EDGE_FEATURES,
     EdgeSettings,
     beyond_own_edge,
@@ -20,7 +21,6 @@ from veilgraph.tables.edge_settings import (
     says_weights,
     shared_values,
 )
-from veilgraph.tables.feature_settings import beyond_own_row, declared_values, scaled_twice
 
 OF_OTHER_TASKS: Final = "is for task values (averaging, horizontal) or graphs (averaging); choose that, or leave it out"
 _NODE_KEYS: Final = {"targets": "target", "membership": "graph"}

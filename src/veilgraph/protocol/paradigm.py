@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
     from veilgraph.protocol.role import Role, Session
-    from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
+    from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
 

@@ -24,7 +24,7 @@ from veilgraph.core.tensor_file import Keeper, MemoryKeeper
 from veilgraph.core.trace import NO_TRACE, AnyTrace
 from veilgraph.core.types import Link, PartyId
 from veilgraph.mpc.ring import device_of
-from veilgraph.nn.autograd import Adam
+from veilgraph.nn.layers import Adam
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps

@@ -15,7 +15,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.run.names import DRIFT
-from veilgraph.tables.drift import Moved
+from veilgraph.tables.describe import Moved
 
 _LOGGED: Final = 12
 

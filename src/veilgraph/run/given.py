@@ -16,14 +16,14 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.federation import check_names
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph, load_party, load_party_ids
 from veilgraph.graph.pyg import of_one_kind
 from veilgraph.graph.settings import MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import parse_party_settings
-from veilgraph.tables.file_settings import SUFFIXES
+from veilgraph.tables.column_settings import SUFFIXES
 from veilgraph.tables.frames import Tables
 
 if TYPE_CHECKING:  # seconds to import

@@ -24,8 +24,8 @@ from veilgraph.run import lifetimes
 from veilgraph.run.given import Given, GivenIds, GivenParties, by_name, organisations, taken
 from veilgraph.run.lifetimes import GivenLedgers
 from veilgraph.run.run_directory import TABLES, RunDirectory
-from veilgraph.tables.edge_settings import NO_EDGE_FEATURES
 from veilgraph.tables.frames import Tables
+from veilgraph.tables.settings import NO_EDGE_FEATURES
 
 __all__ = [
     "GivenIds",

@@ -25,7 +25,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import check_leave
 from veilgraph.run.drifting import note_drift
 from veilgraph.run.run_directory import PartyStore
-from veilgraph.tables.drift import PROFILES, Profile, moved
+from veilgraph.tables.describe import PROFILES, Profile, moved
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"

@@ -17,18 +17,15 @@ import numpy as np
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.convert import fold
-from veilgraph.tables.edge_settings import EdgeSettings, WeightSettings
 from veilgraph.tables.encode import FeatureEncoding
-from veilgraph.tables.file_settings import IdSettings
 from veilgraph.tables.nodes import FeatureColumn
-from veilgraph.tables.settings import NodeSettings
+from veilgraph.tables.settings import EdgeSettings, NodeSettings, WeightSettings
 
 _ENOUGH: Final = 0.8
 _FEWEST: Final = 2
 """Ids of which a beginning in common says something."""
-
-
 _APART: Final = 0.95
 """Of a holder's ids that are still told apart once something is left out of them; else it is no way to write them."""
 _GAIN: Final = 0.1
@@ -45,8 +42,7 @@ _WAYS: Final[Mapping[str, Callable[[str], str]]] = {
 def all_match_rates(ids: Mapping[PartyId, Sequence[str]]) -> tuple[str, str]:
     """Every holder's match rate, where all tables are in one place, and what keeps ids apart; empty where nothing does.
 
-    Args:
-        ids: holder → its ids, each once, written alike.
+    ``ids``: holder → its ids, each once, written alike.
     """
     common = _common(ids.values())
     each = ", ".join(f"{name} {common:,} of {len(own):,} ({common / len(own):.0%})" for name, own in ids.items())
@@ -74,10 +70,7 @@ def _common(ids: Iterable[Iterable[str]]) -> int:
 def match_rate(common: int, ids: Sequence[str], spelling: IdSettings) -> tuple[str, bool]:
     """What a holder is told of its match rate, from its own ids alone; and whether it is a warning.
 
-    Args:
-        common: of its ids, how many all holders have.
-        ids: of its table, one or more, written alike.
-        spelling: how they were written alike.
+    ``common``: how many of its ids, one or more, all holders have.
     """
     text = f"{common:,} of {len(ids):,} own ids ({common / len(ids):.0%}) are common to all holders"
     if common >= _ENOUGH * len(ids):
@@ -143,10 +136,7 @@ def predicted(nodes: NodeSettings) -> object:
 def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureEncoding | None) -> list[bytes]:
     """SHA-256, cut to 16 bytes, of the classes, of what an earlier fit gave, and of every column with its settings.
 
-    Args:
-        columns: the feature columns in order, of nodes and then of edges.
-        classes: as ``predicted`` says; None where there are no labels, for which the hash is zeros.
-        fitted: the encoding of an earlier table, zeros likewise.
+    Columns in order, of nodes and then of edges; ``classes`` as ``predicted`` says. The hash of None is zeros.
     """
     numbers = () if fitted is None else (*fitted.fills, *fitted.means, *fitted.deviations)
     return [
@@ -159,11 +149,7 @@ def column_hashes(columns: Sequence[Compared], classes: object, fitted: FeatureE
 def check_same_columns(
     party: PartyId, columns: Sequence[Compared], mine: Sequence[bytes], other: PartyId, theirs: Sequence[bytes]
 ) -> None:
-    """Refuses columns that are not another holder's as well.
-
-    Raises:
-        DataError: they differ in number, in a column, in the classes where both have labels, or in an earlier fit.
-    """
+    """Refuses columns that differ from another holder's in number, in one, in classes or in what was fitted earlier."""
     if len(mine) != len(theirs):
         raise DataError(
             f"{other} has {len(theirs) - _FIRST_COLUMN} feature columns and {party} {len(columns)}; all "

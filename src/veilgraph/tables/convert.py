@@ -1,4 +1,7 @@
-"""One raw column of a batch to the type a setting asks for; what does not convert is named with its row."""
+"""One raw column of a batch to the type a setting asks for.
+
+Every function refuses, by ``DataError`` with the row, what does not convert, and a column of a type that never does.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from veilgraph.tables.file_settings import CYCLES, DateSettings, IdSettings, NumberSettings
+from veilgraph.tables.column_settings import CYCLES, DateSettings, IdSettings, NumberSettings
 from veilgraph.tables.source import Bools, Column, Rows, is_text
 
 Floats = NDArray[np.float32]
@@ -29,11 +32,7 @@ AS_WRITTEN: Final = IdSettings()
 
 
 def to_text(column: Column) -> pa.StringArray:
-    """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null.
-
-    Raises:
-        DataError: a column of another type.
-    """
+    """Values as text: an integer is its decimal text, a boolean ``true`` or ``false``, an empty text is null."""
     values = _plain(column.values)
     kind = values.type
     if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind)):
@@ -43,11 +42,7 @@ def to_text(column: Column) -> pa.StringArray:
 
 
 def to_words(column: Column) -> NDArray[np.object_]:
-    """Values of any type as text, None where there is none; a decimal comma becomes a point. [n].
-
-    Raises:
-        DataError: a column of a type that has no text.
-    """
+    """Values of any type that has a text as that, None where there is none; a decimal comma becomes a point. [n]."""
     values = _plain(column.values)
     try:
         text = pc.cast(values, pa.string())
@@ -62,11 +57,7 @@ def to_words(column: Column) -> NDArray[np.object_]:
 
 
 def to_ids(column: Column, spelling: IdSettings = AS_WRITTEN) -> pa.StringArray:
-    """Ids as text, every one present.
-
-    Raises:
-        DataError: a column of neither text nor integers, or a row without an id.
-    """
+    """Ids as text, every one present."""
     if pa.types.is_boolean(column.values.type):
         column.refuse_type("text or integers", "write it as one of them")
     text = to_text(column)
@@ -89,11 +80,7 @@ def fold(text: str) -> str:
 
 
 def to_numbers(column: Column) -> Floats:
-    """Values as float32; missing ones are NaN.
-
-    Raises:
-        DataError: a column of another type, a value that is not a number, not finite or beyond float32.
-    """
+    """Values as float32, finite; missing ones are NaN."""
     values = _plain(column.values)
     kind = values.type
     if is_text(kind):
@@ -121,11 +108,7 @@ def to_numbers(column: Column) -> Floats:
 
 
 def to_truths(column: Column) -> Floats:
-    """Truth values as 1 and 0, float32 [n]; missing ones are NaN.
-
-    Raises:
-        DataError: a column of another type than text, integers or booleans, or a value that is none of ``TRUTHS``.
-    """
+    """Truth values, by ``TRUTHS``, as 1 and 0, float32 [n]; missing ones are NaN."""
     text = pc.utf8_lower(pc.utf8_trim_whitespace(to_text(column)))
     codes = look_up(text, pa.array([word for words in TRUTHS for word in words]))
     way_out = "write yes or no, true or false, t or f, y or n, 1 or 0, or give the column categories"
@@ -134,11 +117,7 @@ def to_truths(column: Column) -> Floats:
 
 
 def to_whole(column: Column) -> Rows:
-    """Values as int64, every one present and at least 0.
-
-    Raises:
-        DataError: a column of other values.
-    """
+    """Values as int64, every one present and at least 0."""
     text = to_ids(column)
     try:
         numbers = cast(Rows, pc.cast(text, pa.int64()).to_numpy(zero_copy_only=False))
@@ -150,13 +129,8 @@ def to_whole(column: Column) -> Rows:
 
 
 def to_codes(column: Column, vocabulary: Iterable[str]) -> Codes:
-    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n].
-
-    Raises:
-        DataError: a column of another type than text, integers or booleans.
-    """
-    text = to_text(column)
-    return look_up(text, pa.array(list(vocabulary), pa.string()))
+    """Place of each value in the vocabulary; ``MISSING`` or ``OTHER`` where it has none. int32 [n]."""
+    return look_up(to_text(column), pa.array(list(vocabulary), pa.string()))
 
 
 def look_up(text: pa.Array, vocabulary: pa.StringArray) -> Codes:
@@ -236,9 +210,7 @@ def first_unreadable(values: pa.StringArray, kind: pa.DataType) -> int:
 
 Times = NDArray[np.datetime64]
 
-_MICROSECONDS: Final = pa.timestamp("us")
 _ZONED: Final = r"[Tt ].*(Z|[+-]\d\d:?\d\d)$"
-_DAY: Final = np.timedelta64(1, "D")
 _YEAR_DAYS: Final = 365.2425
 _EARLIEST: Final = np.datetime64("1000-01-01", "us")
 
@@ -246,12 +218,7 @@ _EARLIEST: Final = np.datetime64("1000-01-01", "us")
 def to_times(column: Column, written: str | Sequence[str] | None = None) -> Times:
     """Values as datetime64[us] [n]; missing ones are NaT. What has a zone is turned to its UTC.
 
-    Args:
-        column: Parquet's dates or timestamps, or text.
-        written: strptime's format of text, or several, of which the first that fits holds; None: ISO.
-
-    Raises:
-        DataError: a column of another type, or a value that is no such date.
+    ``written``: strptime's format of text, or several, of which the first that fits holds; None: ISO.
     """
     values = column.values
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
@@ -279,7 +246,7 @@ def date_part(times: Times, name: str, settings: DateSettings) -> Floats:
 
 
 def _days(times: Times, since: datetime | None) -> NDArray[np.float64]:
-    days: NDArray[np.float64] = (times - np.datetime64(since, "us")) / _DAY
+    days: NDArray[np.float64] = (times - np.datetime64(since, "us")) / np.timedelta64(1, "D")
     return days
 
 
@@ -299,7 +266,7 @@ def _of_iso(column: Column, text: pa.StringArray) -> Times:
     local = pc.if_else(zoned, None, text)
     with_zone = pc.if_else(zoned, text, None)
     found = []
-    for each, kind in ((local, _MICROSECONDS), (with_zone, pa.timestamp("us", "UTC"))):
+    for each, kind in ((local, pa.timestamp("us")), (with_zone, pa.timestamp("us", "UTC"))):
         try:
             found.append(_to_numpy(pc.cast(each, kind)))
         except pa.ArrowInvalid:

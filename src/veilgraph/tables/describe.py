@@ -1,4 +1,10 @@
-"""What an organisation's tables hold, in numbers, before anything is sent anywhere."""
+"""What an organisation's tables hold, in numbers, before anything is sent anywhere; and how they moved since training.
+
+Every column and every relation is set beside what it was then. The measure is the population stability index (PSI) Σ
+(p − q)·ln(p/q), where p and q are the shares of nodes in each bin then and now. Bins are the deciles of training, with
+bins of their own for values below and above all of training's, for missing ones and for unseen categories. Nothing of
+this leaves the holder.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,15 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from veilgraph.core.types import PartyId
+from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures, beyond_own_row
 from veilgraph.tables.convert import MISSING, OTHER, Codes, Floats
-from veilgraph.tables.edge_settings import EdgeSettings, check_reaches
 from veilgraph.tables.edges import Counts, EdgeTable, read_edges
 from veilgraph.tables.encode import count_nonzeros, fit_encoding, is_sparse
-from veilgraph.tables.feature_settings import NumericFeatures, beyond_own_row
-from veilgraph.tables.joining import FileCounts
 from veilgraph.tables.nodes import FeatureColumn, NodeTable, other_columns, read_nodes
-from veilgraph.tables.settings import LabelSettings, TableSettings
+from veilgraph.tables.settings import EdgeSettings, TableSettings, check_reaches
 
 FAR: Final = 256.0
 """A single feature of this size takes h^0 to about half of what the ring holds, with a few columns and width 64."""
@@ -40,12 +45,11 @@ class RelationDescription:
 
     Attributes:
         relation: its name; None where the party has but one, which reaches as far as any.
-        rows: read.
-        dropped: of these, left out because of an unknown id.
+        rows: read; of these are ``dropped`` because of an unknown id.
         self_loops: of the kept rows.
         duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
         mean_weight: of the kept rows; None where there are none, or all edges of the table weigh 1.
-        hops: of a node within which its edges count, in jobs that tell relations apart; None: as far as these look.
+        hops: as ``edges[].hops``.
     """
 
     relation: str | None
@@ -62,14 +66,9 @@ class EdgeDescription:
     """One edge table.
 
     Attributes:
-        file: as the settings name it.
-        directed: whether a row is one edge or both directions.
         relations: one entry per relation that is kept.
-        other: rows left out because their relation is not listed.
         edges: directed edges that it adds to the graph.
-        outside: rows left out because of their time.
-        crowded: shared values of more nodes than they may join.
-        strangers: column → some of its ids that the node table lacks.
+        other, outside, crowded, strangers: as of ``EdgeTable``.
     """
 
     file: Path
@@ -92,7 +91,6 @@ class NumericDescription:
     """A column of numbers.
 
     Attributes:
-        column: its name.
         missing: nodes without a value.
         minimum: None where it has no value; mean and maximum likewise.
         cut: values beyond its declared scale.
@@ -129,9 +127,7 @@ class FileDescription:
     """A file of nodes or edges.
 
     Attributes:
-        file: as the settings name it.
         form: how it is written: set, or found in it.
-        rows: read.
         unknown: rows whose id is no node's, which are left out; None where that is no question.
         without: nodes that the file has no row of; None likewise.
         repeated: rows left out because another has the same id.
@@ -150,8 +146,6 @@ class PartyDescription:
     """A party's tables.
 
     Attributes:
-        party: its name.
-        nodes: N.
         edges: one entry per table.
         degrees: smallest, median and largest number of incoming edges.
         isolated: nodes without any edge.
@@ -160,7 +154,6 @@ class PartyDescription:
         unlabelled: nodes without a label.
         splits: split → nodes; None without labels or targets.
         split_classes: split → class → nodes; None without labels.
-        num_features: F.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
@@ -203,14 +196,14 @@ class PartyDescription:
 
 
 def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
-    """Reads a party's tables and describes them.
-
-    Raises:
-        DataError: the first rule that the tables break.
-    """
+    """Reads a party's tables and describes them."""
     table = read_nodes(settings, base)
     incoming, outgoing = np.zeros(table.num_nodes, np.int64), np.zeros(table.num_nodes, np.int64)
-    edges, files = [], [_describe_file(counts, base, place) for place, counts in enumerate(table.counts)]
+    edges, files = [], []
+    for place, counts in enumerate(table.counts):
+        unknown, without = (counts.unknown, counts.without) if place else (None, None)
+        path = Path(os.path.relpath(counts.path, base))
+        files.append(FileDescription(path, str(counts.form), counts.rows, unknown, without, counts.repeated))
     names_them = _has_relations(settings.edges)
     for edge_settings in settings.edges:
         read = read_edges(edge_settings, base, table.ids, settings.ids)
@@ -246,28 +239,19 @@ def describe_party(settings: TableSettings, base: Path) -> PartyDescription:
         leaks={} if table.labels is None else dict(_leaks(table, table.labels)),
         graphs=None if table.graphs is None else len(np.unique(table.graphs)),
         files=tuple(files),
-        split_classes=_by_split(table, label),
+        split_classes=None
+        if label is None or table.labels is None or table.splits is None
+        else {name: _count(table.labels[table.splits == at], label.classes) for at, name in enumerate(SPLITS)},
     )
 
 
 def columns_used(used: int, left_out: Mapping[str, str]) -> str:
-    """How many columns are features, and why the others are none, in one line.
-
-    Args:
-        used: columns that are features.
-        left_out: each other one → why; these reasons are said once each.
-    """
+    """How many columns are features, and why the others are none, in one line; ``left_out``: each of these → why."""
     reasons = dict[str, list[str]]()
     for name, why in left_out.items():
         reasons.setdefault(why, []).append(name)
     said = "; ".join(f"{', '.join(names)}, because {why}" for why, names in reasons.items())
     return f"{used} of {used + len(left_out)} columns used" + (f"; left out: {said}" if said else "")
-
-
-def _by_split(table: NodeTable, label: LabelSettings | None) -> dict[str, dict[str, int]] | None:
-    if label is None or table.labels is None or table.splits is None:
-        return None
-    return {split: _count(table.labels[table.splits == place], label.classes) for place, split in enumerate(SPLITS)}
 
 
 def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Counts, Counts]) -> Iterator[str]:
@@ -281,7 +265,9 @@ def _made_of_edges(settings: TableSettings, table: NodeTable, degrees: tuple[Cou
             continue
         known = ~np.isnan(values)
         ranks = rankdata(values[known])
-        if len(np.unique(ranks)) > _FEW and any(_correlation(ranks, each[known]) >= _LIKE_DEGREES for each in counts):
+        if len(np.unique(ranks)) > _FEW and any(
+            np.ptp(each[known]) > 0 and abs(np.corrcoef(ranks, each[known])[0, 1]) >= _LIKE_DEGREES for each in counts
+        ):
             yield column.title
 
 
@@ -319,16 +305,6 @@ def _scores(
     for each in judged:
         shares = np.bincount(level, classes == each) / np.maximum(np.bincount(level), 1)
         yield shares[level]
-
-
-def _correlation(one: Floats, other: Floats) -> float:
-    return 0.0 if np.ptp(other) == 0 else abs(float(np.corrcoef(one, other)[0, 1]))
-
-
-def _describe_file(counts: FileCounts, base: Path, place: int) -> FileDescription:
-    unknown, without = (counts.unknown, counts.without) if place else (None, None)
-    path = Path(os.path.relpath(counts.path, base))
-    return FileDescription(path, str(counts.form), counts.rows, unknown, without, counts.repeated)
 
 
 def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
@@ -403,3 +379,149 @@ def _describe_numbers(name: str, values: Floats | Codes) -> NumericDescription:
 def _count(codes: Codes, names: tuple[str, ...]) -> dict[str, int]:
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     return dict(zip(names, counts.tolist(), strict=True))
+
+
+_DECILES = np.arange(1, 10) / 10
+_HEAVY = 0.05
+"""A value of a larger share of the nodes has a bin of its own, which deciles would not give it."""
+_CHANCE = 1e-4
+"""So rarely the same distribution is taken for another, of few nodes."""
+
+
+class Profile(BaseModel):
+    """One column, or the numbers of one relation's edges at the nodes, in bins.
+
+    Attributes:
+        of_edges: whether it is a relation.
+        cuts: where the bins of numbers begin, the least value first; one more bin is below them. None of categories.
+        levels: categories; none of numbers.
+        counts: nodes in each bin, those without a value last; before them, of categories, those of no known one.
+        mean: of the values; None where there are none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str
+    of_edges: bool = False
+    cuts: tuple[float, ...] = ()
+    levels: tuple[str, ...] = ()
+    counts: tuple[int, ...]
+    mean: float | None = None
+
+    @property
+    def nodes(self) -> int:
+        """How many there were."""
+        return sum(self.counts)
+
+    def words(self) -> str:
+        """Its mean, what lies outside the range of training, and what is missing; the most frequent categories."""
+        total, missing = max(1, self.nodes), self.counts[-1]
+        if self.levels:
+            shares = sorted(zip(self.counts, (*self.levels, "unseen"), strict=False), reverse=True)
+            said = [f"{name} {count / total:.0%}" for count, name in shares[:3] if count]
+        else:
+            said = ["no value" if self.mean is None else f"mean {self.mean:.4g}"]
+            outside = self.counts[0] + self.counts[len(self.cuts)] if self.cuts else 0
+            said += [f"{outside / total:.0%} outside the range of training"] if outside else []
+            if self.of_edges:
+                without = self.counts[int(np.searchsorted(self.cuts, 0.0, side="right"))]
+                said.append(f"{without / total:.0%} of the nodes without an edge")
+        return ", ".join([*said, *([f"{missing / total:.0%} missing"] if missing else [])])
+
+
+PROFILES = TypeAdapter(tuple[Profile, ...])
+"""All of a holder's, to JSON and back; every number comes back exactly."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A column or relation with its PSI, and what it was in training and is now, in words with its values."""
+
+    name: str
+    of_edges: bool
+    index: float
+    then: str
+    now: str
+
+    def __str__(self) -> str:
+        what = "edges of" if self.of_edges else "column"
+        return f"{what} {self.name} (PSI {self.index:.2f}): in training {self.then}; now {self.now}"
+
+
+def profiles(table: NodeTable, edges: Sequence[EdgeTable], then: Sequence[Profile] = ()) -> tuple[Profile, ...]:
+    """Every feature column and relation of a holder's tables; ``then``: in training, whose bins are used if given."""
+    known = {(each.of_edges, each.name): each for each in then}
+    found = [
+        _of_column(column, values, known.get((False, column.title)))
+        for column, values in zip(table.columns, table.values, strict=True)
+    ]
+    none = np.zeros(table.num_nodes, np.int64)
+    degrees = {each.name: none for each in then if each.of_edges}
+    for name, each in _degrees(table.num_nodes, edges):
+        degrees[name] = degrees.get(name, none) + each
+    found += [_of_numbers(name, each, known.get((True, name)), of_edges=True) for name, each in degrees.items()]
+    return tuple(found)
+
+
+def moved(then: Sequence[Profile], now: Sequence[Profile], limit: float) -> list[Moved]:
+    """What is beyond a limit of the PSI, and beyond what chance makes of so few nodes; the furthest first."""
+    before = {(each.of_edges, each.name): each for each in then}
+    found = []
+    for each in now:
+        old = before.get((each.of_edges, each.name))
+        if old is not None and (index := _index(old, each)) > max(limit, _by_chance(old, each)):
+            found.append(Moved(each.name, each.of_edges, index, old.words(), each.words()))
+    return sorted(found, key=lambda each: each.index, reverse=True)
+
+
+def _of_column(column: FeatureColumn, values: Floats | Codes, then: Profile | None) -> Profile:
+    if not isinstance(column.feature, CategoricalFeatures):
+        return _of_numbers(column.title, values, then)
+    levels = column.feature.categories
+    places = np.where(values == MISSING, len(levels) + 1, np.where(values == OTHER, len(levels), values))
+    return Profile(
+        name=column.title, levels=levels, counts=tuple(np.bincount(places, minlength=len(levels) + 2).tolist())
+    )
+
+
+def _of_numbers(name: str, values: NDArray[np.generic], then: Profile | None, *, of_edges: bool = False) -> Profile:
+    wide = values.astype(np.float64)
+    known = wide[~np.isnan(wide)]
+    cuts = _cuts(known, [0.0] if of_edges else []) if then is None else np.array(then.cuts)
+    places = np.searchsorted(cuts, known, side="right")
+    counts = (*np.bincount(places, minlength=len(cuts) + 1).tolist(), len(wide) - len(known))
+    mean = float(known.mean()) if len(known) else None
+    return Profile(name=name, of_edges=of_edges, cuts=tuple(cuts.tolist()), counts=counts, mean=mean)
+
+
+def _cuts(values: NDArray[np.float64], alone: Sequence[float]) -> NDArray[np.float64]:
+    """Where bins begin: the least value, deciles, above the largest; frequent values and ``alone`` are bins."""
+    if not len(values):
+        return values
+    each, count = np.unique(values, return_counts=True)
+    alone = [*alone, *each[count > _HEAVY * len(values)]]
+    deciles = np.quantile(values, _DECILES, method="higher")
+    above = np.nextafter([*alone, each[-1]], np.inf)
+    return np.unique(np.concatenate([each[:1], deciles, alone, above]))
+
+
+def _degrees(nodes: int, tables: Sequence[EdgeTable]) -> Iterator[tuple[str, Counts]]:
+    """Each relation's rows at every node, whichever end it is: [N]."""
+    for table in tables:
+        for place, name in enumerate(table.settings.reaches):
+            mine = slice(None) if table.relation is None else table.relation == place
+            ends = np.concatenate([table.source[mine], table.target[mine]])
+            yield name, np.bincount(ends, minlength=nodes)
+
+
+def _index(then: Profile, now: Profile) -> float:
+    p, q = ((np.array(each.counts) + 0.5) / (each.nodes + 0.5 * len(each.counts)) for each in (then, now))
+    return float(((p - q) * np.log(p / q)).sum())
+
+
+def _by_chance(then: Profile, now: Profile) -> float:
+    """What the PSI of two samples of one distribution hardly ever exceeds: about χ²·(1/n + 1/m)."""
+    from scipy.stats import chi2  # noqa: PLC0415 - slow to import, and most sessions compare nothing
+
+    bins = sum(1 for counts in zip(then.counts, now.counts, strict=True) if any(counts))
+    return float(chi2.isf(_CHANCE, max(1, bins - 1))) * (1 / max(1, then.nodes) + 1 / max(1, now.nodes))

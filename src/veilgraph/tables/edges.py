@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import IdSettings
 from veilgraph.tables.convert import (
     AS_WRITTEN,
     Codes,
@@ -28,8 +29,7 @@ from veilgraph.tables.convert import (
     to_text,
     to_times,
 )
-from veilgraph.tables.edge_settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
-from veilgraph.tables.file_settings import IdSettings
+from veilgraph.tables.settings import DecaySettings, EdgeSettings, RelationSettings, TimeFilter, WeightSettings
 from veilgraph.tables.source import Bools, Column, Format, file_format, stream
 
 _NAMED: Final = 3
@@ -42,10 +42,7 @@ class EdgeTable:
     """One file's edges. A row that is repeated is a second edge.
 
     Attributes:
-        settings: of the file.
-        form: how it is written.
-        source: int32 [E], row of the node in the node table.
-        target: int32 [E], as ``source``.
+        source: int32 [E], row of the node in the node table; ``target`` likewise.
         weight: float32 [E], finite and at least 0; None where every edge weighs 1.
         features: float32 [E, F_e], finite; F_e is 0 where no columns are named.
         relation: int32 [E], place in ``relations``; None where they are not told apart.
@@ -87,10 +84,8 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
     """
     path = base / settings.file
-    form = file_format(path, settings)
-    batches = stream(path, list(_wanted(settings).values()), None, form)
-    table = _read_shared if settings.shared is not None else _read_rows
-    found = table(settings, path, form, batches, ids, spelling)
+    reading = _Reading(settings, path, file_format(path, settings), ids, spelling)
+    found = reading.rows() if settings.shared is None else reading.shared()
     if (rows := int(found.rows.sum())) and rows == int(found.dropped.sum()):
         raise DataError(
             f"{path}: all {rows} rows are dropped: none has its ids ({settings.source}"
@@ -100,151 +95,173 @@ def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling
     return found
 
 
-def _read_rows(
-    settings: EdgeSettings,
-    path: Path,
-    form: Format,
-    batches: Iterator[list[Column]],
-    ids: pa.StringArray,
-    spelling: IdSettings,
-) -> EdgeTable:
-    """Every row is an edge."""
-    strangers: dict[str, list[str]] = {}
-    parts = [_empty(settings, form), *_parts(settings, form, batches, ids, spelling, strangers)]
-    source, target, features = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("source", "target", "features")
-    )
-    relation = np.concatenate([part.relation for part in parts if part.relation is not None])
-    own = [part.weight for part in parts if part.weight is not None]
-    return EdgeTable(
-        settings,
-        form,
-        source,
-        target,
-        weight=_weights(settings, path, np.concatenate(own) if own else None, relation),
-        features=features,
-        relation=None if settings.relation is None else relation,
-        relations=parts[0].relations,
-        rows=np.sum([part.rows for part in parts], axis=0),
-        dropped=np.sum([part.dropped for part in parts], axis=0),
-        other=sum(part.other for part in parts),
-        outside=sum(part.outside for part in parts),
-        strangers=strangers,
-    )
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """One edge table that is being read; what it is read with."""
 
+    settings: EdgeSettings
+    path: Path
+    form: Format
+    ids: pa.StringArray
+    spelling: IdSettings
+    strangers: dict[str, list[str]] = field(default_factory=dict)
 
-def _empty(settings: EdgeSettings, form: Format) -> EdgeTable:
-    """A table of the settings' columns without an edge."""
-    none = np.empty(0, np.int32)
-    relations = (None,) if settings.relation is None else tuple(settings.relation.weights)
-    counts = np.zeros(len(relations), np.int64)
-    weight = np.empty(0, np.float32) if _has_own(settings) else None
-    features = np.empty((0, len(settings.features)), np.float32)
-    return EdgeTable(settings, form, none, none, weight, features, none, relations, counts, counts, 0)
+    def rows(self) -> EdgeTable:
+        """Every row is an edge."""
+        parts = [self._empty(), *self._parts()]
+        source, target, features, relation = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("source", "target", "features", "relation")
+        )
+        own = [part.weight for part in parts if part.weight is not None]
+        return replace(
+            parts[0],
+            source=source,
+            target=target,
+            weight=self._weights(np.concatenate(own) if own else None, relation),
+            features=features,
+            relation=None if self.settings.relation is None else relation,
+            rows=np.sum([part.rows for part in parts], axis=0),
+            dropped=np.sum([part.dropped for part in parts], axis=0),
+            other=sum(part.other for part in parts),
+            outside=sum(part.outside for part in parts),
+            strangers=self.strangers,
+        )
 
+    def shared(self) -> EdgeTable:
+        """Nodes that have the same value are joined, each two of them, once for each such value."""
+        settings, ids = self.settings, self.ids
+        rows = dropped = outside = 0
+        nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+        for raw, left_out in self._in_time():
+            (codes,) = self._nodes_of(raw["source"])
+            rows, outside = rows + len(codes), outside + left_out
+            dropped += int((codes < 0).sum())
+            text = to_text(raw["shared"])
+            kept = (codes >= 0) & ~is_null(text)
+            nodes.append(codes[kept].astype(np.int64))
+            values.append(text.filter(pa.array(kept)))
+        value = pc.dictionary_encode(pa.concat_arrays(values)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        held = np.unique(value * len(ids) + np.concatenate(nodes))  # a node that has a value twice has it once
+        value, node = held // len(ids), (held % len(ids)).astype(np.int32)
+        sizes = np.bincount(value)
+        starts = np.cumsum(sizes) - sizes
+        source, target = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+        for size in range(2, settings.at_most + 1):
+            members = node[starts[sizes == size][:, None] + np.arange(size)]
+            first, second = np.triu_indices(size, 1)
+            source.append(members[:, first].ravel())
+            target.append(members[:, second].ravel())
+        count = sum(map(len, source))
+        return replace(
+            self._empty(),
+            source=np.concatenate(source),
+            target=np.concatenate(target),
+            weight=None if settings.factor == 1 else np.full(count, settings.factor, np.float32),
+            features=np.empty((count, 0), np.float32),
+            relation=None,
+            rows=np.array([rows]),
+            dropped=np.array([dropped]),
+            outside=outside,
+            crowded=int((sizes > settings.at_most).sum()),
+        )
 
-def _read_shared(
-    settings: EdgeSettings,
-    path: Path,
-    form: Format,
-    batches: Iterator[list[Column]],
-    ids: pa.StringArray,
-    spelling: IdSettings,
-) -> EdgeTable:
-    """Nodes that have the same value are joined, each two of them, once for each such value."""
-    rows = dropped = outside = 0
-    nodes, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
-    for raw, left_out in _in_time(settings, batches):
-        codes = look_up(to_ids(raw["source"], spelling), ids)
-        if settings.unknown == "error":
-            raw["source"].refuse_any(codes < 0, "is no id of the node table", "add the node, or set unknown to drop")
-        rows, outside = rows + len(codes), outside + left_out
-        dropped += int((codes < 0).sum())
-        text = to_text(raw["shared"])
-        kept = (codes >= 0) & ~is_null(text)
-        nodes.append(codes[kept].astype(np.int64))
-        values.append(text.filter(pa.array(kept)))
-    value = pc.dictionary_encode(pa.concat_arrays(values)).indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    held = np.unique(value * len(ids) + np.concatenate(nodes))  # a node that has a value twice has it once
-    value, node = held // len(ids), (held % len(ids)).astype(np.int32)
-    sizes = np.bincount(value)
-    starts = np.cumsum(sizes) - sizes
-    source, target = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-    for size in range(2, settings.at_most + 1):
-        members = node[starts[sizes == size][:, None] + np.arange(size)]
-        first, second = np.triu_indices(size, 1)
-        source.append(members[:, first].ravel())
-        target.append(members[:, second].ravel())
-    joined = replace(_empty(settings, form), source=np.concatenate(source), target=np.concatenate(target))
-    count = len(joined.source)
-    return replace(
-        joined,
-        weight=None if settings.factor == 1 else np.full(count, settings.factor, np.float32),
-        features=np.empty((count, 0), np.float32),
-        relation=None,
-        rows=np.array([rows]),
-        dropped=np.array([dropped]),
-        outside=outside,
-        crowded=int((sizes > settings.at_most).sum()),
-    )
+    def _empty(self) -> EdgeTable:
+        """A table of the settings' columns without an edge."""
+        none, relation = np.empty(0, np.int32), self.settings.relation
+        relations = (None,) if relation is None else tuple(relation.weights)
+        counts = np.zeros(len(relations), np.int64)
+        weight = np.empty(0, np.float32) if self._has_own else None
+        features = np.empty((0, len(self.settings.features)), np.float32)
+        return EdgeTable(self.settings, self.form, none, none, weight, features, none, relations, counts, counts, 0)
 
+    @property
+    def _has_own(self) -> bool:
+        """Whether a column says what an edge weighs, or how old it is."""
+        return self.settings.weight is not None or self.settings.decay is not None
 
-def _wanted(settings: EdgeSettings) -> dict[str, str]:
-    """What is read → the column that has it."""
-    wanted = {"source": settings.source}
-    wanted |= {key: name for key in ("target", "shared") if (name := getattr(settings, key)) is not None}
-    for key in ("weight", "relation", "filter", "decay"):
-        if (part := getattr(settings, key)) is not None:
-            wanted[key] = part.column
-    wanted.update({f"feature {place}": each.column for place, each in enumerate(settings.features)})
-    return wanted
+    def _in_time(self) -> Iterator[tuple[dict[str, Column], int]]:
+        """The columns of each batch by what is read of them, and how many of its rows ``filter`` left out."""
+        settings = self.settings
+        wanted = {"source": settings.source}
+        wanted |= {key: name for key in ("target", "shared") if (name := getattr(settings, key)) is not None}
+        for key in ("weight", "relation", "filter", "decay"):
+            if (part := getattr(settings, key)) is not None:
+                wanted[key] = part.column
+        wanted.update({f"feature {place}": each.column for place, each in enumerate(settings.features)})
+        for columns in stream(self.path, list(wanted.values()), None, self.form):
+            raw = dict(zip(wanted, columns, strict=True))
+            if settings.filter is not None:
+                within = _within(settings.filter, raw["filter"])
+                raw = {key: column.filter(within) for key, column in raw.items()}
+            yield raw, len(columns[0].rows) - len(raw["source"].rows)
 
+    def _parts(self) -> Iterator[EdgeTable]:
+        """The edges of each batch, with a weight where columns give it, and relation 0 where there is but one."""
+        settings, empty = self.settings, self._empty()
+        kinds = len(empty.relations)
+        for columns, outside in self._in_time():
+            relation, raw, other = _listed(settings.relation, columns)
+            source, target = self._nodes_of(raw["source"], raw["target"])
+            self._note_strangers(raw["source"], source)
+            self._note_strangers(raw["target"], target)
+            rows = np.bincount(relation, minlength=kinds)
+            known = (source >= 0) & (target >= 0)
+            if not known.all():
+                source, target, relation = source[known], target[known], relation[known]
+            weight = np.ones(len(source), np.float32) if self._has_own else None
+            if settings.weight is not None:
+                weight = _scaled(raw["weight"].filter(known), settings.weight, is_weight=True)
+            if settings.decay is not None and weight is not None:
+                weight = (weight * _left(settings.decay, raw["decay"].filter(known))).astype(np.float32)
+            features = np.empty((len(source), len(settings.features)), np.float32)
+            for place, each in enumerate(settings.features):
+                features[:, place] = _scaled(raw[f"feature {place}"].filter(known), each)
+            dropped = rows - np.bincount(relation, minlength=kinds)
+            counts = rows, dropped, other, outside
+            yield EdgeTable(settings, self.form, source, target, weight, features, relation, empty.relations, *counts)
 
-def _has_own(settings: EdgeSettings) -> bool:
-    """Whether a column says what an edge weighs, or how old it is."""
-    return settings.weight is not None or settings.decay is not None
+    def _nodes_of(self, *columns: Column) -> list[Codes]:
+        """The node of each id of some columns; negative where it is none's."""
+        # One look-up for all: pyarrow builds the table of ids anew in each.
+        codes = look_up(pa.chunked_array([to_ids(each, self.spelling) for each in columns], pa.string()), self.ids)
+        found = np.split(codes, len(columns))
+        for column, nodes in zip(columns, found, strict=True):
+            if self.settings.unknown == "error":
+                rule, way_out = "is no id of the node table", "add the node, or set unknown to drop"
+                column.refuse_any(nodes < 0, rule, way_out)
+        return found
 
+    def _note_strangers(self, column: Column, codes: Codes) -> None:
+        """Keep some ids of a column that are no node's."""
+        some = self.strangers.setdefault(column.name, [])
+        if len(some) < _NAMED and (codes < 0).any():
+            text = to_text(column.filter(codes < 0))
+            some += [each for each in pc.unique(text).to_pylist() if each is not None and each not in some]
+            del some[_NAMED:]
 
-def _in_time(settings: EdgeSettings, batches: Iterator[list[Column]]) -> Iterator[tuple[dict[str, Column], int]]:
-    """The columns of each batch by what is read of them, and how many of its rows ``filter`` left out."""
-    for columns in batches:
-        raw = dict(zip(_wanted(settings), columns, strict=True))
-        if settings.filter is not None:
-            within = _within(settings.filter, raw["filter"])
-            raw = {key: column.filter(within) for key, column in raw.items()}
-        yield raw, len(columns[0].rows) - len(raw["source"].rows)
-
-
-def _parts(
-    settings: EdgeSettings,
-    form: Format,
-    batches: Iterator[list[Column]],
-    ids: pa.StringArray,
-    spelling: IdSettings,
-    strangers: dict[str, list[str]],
-) -> Iterator[EdgeTable]:
-    """The edges of each batch, with a weight where columns give it, and relation 0 where there is but one."""
-    empty = _empty(settings, form)
-    kinds = len(empty.relations)
-    for columns, outside in _in_time(settings, batches):
-        relation, raw, other = _listed(settings.relation, columns)
-        source, target = _ends(settings, raw["source"], raw["target"], ids, spelling)
-        _note(strangers, raw["source"], source)
-        _note(strangers, raw["target"], target)
-        rows = np.bincount(relation, minlength=kinds)
-        known = (source >= 0) & (target >= 0)
-        if not known.all():
-            source, target, relation = source[known], target[known], relation[known]
-        weight = None
-        if _has_own(settings):
-            own = {key: column.filter(known) for key, column in raw.items() if key in {"weight", "decay"}}
-            weight = _own_weight(settings, own, len(source))
-        features = np.empty((len(source), len(settings.features)), np.float32)
-        for place, each in enumerate(settings.features):
-            features[:, place] = _scaled(raw[f"feature {place}"].filter(known), each)
-        dropped = rows - np.bincount(relation, minlength=kinds)
-        counts = rows, dropped, other, outside
-        yield EdgeTable(settings, form, source, target, weight, features, relation, empty.relations, *counts)
+    def _weights(self, own: Floats | None, relation: Codes) -> Floats | None:
+        """The weights of all edges: their own, over what normalises them, times their factors; None: all are 1."""
+        settings = self.settings
+        listed = {"": 1.0} if settings.relation is None else settings.relation.weights
+        factors: NDArray[np.floating] = np.array([*listed.values()], np.float32) * np.float32(settings.factor)
+        if settings.normalize == "mean" and own is not None:
+            counts = np.bincount(relation, minlength=len(listed))
+            sums = np.bincount(relation, weights=own, minlength=len(listed))
+            empty = (counts > 0) & (sums == 0)
+            if empty.any():
+                of = "" if settings.relation is None else f" of relation {[*listed][int(empty.argmax())]!r}"
+                raise DataError(
+                    f"{self.path}: normalize=mean: the weights of all edges{of} are 0, and so is what they would be "
+                    "divided by; leave normalize out, or the edges"
+                )
+            factors = factors / np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
+        elif isinstance(settings.normalize, float):
+            factors = factors / np.float32(settings.normalize)
+        if own is None and bool((factors == 1).all()):
+            return None
+        weights = factors[relation] if own is None else own * factors[relation]
+        return weights.astype(np.float32)
 
 
 def _within(window: TimeFilter, column: Column) -> Bools:
@@ -261,16 +278,6 @@ def _within(window: TimeFilter, column: Column) -> Bools:
     return kept
 
 
-def _own_weight(settings: EdgeSettings, raw: dict[str, Column], count: int) -> Floats:
-    """What the columns make of each edge's weight: float32 [n]."""
-    weight = np.ones(count, np.float32)
-    if settings.weight is not None:
-        weight = _scaled(raw["weight"], settings.weight, is_weight=True)
-    if settings.decay is not None:
-        weight = (weight * _left(settings.decay, raw["decay"])).astype(np.float32)
-    return weight
-
-
 def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
     """The share of each edge's weight that its age leaves: [n]."""
     times = to_times(column, decay.format)
@@ -279,37 +286,6 @@ def _left(decay: DecaySettings, column: Column) -> NDArray[np.float64]:
     rule = f"is later than decay.at={decay.at.isoformat()}, and an age is at least 0"
     column.refuse_any(age < 0, rule, "set decay.at to a later date, or leave such edges out with filter.before")
     return np.exp2(-age / decay.half_life_days)
-
-
-def _weights(settings: EdgeSettings, path: Path, own: Floats | None, relation: Codes) -> Floats | None:
-    """The weights of all edges: their own, over what normalises them, times their factors; None where all are 1."""
-    listed = [1.0] if settings.relation is None else list(settings.relation.weights.values())
-    factors: NDArray[np.floating] = np.array(listed, np.float32) * np.float32(settings.factor)
-    if settings.normalize == "mean":
-        factors = factors / _means(settings, path, own, relation, len(factors))
-    elif settings.normalize is not None:
-        factors = factors / np.float32(settings.normalize)
-    if own is None and bool((factors == 1).all()):
-        return None
-    weights = factors[relation] if own is None else own * factors[relation]
-    return weights.astype(np.float32)
-
-
-def _means(settings: EdgeSettings, path: Path, own: Floats | None, relation: Codes, kinds: int) -> NDArray[np.float64]:
-    """Mean weight of each relation's edges, 1 of a relation without any: [kinds]."""
-    if own is None:
-        return np.ones(kinds)
-    counts = np.bincount(relation, minlength=kinds)
-    sums = np.bincount(relation, weights=own, minlength=kinds)
-    empty = (counts > 0) & (sums == 0)
-    if empty.any():
-        names = [""] if settings.relation is None else list(settings.relation.weights)
-        of = f" of relation {names[int(empty.argmax())]!r}" if settings.relation is not None else ""
-        raise DataError(
-            f"{path}: normalize=mean: the weights of all edges{of} are 0, and so is what they would be divided by; "
-            "leave normalize out, or the edges"
-        )
-    return np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)
 
 
 def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[Codes, dict[str, Column], int]:
@@ -322,27 +298,6 @@ def _listed(relation: RelationSettings | None, raw: dict[str, Column]) -> tuple[
         rule = f"is not one of the relations {', '.join(relation.weights)}"
         raw["relation"].refuse_any(~listed, rule, "add it to relation.weights, or set other to drop")
     return codes[listed], {key: column.filter(listed) for key, column in raw.items()}, int((~listed).sum())
-
-
-def _ends(
-    settings: EdgeSettings, source: Column, target: Column, ids: pa.StringArray, spelling: IdSettings
-) -> tuple[Codes, Codes]:
-    # One look-up for both: pyarrow builds the table of ids anew in each.
-    codes = look_up(pa.chunked_array([to_ids(source, spelling), to_ids(target, spelling)], pa.string()), ids)
-    ends = codes[: len(source.rows)], codes[len(source.rows) :]
-    if settings.unknown == "error":
-        for column, end in zip((source, target), ends, strict=True):
-            column.refuse_any(end < 0, "is no id of the node table", "add the node, or set unknown to drop")
-    return ends
-
-
-def _note(strangers: dict[str, list[str]], column: Column, codes: Codes) -> None:
-    """Keep some ids of a column that are no node's."""
-    some = strangers.setdefault(column.name, [])
-    if len(some) < _NAMED and (codes < 0).any():
-        text = to_text(column.filter(codes < 0))
-        some += [each for each in pc.unique(text).to_pylist() if each is not None and each not in some]
-        del some[_NAMED:]
 
 
 def _scaled(column: Column, settings: WeightSettings, *, is_weight: bool = False) -> Floats:

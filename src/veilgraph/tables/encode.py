@@ -21,8 +21,8 @@ from scipy.sparse.linalg import norm as sparse_norm
 from torch import Tensor
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.convert import MISSING, Floats
-from veilgraph.tables.feature_settings import CategoricalFeatures, Features, NumericFeatures, ScaleSettings
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 FRACTION_BITS: Final = 300
@@ -56,7 +56,8 @@ def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integ
             by_exponent = np.bincount(keys, weights=part, minlength=width * span)
             for key in np.flatnonzero(by_exponent).tolist():
                 place, exponent = divmod(key, span)
-                sums[place] += _shifted(int(by_exponent[key]), exponent + lowest - digits + FRACTION_BITS)
+                number, bits = int(by_exponent[key]), exponent + lowest - digits + FRACTION_BITS
+                sums[place] += number << bits if bits >= 0 else number >> -bits
     return sums
 
 
@@ -69,10 +70,6 @@ def exact(value: float) -> int:
 def mean_of(total: int, count: int) -> float:
     """The mean of ``count`` > 0 numbers whose exact sum is ``total``: the nearest float64."""
     return total / (count << FRACTION_BITS)
-
-
-def _shifted(number: int, bits: int) -> int:
-    return number << bits if bits >= 0 else number >> -bits
 
 
 Scaling = Literal["none", "row", "length", "standard"]
@@ -91,7 +88,6 @@ class FeatureEncoding:
     """What a party's features are, fitted once; where holders fit together, with the same numbers at all of them.
 
     Attributes:
-        columns: the table's feature columns in order.
         fills: per table column, the number that a missing one becomes; 0 for categories.
         scaling: as ``data.feature_scaling``.
         means: [F] of the features, for ``standard`` only.
@@ -172,14 +168,8 @@ class _Record(BaseModel):
 def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> FeatureEncoding:
     """Fits means of missing numbers and the statistics of the scaling on all rows of a table, or of several together.
 
-    Args:
-        table: this party's.
-        scaling: the job's ``data.feature_scaling``.
-        total: adds up over all tables; default: this one is all there is. Called for the means of missing numbers if
-            there are any to be filled in, and twice for ``standard``.
-
-    Raises:
-        DataError: a column without any value should be filled with its mean.
+    ``total`` adds up over all tables; default: this one is all there is. It is called for the means of missing numbers
+    if there are any to be filled in, and twice for ``standard``.
     """
     encoding = FeatureEncoding(table.columns, _fills(table, total), scaling)
     if scaling != "standard":
@@ -242,11 +232,16 @@ def _names(column: FeatureColumn) -> list[str]:
 
 
 def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
-    fills = [_constant_fill(column) for column in table.columns]
+    fills: list[float | None] = []  # None: the mean
+    for missing in (column.feature.missing for column in table.columns):
+        fills.append(missing if isinstance(missing, float) else None if missing == "mean" else 0.0)
     means = [place for place, fill in enumerate(fills) if fill is None]
     if means:
         known = [values[~np.isnan(values)] for values in (table.values[place] for place in means)]
-        counts, sums = [len(values) for values in known], [exact_sums(_zeros(each), each, 1)[0] for each in known]
+        counts, sums = (
+            [len(values) for values in known],
+            [exact_sums(np.zeros(len(each), np.int64), each, 1)[0] for each in known],
+        )
         found = total([*counts, *sums])
         for place, count, each in zip(means, found[: len(means)], found[len(means) :], strict=True):
             if count == 0:
@@ -258,18 +253,6 @@ def _fills(table: NodeTable, total: Total) -> tuple[float, ...]:
     return tuple(fill for fill in fills if fill is not None)
 
 
-def _constant_fill(column: FeatureColumn) -> float | None:
-    """What a missing value becomes, None for the mean."""
-    missing = column.feature.missing
-    if isinstance(missing, float):
-        return missing
-    return None if missing == "mean" else 0.0
-
-
-def _zeros(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    return np.zeros(len(values), np.int64)
-
-
 def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Entries, int]]:
     """Per column of the table its non-zero features (row, feature, value) before scaling, rows rising; their number."""
     for column, fill, values in zip(encoding.columns, encoding.fills, table.values, strict=True):
@@ -279,7 +262,7 @@ def _entries(table: NodeTable, encoding: FeatureEncoding) -> Iterator[tuple[_Ent
             if column.feature.scale is not None:
                 filled = within_range(filled, column.feature.scale)
             rows = np.flatnonzero(filled)
-            yield (rows, _zeros(rows), filled[rows]), width
+            yield (rows, np.zeros(len(rows), np.int64), filled[rows]), width
         else:
             place = values
             if column.feature.missing == "category":

@@ -25,7 +25,6 @@ from veilgraph.tables.source import Column
 
 _NODES: Final = "nodes.parquet"
 _EDGES: Final = "edges.parquet"
-_EVERY_OTHER: Final = "*"
 SPLIT: Final[Mapping[str, float]] = MappingProxyType({"train": 0.6, "val": 0.2, "test": 0.2})
 
 Features = Sequence[str | Mapping[str, object]]
@@ -180,7 +179,7 @@ def _check_there(key: str, table: pa.Table, named: Mapping[str, str | None]) -> 
 def _entries(table: pa.Table, features: Features | None) -> list[dict[str, object]]:
     """``nodes.features`` of a party file: numbers in one entry, others as they are given."""
     if features is None:
-        return [{"columns": _EVERY_OTHER}]
+        return [{"columns": "*"}]  # every other
     for each in features:
         if not isinstance(each, str | Mapping):
             raise wrong_type("features", each, "a column (str) or an entry of a party file (dict)", "give one of these")

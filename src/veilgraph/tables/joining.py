@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import Duplicates, IdSettings
 from veilgraph.tables.convert import AS_WRITTEN, Codes, look_up, to_ids, to_text
-from veilgraph.tables.file_settings import Duplicates, IdSettings
 from veilgraph.tables.source import Bools, Column, Format, Rows, stream
 
 Values = NDArray[Any]
@@ -23,15 +23,7 @@ _NAMED: Final = 5
 
 @dataclass(frozen=True)
 class Source:
-    """One file of nodes.
-
-    Attributes:
-        path: of the file.
-        id: its column of ids.
-        names: all its columns, as the file has them.
-        form: how it is written.
-        prefix: put before their names in the party file.
-    """
+    """One file of nodes: all its columns as the file has them, one of ids, and what the party file puts before them."""
 
     path: Path
     id: str
@@ -52,11 +44,9 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Wanted:
-    """A column to read.
+    """A column to read: ``source`` is the place of its file, ``column`` its name there.
 
     Attributes:
-        source: place of its file.
-        column: as the file has it.
         convert: a batch of it → an array of as many values.
         empty: the value of a node that the file has no row of.
         unless: the way out where every node must have a row; empty where it need not.
@@ -74,8 +64,6 @@ class FileCounts:
     """What became of one file's rows.
 
     Attributes:
-        path: of the file.
-        form: how it is written.
         rows: read.
         unknown: of these, with an id that is no node's.
         without: nodes that it has no row of.
@@ -130,11 +118,7 @@ def read_joined(
 ) -> JoinedTable:
     """Reads the wanted columns of all files.
 
-    Args:
-        sources: the files; every row of the first is a node.
-        wanted: columns of them.
-        spelling: of all files' ids.
-        duplicates: which of several rows of one id in a file counts.
+    Every row of the first file is a node; ``duplicates``: which of several rows of one id in a file counts.
 
     Raises:
         DataError: the first file has no row, an id is there twice in a file and it is to be refused, or a value that

@@ -16,12 +16,18 @@ import pyarrow as pa
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.types import PartyId
+from veilgraph.tables.column_settings import (
+    BooleanFeatures,
+    CategoricalFeatures,
+    DateFeatures,
+    FormatSettings,
+    NumericFeatures,
+)
 from veilgraph.tables.convert import (
     MISSING,
     OTHER,
     Codes,
     Floats,
-    Times,
     date_part,
     to_codes,
     to_numbers,
@@ -30,11 +36,9 @@ from veilgraph.tables.convert import (
     to_whole,
     to_words,
 )
-from veilgraph.tables.feature_settings import BooleanFeatures, CategoricalFeatures, DateFeatures, NumericFeatures
-from veilgraph.tables.file_settings import FormatSettings
 from veilgraph.tables.joining import FileCounts, JoinedTable, Source, Values, Wanted, find, read_joined
 from veilgraph.tables.settings import NodeSettings, SplitColumn, SplitFractions, SplitTimes, TableSettings, is_pattern
-from veilgraph.tables.source import Bools, Column, Rows, column_names, file_format
+from veilgraph.tables.source import Column, Rows, column_names, file_format
 
 
 def draw_splits(
@@ -77,13 +81,6 @@ def draw_splits(
         for split, part in enumerate(parts[:-1]):
             splits[part] = split
     return splits
-
-
-def split_by_time(times: Times, split: SplitTimes) -> Codes:
-    """Which split each time is in: int32 [n], ``MISSING`` where there is none."""
-    ends = np.array([split.train_before, split.val_before], "datetime64[us]")
-    places = np.searchsorted(ends, times, side="right")
-    return np.where(np.isnat(times), MISSING, places).astype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -136,15 +133,13 @@ class NodeTable:
 
     def take(self, order: Rows) -> Self:
         """The rows at the given places, in that order."""
+        named = {name: getattr(self, name) for name in ("labels", "splits", "targets", "graphs")}
         return replace(
             self,
             ids=self.ids.take(pa.array(order)),
             written=self.written.take(pa.array(order)),
             values=tuple(values[order] for values in self.values),
-            labels=None if self.labels is None else self.labels[order],
-            splits=None if self.splits is None else self.splits[order],
-            targets=None if self.targets is None else self.targets[order],
-            graphs=None if self.graphs is None else self.graphs[order],
+            **{name: values[order] for name, values in named.items() if values is not None},
         )
 
 
@@ -169,7 +164,15 @@ def read_nodes(
     sources, labelled = _sources(nodes, base), _label_source(nodes, base)
     if columns is None:
         columns = choose_columns(nodes, sources[0].path, _names(sources))
-    wanted = [_wanted_feature(column, sources) for column in columns]
+    wanted = [
+        Wanted(
+            *find(sources, column.name),
+            partial(_feature_values, chosen=column),
+            empty=np.nan if isinstance(column.feature, NumericFeatures) else MISSING,
+            unless="say under missing what it becomes" if column.feature.missing == "error" else "",
+        )
+        for column in columns
+    ]
     others = _wanted_others(nodes, sources, labelled)
     files = [*sources, *(() if labelled is None else (labelled,))]
     read = read_joined(files, [*wanted, *others.values()], settings.ids, nodes.duplicates)
@@ -179,7 +182,12 @@ def read_nodes(
     if targets is not None:  # all of one class
         known = np.where(np.isnan(targets), MISSING, 0).astype(np.int32)
     if isinstance(nodes.split, SplitColumn) and splits is not None and known is not None:
-        _check_labelled(nodes.split.names, splits, known != MISSING, files, others["split"], read.ids)
+        wrong = (splits != MISSING) & (known == MISSING)
+        if wrong.any():
+            node, where = int(wrong.argmax()), others["split"]
+            place = f"{files[where.source].path}: column {where.column!r}, node {read.ids[node].as_py()!r}"
+            name = nodes.split.names[splits[node]]
+            raise DataError(f"{place}: {name!r} for a node without a label; label it or take it out of the split")
     if isinstance(nodes.split, SplitTimes) and splits is not None and known is not None:
         splits = np.where(known == MISSING, MISSING, splits).astype(np.int32)
     if isinstance(nodes.split, SplitFractions):
@@ -214,12 +222,6 @@ def _names(sources: Sequence[Source]) -> tuple[str, ...]:
     return (*first.names, *(name for name in joined if name not in first.names))
 
 
-def _wanted_feature(column: FeatureColumn, sources: Sequence[Source]) -> Wanted:
-    empty = np.nan if isinstance(column.feature, NumericFeatures) else MISSING
-    unless = "say under missing what it becomes" if column.feature.missing == "error" else ""
-    return Wanted(*find(sources, column.name), lambda batch: _feature_values(batch, column), empty=empty, unless=unless)
-
-
 def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Source | None) -> dict[str, Wanted]:
     """What is read besides features: ``label``, ``target``, ``graph`` and ``split``, where there are such."""
     wanted: dict[str, Wanted] = {}
@@ -242,20 +244,9 @@ def _wanted_others(nodes: NodeSettings, sources: Sequence[Source], labelled: Sou
 def _splits(column: Column, split: SplitColumn | SplitTimes) -> Codes:
     if isinstance(split, SplitColumn):
         return _codes_within(column, split.names, "split")
-    return split_by_time(to_times(column, split.format), split)
-
-
-def _check_labelled(
-    names: Sequence[str], splits: Codes, known: Bools, files: Sequence[Source], where: Wanted, ids: pa.StringArray
-) -> None:
-    """Refuses a node that is in a split and has no label; ``splits``, ``known``: [N]."""
-    wrong = (splits != MISSING) & ~known
-    if wrong.any():
-        node = int(wrong.argmax())
-        place = f"{files[where.source].path}: column {where.column!r}, node {ids[node].as_py()!r}"
-        raise DataError(
-            f"{place}: {names[splits[node]]!r} for a node without a label; label it or take it out of the split"
-        )
+    times = to_times(column, split.format)
+    ends = np.array([split.train_before, split.val_before], "datetime64[us]")
+    return np.where(np.isnat(times), MISSING, np.searchsorted(ends, times, side="right")).astype(np.int32)
 
 
 def _drawn(
@@ -278,20 +269,12 @@ def _drawn(
 def read_column(
     settings: TableSettings, base: Path, name: str, convert: Callable[[Column], Values], empty: object
 ) -> Values:
-    """One column that may be a feature and need not be one: [N] in the order of the node table.
-
-    Raises:
-        DataError: there is no such column, or its table breaks a rule.
-    """
+    """One column that may be a feature and need not be one: [N] in the order of the node table."""
     return _read_one(settings, base, name, convert, empty).values[0]
 
 
 def read_values(settings: TableSettings, base: Path, name: str) -> dict[str, str]:
-    """One column of any type: id of every node that has a value → that value as text, a number's point a point.
-
-    Raises:
-        DataError: there is no such column, or its table breaks a rule.
-    """
+    """One column of any type: id of every node that has a value → that value as text, a number's point a point."""
     read = _read_one(settings, base, name, to_words, None)
     pairs = zip(read.ids.to_pylist(), read.values[0], strict=True)
     return {node: str(value) for node, value in pairs if value is not None}
@@ -306,32 +289,20 @@ def _read_one(
 
 
 def read_ids(settings: TableSettings, base: Path) -> list[str]:
-    """The ids of the node table, written alike; no other column is read.
-
-    Raises:
-        DataError: the table cannot be read, or breaks a rule of ids.
-    """
+    """The ids of the node table, written alike; no other column is read."""
     source = _source(base / settings.nodes.file, settings.nodes.id, settings.nodes)
     ids: list[str] = read_joined([source], [], settings.ids, settings.nodes.duplicates).ids.to_pylist()
     return ids
 
 
 def feature_columns(settings: TableSettings, base: Path) -> tuple[FeatureColumn, ...]:
-    """The feature columns that the settings choose in the node table as it is now; only headers are read.
-
-    Raises:
-        DataError: the table cannot be read, or as ``choose_columns``.
-    """
+    """The feature columns that the settings choose in the node table as it is now; only headers are read."""
     sources = _sources(settings.nodes, base)
     return choose_columns(settings.nodes, sources[0].path, _names(sources))
 
 
 def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
-    """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read.
-
-    Raises:
-        DataError: a table cannot be read.
-    """
+    """All columns of the files of nodes and labels that are no id, label, target, graph or split; headers are read."""
     labelled = _label_source(settings.nodes, base)
     beside = () if labelled is None else labelled.columns
     names = dict.fromkeys((*_names(_sources(settings.nodes, base)), *beside))
@@ -367,7 +338,10 @@ def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
     feature = chosen.feature
     fill = "fill it in, or say under missing what it becomes"
     if isinstance(feature, NumericFeatures):
-        numbers = _numbers(column, feature, chosen.part)
+        if isinstance(feature, DateFeatures):
+            numbers = date_part(to_times(column, feature.date.format), chosen.part, feature.date)
+        else:
+            numbers = to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
         if feature.missing == "error":
             column.refuse_any(np.isnan(numbers), "where missing values are an error", fill)
         return numbers
@@ -378,12 +352,6 @@ def _feature_values(column: Column, chosen: FeatureColumn) -> Floats | Codes:
         rule = f"is not one of the categories {', '.join(feature.categories)}"
         column.refuse_any(codes == OTHER, rule, "add it to categories, or set other to zero")
     return codes
-
-
-def _numbers(column: Column, feature: NumericFeatures, part: str) -> Floats:
-    if isinstance(feature, DateFeatures):
-        return date_part(to_times(column, feature.date.format), part, feature.date)
-    return to_truths(column) if isinstance(feature, BooleanFeatures) else to_numbers(column)
 
 
 def _codes_within(column: Column, vocabulary: Sequence[str], key: str) -> Codes:

@@ -24,7 +24,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.tables.file_settings import PLAIN_NUMBERS, FormatSettings, NumberSettings, is_parquet
+from veilgraph.tables.column_settings import PLAIN_NUMBERS, FormatSettings, NumberSettings, is_parquet
 
 SAMPLE_BYTES: Final = 256 << 10
 """Of a file, unpacked, that are looked at for its delimiter and encoding."""
@@ -146,8 +146,6 @@ class Column:
     """A raw column of one batch, and where it comes from.
 
     Attributes:
-        path: of the table.
-        name: of the column.
         values: pyarrow array of any type, [n].
         rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
         number: how numbers are written as text.
@@ -180,21 +178,13 @@ class Column:
 
 
 def file_format(path: Path, settings: FormatSettings) -> Format:
-    """How a table is written, as its settings say or as it is found in a sample.
-
-    Raises:
-        DataError: there is no such file, or its encoding is in doubt.
-    """
+    """How a table is written, as its settings say or as it is found in a sample."""
     with readable(path):
         return format_of(path, settings)
 
 
 def column_names(path: Path, form: Format = PLAIN) -> tuple[str, ...]:
-    """The table's columns in their order.
-
-    Raises:
-        DataError: there is no such file, or it is no table.
-    """
+    """The table's columns in their order."""
     if is_parquet(path):
         with readable(path), pa.parquet.ParquetFile(path) as file:
             return tuple(file.schema_arrow.names)

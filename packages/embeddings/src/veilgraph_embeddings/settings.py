@@ -15,7 +15,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings, named_in, unsettled
 from veilgraph.core.yaml_file import read_yaml, yaml_bytes
-from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, BlockModelSettings, PaymentsSettings
+from veilgraph.graph.settings import DATASETS, DESCRIBED, PARTY_FILE_SUFFIXES, Described
 from veilgraph_embeddings.attackers import FAMILIES
 from veilgraph_embeddings.method import AnyMethodSettings, MethodSettings
 from veilgraph_embeddings.methods.apge import ApgeSettings
@@ -28,8 +28,8 @@ class EmbedDataSettings(Settings):
     """Which graph; from Python none of them, with ``graph=``."""
 
     dataset: Annotated[str, named_in(DATASETS)] | None = Field(None, description="a public or made graph, in one piece")
-    block_model: BlockModelSettings | None = Field(None, description="dataset block-model: the graph's size and shape")
-    payments: PaymentsSettings | None = Field(None, description="dataset payments: the world's size and shape")
+    block_model: Described = Field(None, description="dataset block-model: the graph's size and shape")
+    payments: Described = Field(None, description="dataset payments: the world's size and shape")
     root: Path | None = Field(None, description="folder that holds the data set's files")
     graph: Path | None = Field(None, description="a saved graph (.safetensors)")
     party: Path | None = Field(None, description="a party file (.yaml), whose tables are read")

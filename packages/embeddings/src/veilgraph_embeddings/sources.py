@@ -17,9 +17,9 @@ from veilgraph.graph.party import PartyGraph, checked_ids, load_party, load_part
 from veilgraph.graph.pyg import labels_of
 from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.tables.column_settings import NumericFeatures
 from veilgraph.tables.convert import to_numbers, to_text
 from veilgraph.tables.encode import fit_encoding
-from veilgraph.tables.feature_settings import NumericFeatures
 from veilgraph.tables.nodes import read_column
 from veilgraph.tables.settings import TableSettings
 from veilgraph.tables.source import Column

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from veilgraph.nn.autograd import handed
-from veilgraph.nn.layers import Masks
+from veilgraph.nn.layers import Masks, handed
 from veilgraph.nn.local.build import local_settings
 from veilgraph.nn.local.model import LocalSettings
 from veilgraph_machines.halo import HaloAdjacency

@@ -10,7 +10,7 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.settings import Settings
 from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph_trajectories.settings import TrajectoriesSettings

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import Protected
-from veilgraph.tables.file_settings import FormatSettings
+from veilgraph.tables.column_settings import FormatSettings
 
 RANDOM: Final = "random"
 _ALIKE: Final = ("strip", "lower")

@@ -13,8 +13,8 @@ from typing import Final
 import yaml
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import NumberSettings
 from veilgraph.tables.describe import columns_used
-from veilgraph.tables.file_settings import NumberSettings
 from veilgraph_wizard.choices import Choices, SplitByDate
 from veilgraph_wizard.guess import Edges, Guess, Nodes, named
 from veilgraph_wizard.sampling import ROWS, Kind, Sample, SampledColumn

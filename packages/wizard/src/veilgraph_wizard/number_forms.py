@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import NumberSettings
 from veilgraph.tables.convert import bare, to_numbers
-from veilgraph.tables.file_settings import NumberSettings
 from veilgraph.tables.source import Column
 
 _SIGN: Final = r"[^\w\s.,'+()/:#*?!;-]{1,2}"

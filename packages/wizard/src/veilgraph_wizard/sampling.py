@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from veilgraph.core.errors import DataError
+from veilgraph.tables.column_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
 from veilgraph.tables.convert import TRUTHS
-from veilgraph.tables.file_settings import SUFFIXES, FormatSettings, NumberSettings, is_parquet
 from veilgraph.tables.source import SAMPLE_BYTES, Format, file_format, readable, stream
 from veilgraph_wizard.number_forms import number_forms
 

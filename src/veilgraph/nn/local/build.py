@@ -14,9 +14,8 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams, seeded_global
 from veilgraph.graph.rules import Relation
-from veilgraph.nn.local.convolutions import AppnpSettings, GatSettings
+from veilgraph.nn.local.hops import AppnpSettings, GatSettings, SageMeanSettings
 from veilgraph.nn.local.model import LOCAL_MODELS, LocalModel, LocalSettings, normalize_rows
-from veilgraph.nn.local.sage import SageMeanSettings
 from veilgraph.nn.neighbourhood import Edges
 from veilgraph.nn.propagate import first_rows
 

@@ -53,6 +53,7 @@ from veilgraph.protocol.paradigm import (
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
+from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.columns import (
     HASH_BYTES,
     Compared,
@@ -63,7 +64,6 @@ from veilgraph.tables.columns import (
     predicted,
 )
 from veilgraph.tables.encode import fit_encoding
-from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.nodes import feature_columns, read_nodes
 
 J = TypeVar("J", bound=JobSettings)

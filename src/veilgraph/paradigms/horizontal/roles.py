@@ -14,16 +14,16 @@ from typing_extensions import override
 from veilgraph.core.errors import DataError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import SERVER, Kind, PartyId, Tag
-from veilgraph.graph.horizontal import HorizontalPart
+from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import MAX_MESSAGE_BYTES
 from veilgraph.link.collectives import receive_as
 from veilgraph.link.mailbox import MAX_UNREAD_BYTES, SLACK_BYTES
 from veilgraph.mpc.compare import MaxServer, SecureMax
 from veilgraph.mpc.mask import PairwiseMasks, sum_among
-from veilgraph.nn.autograd import handed
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
+from veilgraph.nn.layers import handed
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal import twin as baselines
 from veilgraph.paradigms.horizontal.network import (

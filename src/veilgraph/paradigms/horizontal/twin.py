@@ -19,10 +19,10 @@ from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import MASKS, SERVER, PartyId
 from veilgraph.graph.features import choose_rows
-from veilgraph.graph.horizontal import HorizontalPart, pool_parts, positions, without_duplicates
+from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, without_duplicates
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import masked_sum
-from veilgraph.nn.autograd import Adam
+from veilgraph.nn.layers import Adam
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.horizontal.network import LayeredHolder, LayeredServer, first_is_fixed, total
 from veilgraph.paradigms.horizontal.node_lists import SHARED

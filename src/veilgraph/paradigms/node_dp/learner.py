@@ -21,9 +21,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import in_order
 from veilgraph.graph.federation import check_classes
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.autograd import Adam
 from veilgraph.nn.calibration import Calibration
-from veilgraph.nn.layers import ACTIVATIONS, copied_state, dropout, linear
+from veilgraph.nn.layers import ACTIVATIONS, Adam, copied_state, dropout, linear
 from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import KPropSettings, node_dp
 from veilgraph.privacy.aggregation import pair_matrix

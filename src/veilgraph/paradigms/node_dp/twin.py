@@ -12,7 +12,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
-from veilgraph.nn.autograd import Adam
+from veilgraph.nn.layers import Adam
 from veilgraph.paradigms.node_dp.network import KPropNetwork, LabelDenoising, neighbour_adjacency
 from veilgraph.paradigms.node_dp.settings import DenoiseSettings, KPropSettings
 from veilgraph.privacy.local_features import AffineFeatures

@@ -15,8 +15,7 @@ from veilgraph.graph.federation import check_classes
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.ring import fractional_bits
-from veilgraph.nn.autograd import handed
-from veilgraph.nn.layers import OutputHead, build_head
+from veilgraph.nn.layers import OutputHead, build_head, handed
 from veilgraph.nn.neighbourhood import Sampler
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.paradigms.vertical.initial import EmbeddingSession, InitialEmbedding, build_embedding

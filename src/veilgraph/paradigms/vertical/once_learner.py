@@ -23,8 +23,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc import ring
-from veilgraph.nn.autograd import Adam
-from veilgraph.nn.layers import build_deep, build_head, copied_state
+from veilgraph.nn.layers import Adam, build_deep, build_head, copied_state
 from veilgraph.nn.noisy_rows import Axes, JointNetwork, Whitening, class_evidence, shrunk
 from veilgraph.nn.propagate import Adjacency, SparseMatrix
 from veilgraph.paradigms.vertical.initial import init_std, init_weight

@@ -13,7 +13,7 @@ from typing_extensions import override
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.product import Dealer, Direction
-from veilgraph.nn.autograd import handed
+from veilgraph.nn.layers import handed
 from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start

@@ -7,10 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-
-from veilgraph.graph.payments.transfers import Transfers
-from veilgraph.graph.payments.world import PaymentsWorld, payments_world
-from veilgraph.graph.settings import PaymentsSettings
+from veilgraph_datasets.settings import PaymentsSettings
+from veilgraph_datasets.transfers import Transfers
+from veilgraph_datasets.world import PaymentsWorld, payments_world
 
 SMALL: dict[str, Any] = {
     "customers": 600,

@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.datasets import Planetoid
-from torch_geometric.io import read_planetoid_data
 from typing_extensions import override
 
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import MASKS
-from veilgraph.graph.dataset import DataSet, masks_by_fractions
+from veilgraph.graph.dataset import ROOT_VARIABLE, DataSet, data_root, masks_by_fractions
 from veilgraph.graph.features import choose_columns, compact, from_scipy
 from veilgraph.graph.partition import deal_columns
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.settings import SplitFractions
 
-ROOT_VARIABLE = "VEILGRAPH_DATA"
-
-
-def data_root(settings: DataSettings) -> Path:
-    """The folder of public data sets: ``data.root``, else the variable VEILGRAPH_DATA, else ``.data``."""
-    return settings.root or Path(os.environ.get(ROOT_VARIABLE) or ".data")
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
 
 
 def _check_files(dataset: str, root: Path, folder: str, files: Iterable[str], source: str) -> None:
@@ -85,6 +77,8 @@ def planetoid_data(dataset: str, root: Path) -> Data:
     found = next((folder for folder in folders if all((folder / file).is_file() for file in files)), None)
     if found is None:
         found = folders[0]
+        from torch_geometric.datasets import Planetoid  # noqa: PLC0415 - seconds to import
+
         try:
             Planetoid(str(root / "planetoid"), name)
         except Exception as error:
@@ -92,6 +86,8 @@ def planetoid_data(dataset: str, root: Path) -> Data:
                 f"data.dataset={dataset!r}: no files in {folders[0]} or {folders[1]}, and the download failed "
                 f"({error}); put the files ind.{dataset}.* there, or set data.root or {ROOT_VARIABLE} to their folder"
             ) from error
+    from torch_geometric.io import read_planetoid_data  # noqa: PLC0415 - as above
+
     with _undamaged(found):
         data = read_planetoid_data(str(found), dataset)
     data.x = compact(data.x)
@@ -141,6 +137,8 @@ def musae_data(dataset: str, root: Path, seed: int, *, with_features: bool = Tru
     Raises:
         DataError: a file is missing or damaged.
     """
+    from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
     stem, columns, targets_file, source = _MUSAE_SETS[dataset]
     edges_file, features_file = f"{stem}_edges.csv", f"{stem}_features.json"
     needed = [edges_file, *([features_file] if with_features else []), targets_file]
@@ -193,6 +191,7 @@ class Arxiv(DataSet):
             raise DataError(
                 "data.dataset='ogbn-arxiv' needs the package ogb, which is not installed; pip install ogb"
             ) from error
+        from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
         from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr  # noqa: PLC0415 - with the extra only
         from torch_geometric.data.storage import GlobalStorage  # noqa: PLC0415
 
@@ -233,6 +232,8 @@ class Amazon(DataSet):
         Raises:
             DataError: the file is missing or damaged.
         """
+        from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
         root, folder, file = data_root(settings), "fraud/amazon_upu", "Amazon.mat"
         source = "unpack it from datasets/Amazon.zip of github.com/tzy528/sting"
         _check_files("amazon", root, folder, [file], source)
@@ -262,6 +263,8 @@ class Acm(DataSet):
         Raises:
             DataError: files are missing, or the settings ask for other than two holders or for edge proportions.
         """
+        from torch_geometric.data import Data  # noqa: PLC0415 - seconds to import
+
         names = settings.names
         if len(names) != 2 or settings.edge_proportions is not None:
             raise DataError(

@@ -13,12 +13,12 @@ import pyarrow.parquet
 
 from veilgraph.core.files import private_folder, whole_file
 from veilgraph.core.types import PartyId
-from veilgraph.graph.payments.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
-from veilgraph.graph.payments.world import SHOP, SPLITS, TELECOM, UNKNOWN, PaymentsWorld, View, payments_world
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.samples.organisations import Rows, TableFormat, accepting, node_ids, write_table, write_yaml, writing
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.transfers import CURRENCIES, LAWFUL, METHODS, Transfers
+from veilgraph_datasets.world import SHOP, SPLITS, TELECOM, UNKNOWN, PaymentsWorld, View, payments_world
 
 ROWS_AT_ONCE: Final = 1 << 20
 """Of a ledger, in memory as text."""

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from typing_extensions import override
 
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import MASKS
-from veilgraph.graph.dataset import DataSet
-from veilgraph.graph.horizontal import HorizontalPart
-from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.payments.laundering import draw_patterns, lookalike_transfers
-from veilgraph.graph.payments.transfers import (
+from veilgraph.graph.settings import holder_names
+from veilgraph_datasets.laundering import draw_patterns, lookalike_transfers
+from veilgraph_datasets.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
+from veilgraph_datasets.transfers import (
     BANK_FACTS,
     LAWFUL,
     SHOP_FACTS,
@@ -39,14 +37,6 @@ from veilgraph.graph.payments.transfers import (
     draw_facts,
     in_order,
     ordinary_transfers,
-)
-from veilgraph.graph.settings import (
-    PATTERN_KINDS,
-    DataSettings,
-    PartitionSettings,
-    PatternKind,
-    PaymentsSettings,
-    holder_names,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +94,6 @@ class View:
             ``Data`` with ``x`` [n, columns] float32, the features; ``edge_index`` [2, 2E]; ``n_id`` [n], the nodes; of
             a bank also ``y`` [n], the labels, and three masks.
         """
-        import torch  # noqa: PLC0415  (seconds to import)
         from torch_geometric.data import Data  # noqa: PLC0415
 
         rows = torch.from_numpy(self.rows)
@@ -321,101 +310,3 @@ def _partner(
     ends = pairs_of(np.concatenate([paying[0], one]), np.concatenate([paying[1], other]), count)
     ends = ends[:, known[ends].all(axis=0)]
     return View(name, nodes, {each: facts[each][nodes] for each in columns}, ends)
-
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
-
-_CLASSES: Final = 2
-_PARTNERS: Final = (SHOP, TELECOM)
-
-
-class Payments(DataSet):
-    """Customers of several banks, of whom some launder: two classes."""
-
-    @override
-    def whole(self, settings: DataSettings, seed: int) -> Data:
-        """All customers with what their banks know of them together, and who pays whom."""
-        return _world(settings, seed).together().data()
-
-    @override
-    def classes(self, settings: DataSettings) -> int:
-        return _CLASSES
-
-    @override
-    def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
-        """A bank for each holder: its customers and their counterparties, of whom it knows nothing else.
-
-        With ``partition.by`` nodes, those alone whose first bank it is: no node is at two holders.
-
-        Raises:
-            DataError: there are not as many banks as holders, or ``partition`` is given.
-        """
-        banks = (settings.payments or PaymentsSettings()).banks
-        if len(settings.names) != banks:
-            raise DataError(
-                f"data.holders={len(settings.names)} are to be the banks, and data.payments.banks={banks}; make them "
-                "the same"
-            )
-        apart = settings.partition == PartitionSettings(by="nodes")
-        if not apart and settings.partition != PartitionSettings():
-            raise DataError("data.partition: payments are divided by banks, and in no other way; leave it out")
-        world = _world(settings, seed)
-        found = []
-        for name, bank in zip(settings.names, world.banks, strict=True):
-            seen = world.view(bank).data()
-            if apart:
-                seen = _among(seen, seen.n_id[seen.y != UNKNOWN].numpy())
-            nodes, told = seen.n_id, seen.y != UNKNOWN
-            seen.update({mask: data[mask][nodes] & told for mask in MASKS})
-            found.append(HorizontalPart(PartyGraph.from_data(name, seen, _CLASSES), nodes))
-        return found
-
-    @override
-    def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
-        """The first bank, the shop and, of three holders, the telecom, over the bank's customers that all of them know.
-
-        Raises:
-            DataError: more than three holders, or proportions, which this data set does not have.
-        """
-        if settings.feature_proportions is not None or settings.edge_proportions is not None:
-            raise DataError(
-                "data.dataset='payments' gives a bank, a shop and a telecom their own columns and edges, and takes no "
-                "feature_proportions or edge_proportions; leave them out"
-            )
-        names = settings.names
-        if len(names) > 1 + len(_PARTNERS):
-            raise DataError(
-                f"data.holders={len(names)}: payments has a bank, a shop and a telecom for holders of the same "
-                "customers; take 2 or 3"
-            )
-        world = _world(settings, seed)
-        bank = world.view(world.banks[0])
-        views = [bank, *(world.view(each) for each in _PARTNERS[: len(names) - 1])]
-        common = np.flatnonzero(world.customers.first == 0)
-        for each in views[1:]:
-            common = np.intersect1d(common, each.nodes, assume_unique=True)
-        found = []
-        for name, each in zip(names, views, strict=True):
-            data = _among(each.data(), common)
-            if name == settings.label_party:
-                told = _among(bank.data(), common)
-                data.update({key: told[key] for key in ("y", *MASKS)})
-            else:
-                for key in ("y", *MASKS):
-                    data.pop(key, None)
-            found.append(PartyGraph.from_data(name, data, _CLASSES if "y" in data else None))
-        return found
-
-
-def _among(data: Data, nodes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Data:
-    """The graph of some of its nodes, in their order."""
-    rows = torch.from_numpy(np.searchsorted(data.n_id.numpy(), nodes))
-    return data.subgraph(rows)
-
-
-def _world(settings: DataSettings, seed: int) -> PaymentsWorld:
-    return payments_world(settings.payments or PaymentsSettings(), seed)
-
-
-PAYMENTS = Payments()

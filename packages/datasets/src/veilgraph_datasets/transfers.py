@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilgraph.graph.settings import PaymentsSettings
+from veilgraph_datasets.settings import PaymentsSettings
 
 CURRENCIES: Final = ("EUR", "USD", "GBP", "CHF", "SEK")
 RATES: Final = np.array([1.0, 1.08, 0.85, 0.95, 11.3])

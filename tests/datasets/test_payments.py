@@ -17,17 +17,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from veilgraph_datasets.laundering import crossing_share, draw_patterns, lookalike_transfers
+from veilgraph_datasets.settings import LARGEST_PATTERN, PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.transfers import LAWFUL, SECONDS_A_DAY, draw_customers
+from veilgraph_datasets.world import BANK_COLUMNS, UNKNOWN
 
 import veilgraph as vg
 from research.payments import WHO, findings, with_neighbours
+from tests.datasets.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from tests.errors import refused
-from tests.graph.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parties, load_parts
-from veilgraph.graph.payments.laundering import crossing_share, draw_patterns, lookalike_transfers
-from veilgraph.graph.payments.transfers import LAWFUL, SECONDS_A_DAY, draw_customers
-from veilgraph.graph.payments.world import BANK_COLUMNS, UNKNOWN
-from veilgraph.graph.settings import LARGEST_PATTERN, PATTERN_KINDS, DataSettings, PartitionSettings, PaymentsSettings
+from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.protocol.job_file import parse_job
 
 

@@ -12,17 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilgraph.core.errors import DataError
-from veilgraph.graph.payments.transfers import (
-    LAWFUL,
-    NONE,
-    SECONDS_A_DAY,
-    Customers,
-    Transfers,
-    Whole,
-    cents,
-    draw_methods,
-)
-from veilgraph.graph.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
+from veilgraph_datasets.settings import PATTERN_KINDS, PatternKind, PaymentsSettings
+from veilgraph_datasets.transfers import LAWFUL, NONE, SECONDS_A_DAY, Customers, Transfers, Whole, cents, draw_methods
 
 _FEWEST_MEMBERS: Final = 4
 _ONE: Final = (1, 1)

@@ -10,20 +10,20 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import yaml
+from veilgraph_datasets import payments_tables
+from veilgraph_datasets.settings import PATTERN_KINDS, PaymentsSettings
+from veilgraph_datasets.transfers import LAWFUL
 
 from tests import nightly
+from tests.datasets.payments import SMALL, small_world
 from tests.errors import refused
-from tests.graph.payments import SMALL, small_world
 from veilgraph.core.errors import RunError
 from veilgraph.graph.build import BuiltGraph, build_graph, read_table
-from veilgraph.graph.payments.transfers import LAWFUL
-from veilgraph.graph.settings import PATTERN_KINDS, PaymentsSettings
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.run.jobs import train
-from veilgraph.samples import payments_tables
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
 
