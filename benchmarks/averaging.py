@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.wires import LINK, installed
 from veilgraph.deploy.demo import free_ports
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 _WARM = 5

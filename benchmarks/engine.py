@@ -28,8 +28,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 CASES: dict[str, tuple[Callable[[], list[PartyGraph]], int, int]] = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.graphs import random_parties
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 NODES, EDGES, FEATURES, CLASSES = 169_343, 1_166_243, 128, 40
 STEPS = 4

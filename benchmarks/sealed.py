@@ -22,8 +22,8 @@ from benchmarks.wires import LINK, installed
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.partition import pool
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 DATASETS = ("cora", "citeseer", "pubmed")

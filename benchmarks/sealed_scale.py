@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.sizes import Figures, Sizes
 from benchmarks.wires import LINK, installed
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 BATCH, STEPS, HOPS = 2048, 300, 2
 

@@ -22,9 +22,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import PlainResult, fit
-from veilgraph.run.arguments import Progress
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import Progress, train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 Kind = Literal[

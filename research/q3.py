@@ -22,7 +22,7 @@ from veilgraph.core.files import private_folder, write_whole
 from veilgraph.graph.dataset import load_parties
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 EXPERIMENT: Final = "q3"

@@ -19,7 +19,7 @@ from veilgraph import cli
 from veilgraph.core import threads as leaving
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Link
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 REFUSED = 7
 
@@ -118,8 +118,8 @@ def process_ends() -> None:
         sys.argv[1:] = [str(os.dup(plan.fileno()))]
         nursery = os.fork()
         if nursery == 0:
-            del sys.modules["veilgraph.run.nursery"]
-            runpy.run_module("veilgraph.run.nursery", run_name="__main__")
+            del sys.modules["veilgraph.runtime.launch.fork_server"]
+            runpy.run_module("veilgraph.runtime.launch.fork_server", run_name="__main__")
         os.waitpid(nursery, 0)
         ends.seek(0)
         sys.stdout.write(" ".join(sorted(ends.read().decode().splitlines())))

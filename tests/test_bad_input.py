@@ -22,8 +22,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,8 @@ from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.publishers import Lasting, publisher_of
+from veilgraph.runtime.store.run_directory import PartyStore
 
 EPSILON = 0.05
 

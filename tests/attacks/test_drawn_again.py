@@ -22,7 +22,7 @@ from veilgraph.privacy.local_publisher import LABELS, LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import OWN_RELEASE, LifetimeCache, RunCache
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.lifetimes import Lasting, sent_values
+from veilgraph.runtime.session.publishers import Lasting, sent_values
 
 EPSILON, TIMES = 0.5, 12
 JOB = parse_job({"label_privacy": {"epsilon": EPSILON}})

@@ -22,8 +22,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-import veilgraph.run.ledgers
-import veilgraph.run.party
+import veilgraph.runtime.session.party
+import veilgraph.runtime.session.publishers
 from tests import about, nightly
 from tests.attacks.machines import Sites, made
 from tests.chance import fixed_chance
@@ -40,11 +40,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.run.attesting import Stands
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.part import Sitting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.peer_heads import Stands
+from veilgraph.runtime.session.publishers import Lasting, publisher_of
+from veilgraph.runtime.session.session import Sitting
+from veilgraph.runtime.store.run_directory import PartyStore
 from veilgraph.samples.shipped import with_overrides
 
 REPEATS, COLUMNS = 400, 8
@@ -237,7 +236,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
                 wait(begun, timeout=0.3)
             return system_secrets(length)
 
-        monkeypatch.setattr(veilgraph.run.ledgers, "system_secrets", drawn)
+        monkeypatch.setattr(veilgraph.runtime.session.publishers, "system_secrets", drawn)
         first = release("first")
         assert torch.equal(begun[0].result(), first)
     assert torch.equal(release("third"), first), "and what is kept is what was paid for"
@@ -443,7 +442,7 @@ def test_what_is_heard_at_the_beginning_of_a_session_that_fails_is_remembered(
         raise RunError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(veilgraph.run.party, "compute", cut)
+        patch.setattr(veilgraph.runtime.session.party, "compute", cut)
         with pytest.raises(RunError):
             anew(sites)
     forget(sites, begun, "B", back=None)

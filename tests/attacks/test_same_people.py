@@ -20,8 +20,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime_file import MOST_HASHES, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
-from veilgraph.run.jobs import train
-from veilgraph.run.lifetimes import Lasting
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.session.publishers import Lasting
 from veilgraph.samples.shipped import with_overrides
 
 IDS = [f"C{number:05}" for number in range(400)]

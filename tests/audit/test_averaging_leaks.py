@@ -36,8 +36,8 @@ from veilgraph.paradigms.averaging.audit import SOURCE as AVERAGING
 from veilgraph.paradigms.averaging.audit import updates_of_sums, updates_of_weights
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Patch = pytest.MonkeyPatch
 Change = Callable[[Tensor, tuple[PartyId, ...]], Tensor]

@@ -18,8 +18,8 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def trained_twin(run: Path) -> Any:

@@ -24,8 +24,8 @@ from veilgraph.cli import app
 from veilgraph.cli.output import plain, tell, telling
 from veilgraph.cli.report import FAILED
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.predictions import Predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import Predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 JOB = """
 name: small

@@ -24,8 +24,8 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.mpc import ring
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 JOBS: dict[str, Settings] = {
     "collaborative": {},

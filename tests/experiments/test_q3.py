@@ -15,7 +15,7 @@ from research.secure_gnn_spu import PYTHON_VARIABLE
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.local.hops": 1, "train.epochs": 2}

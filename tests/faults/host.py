@@ -27,12 +27,13 @@ from typing import IO, Literal
 import pytest
 import sklearn.metrics  # noqa: F401  (what label holders score with)
 
-import veilgraph.run.worker  # noqa: F401  (here once, for all nurseries)
+import veilgraph.runtime.launch.worker  # noqa: F401  (here once, for all nurseries)
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import launch, nursery
-from veilgraph.run.jobs import predict, resume, train
+from veilgraph.runtime.launch import fork_server as nursery
+from veilgraph.runtime.launch import processes as launch
+from veilgraph.runtime.launch.jobs import predict, resume, train
 
 LONG_S = 60.0
 
@@ -145,7 +146,7 @@ class Forked:
     def __init__(
         self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: int
     ) -> None:
-        assert list(command[1:3]) == ["-m", "veilgraph.run.nursery"]
+        assert list(command[1:3]) == ["-m", "veilgraph.runtime.launch.fork_server"]
         assert stdin == subprocess.PIPE
         assert stdout == subprocess.DEVNULL
         self._parties = tuple(json.loads(os.pread(int(command[3]), MOST_BYTES, 0))["births"])

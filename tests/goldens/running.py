@@ -155,7 +155,7 @@ def _train_custom() -> None:
     import torch  # noqa: PLC0415
 
     from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
-    from veilgraph.run.jobs import train  # noqa: PLC0415
+    from veilgraph.runtime.launch.jobs import train  # noqa: PLC0415
 
     class Own(torch.nn.Module):
         def __init__(self, dim: int) -> None:

@@ -22,9 +22,9 @@ from veilgraph.core.errors import ConfigError, LinkError, RunError
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run import jobs, worker
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.party import run_simulated
+from veilgraph.runtime.launch import jobs, worker
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.session.party import run_simulated
 
 TRAIN = {"epochs": 4, "patience": None, "checkpoint_every": 2}
 CHANGES = {"precision": "float64", "timeout_s": 60, "model": {"rounds": 2}, "train": TRAIN}

@@ -12,7 +12,7 @@ from tests.errors import refused
 from veilgraph.core import settings as registry
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.testing.local_model import LocalModelConformance
 
 

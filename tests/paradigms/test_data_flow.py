@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import align, predict, train
+from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.samples.organisations import export_dataset, export_parts
 from veilgraph.tables import edges, joining, nodes
 from veilgraph.tables.source import column_names, stream

@@ -50,10 +50,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.report.page import page_html
-from veilgraph.run import lifetimes
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.lifetimes import beside, both
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store import lifetime as lifetimes
+from veilgraph.runtime.store.lifetime import beside, both
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 # Saved graphs

@@ -38,8 +38,8 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Scores
-from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 

@@ -27,9 +27,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import Lasting, default_marks, training_alone
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.session.publishers import Lasting, training_alone
+from veilgraph.runtime.store.lifetime import default_marks
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 
@@ -295,7 +296,7 @@ def test_no_other_name_of_a_party_file_begins_a_new_ledger(tmp_path: Path) -> No
 def test_a_linked_saved_graph_has_the_ledger_of_the_graph(tmp_path: Path) -> None:
     from tests.roles.federation import small_parties  # noqa: PLC0415
     from veilgraph.graph.party import save_party  # noqa: PLC0415
-    from veilgraph.run.lifetimes import beside, check_apart, place  # noqa: PLC0415
+    from veilgraph.runtime.store.lifetime import beside, check_apart, place  # noqa: PLC0415
 
     (tmp_path / "elsewhere").mkdir()
     path, link = tmp_path / "b.safetensors", tmp_path / "elsewhere" / "b.safetensors"

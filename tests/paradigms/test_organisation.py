@@ -29,9 +29,9 @@ from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import align, predict, resume, train
-from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
-from veilgraph.run.sending import SendingRecord
+from veilgraph.runtime.launch.jobs import align, predict, resume, train
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.runtime.store.session_log import SendingRecord
 
 
 @pytest.fixture

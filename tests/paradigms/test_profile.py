@@ -17,8 +17,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind
 from veilgraph.link.wrapper import TracedLink
-from veilgraph.run import party
-from veilgraph.run.jobs import TrainResult, load_result, resume, train
+from veilgraph.runtime.launch.jobs import TrainResult, load_result, resume, train
+from veilgraph.runtime.session import party
 
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}

@@ -18,7 +18,7 @@ from tests.tables.writing import write
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 NODES, EACH = 200, 8
 LOCAL = {"model": "relational", "hops": 1}

@@ -37,11 +37,11 @@ from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.predictions import Predictions, load_predictions
-from veilgraph.run.repeating import learning_secret, learning_seed, mark
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.predictions import Predictions, load_predictions
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")

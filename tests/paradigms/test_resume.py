@@ -37,9 +37,9 @@ from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.judge import Judgement
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
-from veilgraph.run.run_directory import Record, RunDirectory, save_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, load_result, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import Record, RunDirectory, save_tensors
 
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 VARIANTS: dict[str, Settings] = {
@@ -361,7 +361,7 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 job, *outs = sys.argv[1:]
 pids = {}
 for out in outs:

@@ -34,9 +34,9 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run import ledgers
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.session.publishers import Lasting
+from veilgraph.runtime.store.run_directory import PartyStore
 
 
 def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:

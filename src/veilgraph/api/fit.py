@@ -21,10 +21,10 @@ from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIPTIONS
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import jobs
-from veilgraph.run.arguments import Progress, check_job
-from veilgraph.run.given import GivenIds, GivenParties, by_name
-from veilgraph.run.lifetimes import GivenLedgers
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, by_name
+from veilgraph.runtime.launch.jobs import Progress, check_job
+from veilgraph.runtime.store.lifetime import GivenLedgers
 from veilgraph.samples.shipped import shipped_job, shipped_jobs
 
 Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"

@@ -124,9 +124,9 @@ def compare_command(
 
 def _compare_run(run: Path) -> None:
     from veilgraph.report.progress import TrainingBars
-    from veilgraph.run.comparing import compare
-    from veilgraph.run.jobs import load_result
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import load_result
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     directory = RunDirectory.open(run)
     with TrainingBars(messages(), directory.settings.measures) as bars:
@@ -159,9 +159,9 @@ def demo_command(
         return
     from veilgraph.report.progress import TrainingBars
     from veilgraph.report.tables import traffic_table
-    from veilgraph.run.comparing import compare
-    from veilgraph.run.jobs import train
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import train
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
 
     settings = demo_settings(what, epochs)
@@ -183,7 +183,7 @@ def demo_command(
 def _network_demo(out: Path, epochs: int) -> None:
     from veilgraph.deploy.demo import run_network_demo
     from veilgraph.report.tables import run_table
-    from veilgraph.run.jobs import load_result
+    from veilgraph.runtime.launch.jobs import load_result
 
     run = run_network_demo(out, say, epochs)
     result = load_result(run)

@@ -209,7 +209,7 @@ def align_command(
     itself; across organisations it is veilgraph net submit --work align.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.run.jobs import align
+    from veilgraph.runtime.launch.jobs import align
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):

@@ -165,7 +165,7 @@ def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
     """
     from veilgraph.audit.audit import AuditPlan
     from veilgraph.report.audit import read_audit
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     opened = RunDirectory.open(run)
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
@@ -270,7 +270,7 @@ def report_command(
     from veilgraph.report.ledgers import life_note, spent_table
     from veilgraph.report.page import PAGE, write_page
     from veilgraph.report.run_data import read_run
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     if is_comparison(run):
         if by is not None:
@@ -316,7 +316,7 @@ def _check(
 
 def _several(runs: list[Path], out: Path | None) -> None:
     from veilgraph.report.page import SEVERAL, write_several
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     page = out or runs[0].absolute().parent / SEVERAL
     with messages().status("writing the page"):
@@ -327,8 +327,8 @@ def _several(runs: list[Path], out: Path | None) -> None:
 def _verify(run: Path, root: Path | None) -> None:
     from veilgraph.link.identity import load_roots
     from veilgraph.report.disclosures import evidence_table
-    from veilgraph.run.evidence import verify
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.records import verify
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     roots = () if root is None else load_roots(root)
     found = verify(RunDirectory.open(run), roots)

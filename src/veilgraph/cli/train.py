@@ -28,9 +28,8 @@ from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.run.arguments import Progress
-    from veilgraph.run.comparing import Comparison
-    from veilgraph.run.jobs import TrainResult
+    from veilgraph.runtime.launch.jobs import Progress, TrainResult
+    from veilgraph.runtime.store.results import Comparison
 
 
 def say_matches(settings: JobSettings) -> None:
@@ -40,7 +39,7 @@ def say_matches(settings: JobSettings) -> None:
         ConfigError: a holder refuses the job.
     """
     from veilgraph.protocol.aligning import match_rates
-    from veilgraph.run.inputs import accepted_by_parties
+    from veilgraph.runtime.launch.inputs import accepted_by_parties
 
     if settings.data.from_tables and not settings.data.is_apart:
         accepted_by_parties(settings)  # else its one error would come after other words
@@ -53,7 +52,7 @@ def show_result(result: TrainResult) -> None:
     from veilgraph.report.ledgers import life_note, spent_table, worth
     from veilgraph.report.tables import run_table
     from veilgraph.report.training import alone_words
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     draw(result, {})
     settings = RunDirectory.open(result.path).settings
@@ -77,7 +76,7 @@ def show_result(result: TrainResult) -> None:
 def show_comparison(result: TrainResult, compared: Comparison) -> None:
     """A run beside its network trained on each holder's data alone and on all of them in one place."""
     from veilgraph.report.tables import comparison_table
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
     draw(result, compared.references(settings.measures.main.name))
@@ -106,7 +105,7 @@ def _of_labels(result: TrainResult, settings: JobSettings) -> str:
 def draw(result: TrainResult, references: dict[str, float]) -> None:
     """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
     from veilgraph.report.training import draw_curves
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
     draw_curves(
@@ -188,7 +187,7 @@ def train_command(
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
     counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
-    from veilgraph.run.jobs import train
+    from veilgraph.runtime.launch.jobs import train
 
     say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
@@ -229,8 +228,8 @@ def resume_command(
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
     counts = _machine_counts(machines)
-    from veilgraph.run.jobs import resume
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import resume
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(run).settings
     with _resumable(run), _progress(settings) as progress:
@@ -314,13 +313,13 @@ def predict_command(
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
     if ask:
-        from veilgraph.run.predictions import name_ahead
+        from veilgraph.runtime.store.predictions import name_ahead
 
         count = name_ahead(run, chosen, ids=wanted)
         tell({"named": count})
         echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
-    from veilgraph.run.jobs import predict
+    from veilgraph.runtime.launch.jobs import predict
 
     with messages().status("predicting"):
         predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)

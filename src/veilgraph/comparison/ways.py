@@ -25,9 +25,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-from veilgraph.run.jobs import train
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 POOLED: Final = "pooled"

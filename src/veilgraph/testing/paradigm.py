@@ -21,9 +21,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.predictions import Predictions
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.predictions import Predictions
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 
 class _CutOff(Exception):

@@ -32,9 +32,9 @@ from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.comparing import compare
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.results import compare
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import Export, export_party
 
 LAST: Settings = {"train": {"select_by": "last"}}

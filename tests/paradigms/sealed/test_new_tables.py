@@ -31,9 +31,9 @@ from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.predictions import name_ahead
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")

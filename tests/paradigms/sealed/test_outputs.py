@@ -35,9 +35,9 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.stated import check_stated
-from veilgraph.run.jobs import TrainResult, predict, train
-from veilgraph.run.predictions import name_ahead
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, predict, train
+from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MOST = 7
 NAMED: Settings = {"named_nodes": MOST, "output": "probabilities"}

@@ -24,9 +24,9 @@ from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.disclosures import rows_of
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MLP: Settings = {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}}
 GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}

@@ -20,12 +20,11 @@ from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult
-from veilgraph.run.arguments import Progress
-from veilgraph.run.evidence import EVIDENCE
-from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
-from veilgraph.run.jobs import TrainResult, align, resume, train
-from veilgraph.run.lifetimes import GivenLedgers
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
+from veilgraph.runtime.launch.jobs import Progress, TrainResult, align, resume, train
+from veilgraph.runtime.store.lifetime import GivenLedgers
+from veilgraph.runtime.store.records import EVIDENCE
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.allowed import check_paid, check_space
 from veilgraph_tuning.fingerprint import fingerprint

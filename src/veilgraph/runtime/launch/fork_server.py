@@ -1,4 +1,6 @@
-"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN ...``.
+"""Parties' processes as forks of one that has imported what they run.
+
+It is started as ``python -m veilgraph.runtime.launch.fork_server PLAN ...``.
 
 Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
 with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
@@ -88,7 +90,7 @@ def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
         plan.seek(0)
         told = _shared(births.values())  # who looks at the processes sees of which run they are
         with subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.run.nursery", str(plan.fileno()), *told],
+            [sys.executable, "-m", "veilgraph.runtime.launch.fork_server", str(plan.fileno()), *told],
             pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(births.values())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

@@ -1,4 +1,8 @@
-"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
+"""What the functions of ``run.jobs`` are called with: checked before anything is read.
+
+A job that begins with the weights of an earlier run, whoever the holders of either are.
+
+Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
 
 Every party runs the same code in a thread over the in-memory link, or in a process of its own over local sockets.
 All a party keeps is in its part of the run directory.
@@ -8,30 +12,165 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from veilgraph.core.arguments import check_flags, check_several, check_whole, path_of
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.arguments import (
+    check_flags,
+    check_functions,
+    check_mapping,
+    check_several,
+    check_text,
+    check_whole,
+    path_of,
+    resuming,
+    wrong_type,
+)
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.text import megabytes
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.arguments import Progress, RunOptions, check_job
-from veilgraph.run.beginning import begin, check_beginning
-from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
-from veilgraph.run.launch import run_processes, run_threads
-from veilgraph.run.lifetimes import GivenLedgers, check_kept
-from veilgraph.run.party import SimulatedWork, run_simulated
-from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, name_nodes, reading
-from veilgraph.run.run_directory import LEAST_PASSES, Record, RunDirectory, view_size
-from veilgraph.run.summary import summarise
+from veilgraph.protocol.role import BEGINNING
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
+from veilgraph.runtime.launch.processes import run_processes, run_threads
+from veilgraph.runtime.session.party import SimulatedWork, check_spread, run_simulated
+from veilgraph.runtime.store.lifetime import GivenLedgers, check_kept
+from veilgraph.runtime.store.predictions import (
+    Predictions,
+    checked_nodes,
+    joined,
+    load_predictions,
+    name_nodes,
+    reading,
+)
+from veilgraph.runtime.store.results import summarise
+from veilgraph.runtime.store.run_directory import LEAST_PASSES, Record, RunDirectory, load_tensors, view_size
+
+Progress = Callable[[list[Record]], None]
+"""Called now and then with all epochs' records so far."""
+
+
+def check_job(settings: object, key: str = "settings") -> None:
+    """Refuses what are no job's settings.
+
+    Raises:
+        ConfigError: they are of another type, or of no paradigm.
+    """
+    if not isinstance(settings, JobSettings):
+        raise wrong_type(key, settings, "a job", "give vg.Job(...); veilgraph.fit takes a dict and a path too")
+    if not isinstance(settings, JOBS.get(settings.paradigm, ())):
+        raise ConfigError(
+            f"{key}: JobSettings are what jobs of all paradigms have, and not a job; make it with vg.Job(...)",
+            code="no-paradigm",
+            key=key,
+            value=settings.paradigm,
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a job is worked on at this machine; none of it is the job's.
+
+    Attributes:
+        custom: for ``model.local.model: custom``, makes a user's local model for a width.
+        processes: run every party in a process of its own.
+        link: what joins them, of ``LINKS``; None: memory, and sockets between processes.
+        machines: holder → how many processes share its local part.
+        progress: called now and then with all epochs' records so far.
+
+    Raises:
+        ConfigError: one is of another type, or there is no such link, or it joins no processes.
+    """
+
+    custom: CustomModel | None = None
+    processes: bool = False
+    link: str | None = None
+    machines: Mapping[PartyId, int] = field(default_factory=dict)
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(processes=self.processes)
+        check_functions(custom=self.custom, progress=self.progress)
+        check_text(link=self.link)
+        check_mapping("machines", self.machines, "holder → how many")
+        for count in dict(self.machines).values():
+            check_whole(machines=count)
+            if count is None:
+                raise wrong_type("machines", count, "a whole number (int)", "leave the holder out for one machine")
+        LINKS.check("link", self.wire)
+        if self.processes:
+            LINKS[self.wire].invitations(())
+
+    @property
+    def wire(self) -> str:
+        """The name of what joins the parties."""
+        return (IN_PROCESSES if self.processes else IN_THREADS) if self.link is None else self.link
+
+    def check(self, settings: JobSettings) -> None:
+        """Refuse what a job cannot be worked on with.
+
+        Raises:
+            ConfigError: names the option.
+        """
+        if settings.is_custom != (self.custom is not None):
+            raise ConfigError(
+                f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
+                "width>, and only with model.local.model: custom"
+            )
+        if self.custom is not None and self.processes:
+            raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
+        for party, count in self.machines.items():
+            if party not in settings.data.names:
+                raise ConfigError(f"machines: {party!r} is not one of the holders {', '.join(settings.data.names)}")
+            if count < 2:
+                raise ConfigError(f"machines: {party}={count} must be at least 2; leave {party} out for one")
+        if self.machines:
+            check_spread(settings)
+        if len(self.machines) > 1 and not self.processes:
+            raise ConfigError("machines: two holders that have several need a process each; use processes=True")
+
+
+def check_beginning(settings: JobSettings, earlier: Path) -> RunDirectory:
+    """The earlier run, if a job can begin with its weights.
+
+    Raises:
+        ConfigError: no job of this paradigm begins with an earlier run's weights, or this one is of another paradigm.
+        RunError: it is no complete run, or the server's part of it is not here.
+    """
+    key = "begin_with"
+    if not paradigm_of(settings).begins_with_weights:
+        raise ConfigError(
+            f"{key}={earlier}: jobs of paradigm={settings.paradigm} begin with weights that are drawn; leave it out",
+            key=key,
+            value=str(earlier),
+        )
+    run = RunDirectory.open(earlier)
+    if run.settings.paradigm != settings.paradigm:
+        raise ConfigError(
+            f"{key}={earlier}: that run is of paradigm={run.settings.paradigm} and the job of {settings.paradigm}; "
+            "give one of the same",
+            key=key,
+            value=str(earlier),
+        )
+    if run.summary is None or not run.party(SERVER).model_path.is_file():
+        raise RunError(f"{earlier} is not a complete run with the server's part; finish it with: {resuming(earlier)}")
+    return run
+
+
+def begin(run: RunDirectory, earlier: RunDirectory) -> None:
+    """Keeps the earlier run's weights for the server of a new one."""
+    tensors, _ = load_tensors(earlier.party(SERVER).model_path)
+    run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
+
 
 log = logging.getLogger("veilgraph")
 
@@ -79,7 +218,7 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
-        parties: what each holder brings, in place of the job's data set: see ``veilgraph.run.given.GivenParties``.
+        parties: what each holder brings, in place of the job's data set: see ``launch.inputs.GivenParties``.
             Graphs, vertical: row v is the same node at every holder; labels and masks are the label holder's alone.
             Horizontal: each has rows, labels and masks of its own over the same columns.
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
@@ -358,7 +497,7 @@ def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Call
     with run.lock():
         if options.processes:
             arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}
-            run_processes("veilgraph.run.worker", arguments, tick, options.wire)
+            run_processes("veilgraph.runtime.launch.worker", arguments, tick, options.wire)
         else:
             run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, options.wire)
 

@@ -70,7 +70,7 @@ from veilgraph.mpc.aggregation.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
 

@@ -1,4 +1,7 @@
-"""What one party computes: a training, or an inference with what was trained, and what it writes down of them."""
+"""One party's session of a job, from beginning to end: what it opens, keeps on record and closes around its work.
+
+What one party computes: a training, or an inference with what was trained, and what it writes down of them.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +9,41 @@ import json
 import logging
 import math
 import time
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict, replace
+from typing import Final, Literal
 
-from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
-from veilgraph.graph.party import PartyGraph
+from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import TracedLink
+from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.aggregation import delta_of_too_many, too_many_units
+from veilgraph.privacy.publisher import Publisher
+from veilgraph.protocol.acceptance import agree_on_job
+from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Judge, Predicted
-from veilgraph.protocol.limits import delta_too_large
-from veilgraph.protocol.organisation import Aligned
+from veilgraph.protocol.limits import LimitSettings, delta_too_large
+from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import Fitted, fit, infer
-from veilgraph.run.launch import spread
-from veilgraph.run.ledgers import LEDGER_SUMMARY
-from veilgraph.run.lifetimes import release_streams
-from veilgraph.run.part import Part, Sitting
-from veilgraph.run.predictions import (
+from veilgraph.protocol.spreading import Machines, installed_spreading
+from veilgraph.runtime.session.exchange import attesting
+from veilgraph.runtime.session.peer_heads import Stands
+from veilgraph.runtime.session.preparation import prepare
+from veilgraph.runtime.session.publishers import Lasting, publisher_of, release_streams, training_alone, with_canaries
+from veilgraph.runtime.session.session import Part, Sitting, Work
+from veilgraph.runtime.session.training import Fitted, fit, infer
+from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
+from veilgraph.runtime.store.predictions import (
     CALIBRATION,
     SEPARATOR,
     calibration_in,
@@ -37,11 +51,157 @@ from veilgraph.run.predictions import (
     named_nodes,
     save_predictions,
 )
-from veilgraph.run.run_directory import Record, load_tensors, save_tensors
+from veilgraph.runtime.store.run_directory import Record, RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.session_log import Phase, SendingRecord, traffic_rows
 
-ALONE: Final = "alone.json"
-"""What a holder of own nodes reaches with the others, and by itself."""
-log: Final = logging.getLogger("veilgraph")
+log = logging.getLogger("veilgraph")
+_SHOWN: Final = 12
+
+SimulatedWork = Work | Literal["restart"]
+"""On one machine: to resume, and where a party has lost its checkpoints to begin again."""
+
+_TRAFFIC: Final[dict[Phase, str]] = {
+    "align": "alignment_traffic.json",
+    "train": "traffic.json",
+    "predict": "prediction_traffic.json",
+    "audit": "audit_traffic.json",
+}
+
+
+def run_party(part: Part, link: Link, recorder: RecordedLink) -> None:
+    """What one party does from beginning to end, once the job is agreed on.
+
+    It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
+    a run directory of its own, every holder that learns the scores.
+
+    Args:
+        part: the party's.
+        link: of the party; closed at the end.
+        recorder: counts what crosses the wire, beneath or in place of ``link``.
+    """
+    with _sitting(part, link, recorder) as sitting:
+        if part.work == "audit":
+            _audit(sitting)
+            return
+        aligned = _aligned(sitting)
+        if part.work == "align":
+            sitting.tell()
+            return
+        with _published(part, aligned) as (aligned, sitting.publisher):
+            _log_lifetime(part)
+            compute(sitting, aligned)
+            _log_lifetime(part)
+
+
+@contextmanager
+def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting]:
+    """Opens what a session needs; at its end, however it ends, what was sent is on record."""
+    store = part.store
+    phase: Phase = "train" if part.work == "resume" else part.work
+    trace = new_trace(part)
+    if isinstance(trace, Trace):
+        link = TracedLink(link, trace)
+    view = None if part.work == "audit" else store.new_view(part.work)
+    if view is not None:
+        link = RecordedLink(link, keep=view.append)
+    record = SendingRecord(part.settings, store, phase, recorder)
+    record.note()
+    stands = Stands(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names, stands)
+    sitting = Sitting(part, link, record, evidence, trace)
+    try:
+        evidence.open(link)
+        yield sitting
+    finally:
+        link.close()
+        if isinstance(trace, Trace):
+            trace.write(store.trace_path)
+        if view is not None:
+            view.close()
+        write_whole(store.path / _TRAFFIC[phase], json.dumps(traffic_rows(recorder.traffic())).encode())
+        record.close(sitting.publisher.spent())
+        evidence.close()
+
+
+def _audit(sitting: Sitting) -> None:
+    part = sitting.part
+    if part.auditor is None:
+        raise ConfigError("work=audit is done across organisations: give an auditor")
+    sitting.record.note()
+    part.auditor(part.run, part.party, sitting.link)
+    sitting.tell()
+
+
+def _aligned(sitting: Sitting) -> Aligned:
+    """The party's data: of its tables, or as the run was given them."""
+    part, store, settings = sitting.part, sitting.part.store, sitting.part.settings
+    if settings.data.from_tables:
+        anew = part.work == "predict"
+        aligned = prepare(store, sitting.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
+        done = "read" if not settings.is_aligned else "aligned"
+        log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
+    else:
+        graph = None if part.party == SERVER else load_party(store.graph_path)
+        aligned = Aligned(graph=graph, ids=store.ids())
+    sitting.record.note()
+    return aligned
+
+
+def _log_lifetime(part: Part) -> None:
+    """What all of the party's releases come to, in its own log: a refusal tells the others less."""
+    if part.lifetime is not None and log.isEnabledFor(logging.INFO):
+        log.info("%s", str(part.lifetime))  # as it is now
+
+
+@contextmanager
+def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
+    """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
+    store, settings, begun = part.store, part.settings, part.work != "train"
+    watched = None
+    if aligned.graph is not None:
+        graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
+        aligned = replace(aligned, graph=graph)
+    lasting = None
+    if part.lifetime is not None and aligned.graph is not None:
+        lasting = Lasting(part.lifetime, aligned.ids if part.place is None else part.place.ids)
+    with (
+        publisher_of(
+            store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
+        ) as publisher,
+        training_alone(lasting if part.work in ("train", "resume") else None, settings) as busy,
+    ):
+        aligned = replace(aligned, refuses=aligned.refuses or busy)
+        if watched is not None:
+            publisher.watched = watched
+        yield aligned, publisher
+
+
+def new_trace(part: Part) -> AnyTrace:
+    """The trace of a training that is profiled; else one that notes nothing."""
+    if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
+        return NO_TRACE
+    return Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
+
+
+def run_simulated(
+    run: RunDirectory,
+    party: PartyId,
+    work: SimulatedWork,
+    link: Link,
+    custom: CustomModel | None = None,
+    machines: Machines | None = None,
+) -> None:
+    """What one party does where all parties share a machine and a run directory."""
+    settings, recorder = run.settings, RecordedLink(link)
+    organisation = None
+    if settings.data.from_tables:
+        organisation = None if party == SERVER else Organisation.read((settings.data.parties or {})[party], party)
+        agree_on_job(recorder, settings, party, organisation)
+    limits = LimitSettings() if organisation is None else organisation.settings.limits
+    restarts = work == "restart" or limits.restart
+    done: Work = "resume" if work == "restart" else work
+    run_party(Part(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
+
 
 TOLD_EVERY_S: Final = 30.0
 """So long at most, or an epoch if that is longer, a party's log says nothing of how far it is."""
@@ -240,3 +400,35 @@ def _result(role: Role, fitted: Fitted) -> Record:
         **({} if alone is None else {"without_releases": alone}),
         "started_at": fitted.started_at,
     }
+
+
+def check_spread(settings: JobSettings) -> None:
+    """Whether a job's holders can have several machines.
+
+    Raises:
+        ConfigError: they cannot, or nothing is installed that computes on several.
+    """
+    reason = paradigm_of(settings).session.unspreadable(settings)
+    if reason is not None:
+        raise ConfigError(reason)
+    installed_spreading()
+
+
+def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
+    """A block in which the role's local part is computed on several machines.
+
+    Args:
+        role: a data holder, not yet set up.
+        machines: which; None: this one alone.
+
+    Raises:
+        ConfigError: the job or the role has no such part, or nothing is installed that computes on several.
+        LinkError: a machine did not come, or is gone.
+    """
+    if machines is None:
+        return nullcontext()
+    session = role.session
+    check_spread(session.settings)
+    if (part := role.local_part()) is None:
+        raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
+    return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)

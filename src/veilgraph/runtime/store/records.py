@@ -25,7 +25,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, sync_folder
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement, Trust
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 EVIDENCE: Final = RECORDS[-1]
 _WAY_OUT: Final = "restore a copy of the file that has every line"

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.files import locked, private_folder
+from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger, delta_at
-from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
+from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
 from veilgraph.privacy.plan import Plan, SampledPlan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.release_cache import ReleaseCache, RunCache
+from veilgraph.privacy.release_cache import FOLDER, LifetimeCache, ReleaseCache, RunCache
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
@@ -28,12 +37,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import nodes_perturbed, released_labels
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, depends_on
-from veilgraph.run import names
-from veilgraph.run.lifetimes import Lasting, order_of, sent_rows, sent_values
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import PartyStore
 
-LEDGER: Final = names.LEDGER
-LEDGER_SUMMARY: Final = "ledger.json"
 _NO_DELTA: Final = 1e-12
 """Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
 
@@ -306,3 +312,127 @@ def _has_released(store: PartyStore) -> bool:
     Its own bytes alone do not say so: they are kept before they are paid for.
     """
     return store.keeper.path(RELEASE).is_file()
+
+
+_BUSY: Final = (
+    "another training pays from the same ledger for life in every step, and both might end without a model where "
+    "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
+)
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """What a party has beyond a run.
+
+    Attributes:
+        ledger: of all its jobs.
+        ids: of all rows of its graph; None where nobody told its nodes apart.
+    """
+
+    ledger: Lifetime
+    ids: Sequence[str] | None
+
+    def each_key(self, nodes: int) -> Keys:
+        """What each row goes by: its node's key, or its place; of so many."""
+        return np.arange(nodes, dtype=np.uint64) if self.ids is None else self.ledger.each_key(self.ids)
+
+    def account(self, settings: JobSettings, delta: float | None) -> Account:
+        """What a job pays from.
+
+        Args:
+            settings: the job.
+            delta: of the job's ε; None where each is pure.
+
+        Raises:
+            RunError: another ledger is about the same people.
+        """
+        keys = EVERYBODY
+        if self.ids is not None:
+            self.ledger.lines.check_people(self.ids)
+            keys = self.ledger.keys(self.ids)
+        return Account(self.ledger, keys, delta, settings.hash(), settings.name)
+
+
+@contextmanager
+def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[str]:
+    """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
+
+    Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
+    """
+    privacy = settings.privacy
+    with ExitStack() as held:
+        busy = ""
+        if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
+            try:
+                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / "training"), _BUSY))
+            except RunError as error:
+                busy = str(error)
+        yield busy
+
+
+def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
+    """Return the name of a release: its snapshot, its canaries, and the settings that released values follow from.
+
+    All are public, or drawn for the run. Of a release with canaries no other run is sent anything, nor the reverse.
+    """
+    named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
+    return json.dumps(named) if any(named) else ""
+
+
+def sent_rows(
+    account: Account,
+    ledger: Ledger,
+    settings: JobSettings,
+    plan: Plan,
+    lasting: Lasting,
+    each: Keys,
+    canaries: Canaries | None,
+    classes: int | None = None,
+) -> LifetimeCache:
+    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
+    privacy = plan.settings
+    bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
+    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
+    return LifetimeCache(
+        account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
+    )
+
+
+def sent_values(
+    account: Account,
+    ledger: Ledger | None,
+    settings: JobSettings,
+    lasting: Lasting,
+    each: Keys,
+    canaries: Canaries | None,
+    *follows: object,
+) -> LifetimeCache:
+    """Return what a holder ever released of labels, or of features that nodes perturb: each is its node's own.
+
+    Args:
+        account: what the job pays from.
+        ledger: of the run; None where nothing is paid there.
+        settings: the job.
+        lasting: what the holder has beyond the run.
+        each: of the released nodes, in their order.
+        canaries: of the run.
+        follows: settings beside the mechanism that released values follow from.
+    """
+    named = snapshot_of(settings, canaries, *follows)
+    return LifetimeCache(account, each, ledger, snapshot=named, by_place=lasting.ids is None)
+
+
+def order_of(each: Keys, common: int) -> Tensor:
+    """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
+    return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))
+
+
+def release_streams(lifetime: Lifetime) -> LearningStreams:
+    """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
+    return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
+
+
+def keeper_of(account: Account, how: str) -> FolderKeeper:
+    """Of what was released as a whole in one way, in a folder of its own."""
+    folder = account.lifetime.lines.folder / FOLDER / sha256(how.encode()).hexdigest()
+    return FolderKeeper(private_folder(folder))

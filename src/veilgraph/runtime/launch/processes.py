@@ -10,22 +10,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import cache
 from typing import IO, Final, TypeVar
 
 import torch
 
-from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
 from veilgraph.core.threads import leave_behind
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.role import Role
-from veilgraph.protocol.spreading import Machines, installed_spreading
-from veilgraph.run.nursery import Birth, born
+from veilgraph.runtime.launch.fork_server import Birth, born
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
@@ -249,35 +245,3 @@ def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[by
         lines = output.read().decode(errors="replace").strip().splitlines()
         end = f"ended with code {code}: {lines[-1] if lines else 'no message'}"
     return PeerFailed(f"{party}'s process {end}", code=PROCESS_DIED, value=code, party=party)
-
-
-def check_spread(settings: JobSettings) -> None:
-    """Whether a job's holders can have several machines.
-
-    Raises:
-        ConfigError: they cannot, or nothing is installed that computes on several.
-    """
-    reason = paradigm_of(settings).session.unspreadable(settings)
-    if reason is not None:
-        raise ConfigError(reason)
-    installed_spreading()
-
-
-def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
-    """A block in which the role's local part is computed on several machines.
-
-    Args:
-        role: a data holder, not yet set up.
-        machines: which; None: this one alone.
-
-    Raises:
-        ConfigError: the job or the role has no such part, or nothing is installed that computes on several.
-        LinkError: a machine did not come, or is gone.
-    """
-    if machines is None:
-        return nullcontext()
-    session = role.session
-    check_spread(session.settings)
-    if (part := role.local_part()) is None:
-        raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
-    return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)

@@ -18,10 +18,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.spreading import Machines
-from veilgraph.run.attesting import Attesting
-from veilgraph.run.lifetimes import kept, lifetime_at, lifetime_of, limits_in
-from veilgraph.run.run_directory import TABLES, PartyStore, RunDirectory
-from veilgraph.run.sending import SendingRecord
+from veilgraph.runtime.session.exchange import Attesting
+from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
+from veilgraph.runtime.store.run_directory import TABLES, PartyStore, RunDirectory
+from veilgraph.runtime.store.session_log import SendingRecord
 
 Work = Literal["align", "train", "resume", "predict", "audit"]
 Auditor = Callable[[RunDirectory, PartyId, Link], None]
