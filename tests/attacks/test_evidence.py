@@ -30,8 +30,8 @@ from veilgraph.link.statement import Countersignature, Statement
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.processes import run_threads
-from veilgraph.runtime.session.exchange import Attesting, Opening, Verdict, attesting
-from veilgraph.runtime.session.peer_heads import Stands
+from veilgraph.runtime.session.exchange import Opening, RecordExchange, Verdict, record_exchange
+from veilgraph.runtime.session.peer_heads import PeerHeads
 from veilgraph.runtime.store.records import verify
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -233,7 +233,7 @@ def test_parties_that_put_back_everything_together_are_not_noticed(sites: Sites,
 
 def test_without_evidence_an_older_state_goes_on(sites: Sites, earlier: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("open", "tell"):
-        monkeypatch.setattr(Attesting, step, lambda *_: None)
+        monkeypatch.setattr(RecordExchange, step, lambda *_: None)
     put_back(sites, earlier, "B")
     changed(sites.file("A", DISCLOSURES), fewer_messages, chained=False)
     sites.session()
@@ -426,14 +426,14 @@ class Party:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count = 0
 
-    def attesting(self) -> Attesting:
-        return attesting(
+    def record_exchange(self) -> RecordExchange:
+        return record_exchange(
             self.folder,
             SETTINGS,
             self.party,
             self.identity,
             {SERVER: HOST},
-            Stands(self.party, None, None, releases=False),
+            PeerHeads(self.party, None, None, releases=False),
         )
 
     def record(self, name: str) -> None:

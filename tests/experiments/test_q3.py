@@ -98,8 +98,8 @@ def test_memory_grows_with_the_square_of_the_nodes():
 
 
 def test_a_step_of_vfgnn_is_timed_with_every_party_a_process(monkeypatch):
-    def in_threads(job, path, *, processes):
-        assert processes
+    def in_threads(job, path, *, options):
+        assert options.processes
         return train(job, path)
 
     monkeypatch.setattr(module, "train", in_threads)

@@ -37,7 +37,7 @@ from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import RunOptions, predict, resume, train
 from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
 from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
@@ -63,7 +63,9 @@ SEALED: Settings = {
 
 
 def twice(settings: JobSettings, folder: Path, *, processes: bool = False) -> tuple[Predictions, Predictions]:
-    one, other = (train(settings, folder / name, processes=processes).predictions for name in ("one", "other"))
+    one, other = (
+        train(settings, folder / name, options=RunOptions(processes=processes)).predictions for name in ("one", "other")
+    )
     return one, other
 
 
@@ -201,7 +203,9 @@ def test_a_run_whose_rows_are_in_an_earlier_releases_order(tmp_path: Path, monke
 def test_in_processes(make: Callable[[Path], JobSettings], tmp_path: Path) -> None:
     settings = make(tmp_path)
     threads = train(settings, tmp_path / "threads").predictions
-    assert distance(threads, train(settings, tmp_path / "processes", processes=True).predictions) == 0
+    assert (
+        distance(threads, train(settings, tmp_path / "processes", options=RunOptions(processes=True)).predictions) == 0
+    )
 
 
 # Across organisations: private seeds

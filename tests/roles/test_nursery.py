@@ -151,8 +151,8 @@ def test_a_killed_nursery_is_noticed_and_its_parties_end(signal_: signal.Signals
 LAUNCHER = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job it is ignored
-from veilgraph.runtime.launch.fork_server import Birth, born
-with born("snippet", dict.fromkeys({parties!r}, Birth([{text!r}], 2, []))):
+from veilgraph.runtime.launch.fork_server import WorkerSpec, spawn_workers
+with spawn_workers("snippet", dict.fromkeys({parties!r}, WorkerSpec([{text!r}], 2, []))):
     input()
 """
 

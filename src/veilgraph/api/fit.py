@@ -213,18 +213,16 @@ def fit(
         settings,
         path,
         parties=parties,
-        custom=custom,
+        options=jobs.RunOptions(
+            custom=custom, processes=processes, link=link, machines=machines, progress=_teller(progress, on_epoch)
+        ),
         ids=ids,
         ledgers=ledgers,
-        processes=processes,
-        link=link,
         private_seeds=private_seeds,
         record_views=record_views,
         view_passes=view_passes,
         profile=profile,
-        machines=machines,
         begin_with=begin_with.path if isinstance(begin_with, Run) else begin_with,
-        progress=_teller(progress, on_epoch),
     )
     return Run(path, custom=custom)
 

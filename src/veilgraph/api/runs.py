@@ -217,7 +217,9 @@ class Run:
             RunError: the run is not complete.
             ConfigError: a node does not exist.
         """
-        return jobs.predict(self.path, nodes, ids=ids, custom=self._custom, processes=processes, link=link)
+        return jobs.predict(
+            self.path, nodes, ids=ids, options=jobs.RunOptions(custom=self._custom, processes=processes, link=link)
+        )
 
     def resume(
         self,
@@ -243,11 +245,9 @@ class Run:
         jobs.resume(
             self.path,
             restart=restart,
-            custom=self._custom,
-            processes=processes,
-            link=link,
-            machines=machines,
-            progress=progress,
+            options=jobs.RunOptions(
+                custom=self._custom, processes=processes, link=link, machines=machines, progress=progress
+            ),
         )
         return self
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from veilgraph.cli.app import command
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.audit_settings import (
@@ -138,7 +138,7 @@ def audit_command(
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
     for line in untested_lines(result.untested):
         say(line)
-    tell({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
+    emit({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
     if result.failed or result.untested:
         raise typer.Exit(FAILED)
 
@@ -151,7 +151,7 @@ def _compare(run: Path, other: Path) -> None:
     for each in found:
         echo(str(each))
     echo(f"{len(sessions)} sessions held against each other: {len(found) or 'no'} repetitions")
-    tell({"run": run, "beside": other, "sessions": [each.name for each in sessions], "found": list(map(str, found))})
+    emit({"run": run, "beside": other, "sessions": [each.name for each in sessions], "found": list(map(str, found))})
     if found:
         raise typer.Exit(FAILED)
 
@@ -293,7 +293,7 @@ def report_command(
         if said := life_note(found.spent):
             echo(said)
     echo(f"page    {page}")
-    tell({"run": run, "page": page, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
+    emit({"run": run, "page": page, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
 
 
 def _check(
@@ -333,4 +333,4 @@ def _verify(run: Path, root: Path | None) -> None:
     roots = () if root is None else load_roots(root)
     found = verify(RunDirectory.open(run), roots)
     results().print(evidence_table(found))
-    tell({"run": run, "records": found})
+    emit({"run": run, "records": found})

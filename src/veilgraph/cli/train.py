@@ -20,7 +20,7 @@ from veilgraph.cli.app import (
     ledgers_of,
     read_settings,
 )
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import fresh_path, write_whole
 from veilgraph.core.text import text_of_cell
@@ -70,7 +70,7 @@ def show_result(result: TrainResult) -> None:
     if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
         echo(said)
     say_where(result.path)
-    tell({"run": result.path, "summary": result.summary})
+    emit({"run": result.path, "summary": result.summary})
 
 
 def show_comparison(result: TrainResult, compared: Comparison) -> None:
@@ -187,7 +187,7 @@ def train_command(
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
     counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
-    from veilgraph.runtime.launch.jobs import train
+    from veilgraph.runtime.launch.jobs import RunOptions, train
 
     say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
@@ -195,15 +195,12 @@ def train_command(
             settings,
             path,
             ledgers=named,
-            processes=processes or bool(counts),
-            link=link,
+            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
             private_seeds=private_seeds,
             record_views=record_views,
             view_passes=view_passes,
             profile=profile,
-            machines=counts,
             begin_with=begin_with,
-            progress=progress,
         )
     show_result(result)
 
@@ -228,7 +225,7 @@ def resume_command(
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
     counts = _machine_counts(machines)
-    from veilgraph.runtime.launch.jobs import resume
+    from veilgraph.runtime.launch.jobs import RunOptions, resume
     from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(run).settings
@@ -236,10 +233,7 @@ def resume_command(
         result = resume(
             run,
             restart=restart,
-            processes=processes or bool(counts),
-            link=link,
-            machines=counts,
-            progress=progress,
+            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
         )
     show_result(result)
 
@@ -316,14 +310,14 @@ def predict_command(
         from veilgraph.runtime.store.predictions import name_ahead
 
         count = name_ahead(run, chosen, ids=wanted)
-        tell({"named": count})
+        emit({"named": count})
         echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
-    from veilgraph.runtime.launch.jobs import predict
+    from veilgraph.runtime.launch.jobs import RunOptions, predict
 
     with messages().status("predicting"):
-        predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)
-    tell(
+        predictions = predict(run, chosen, ids=wanted, options=RunOptions(processes=processes, link=link))
+    emit(
         {
             "run": run,
             "model_version": predictions.model_version,

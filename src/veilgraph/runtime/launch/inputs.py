@@ -1,7 +1,4 @@
-"""What holders bring from Python in place of a job's data: graphs, saved ones, or tables that are aligned first.
-
-What a job on one machine begins with: the holders' graphs, of a data set, saved, or given from Python; or tables.
-"""
+"""What a job on one machine begins with: graphs of a data set, saved or given from Python, or tables."""
 
 from __future__ import annotations
 
@@ -101,7 +98,7 @@ class Given:
         return {name: each for name, each in self.tables.items() if isinstance(each, Tables)}
 
 
-def taken(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) -> Given:
+def coerce_parties(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) -> Given:
     """What is given, whatever its form.
 
     Args:
@@ -137,7 +134,7 @@ def taken(parties: object, names: Sequence[PartyId] | None, *, aligned: bool) ->
 
 
 def by_name(parties: object, names: Sequence[PartyId] | None) -> dict[PartyId, object]:
-    """Holder → what it brings, in the order of ``names`` where these are stated; as ``taken`` otherwise."""
+    """Holder → what it brings, in the order of ``names`` where these are stated; as ``coerce_parties`` otherwise."""
     found: list[tuple[PartyId, object]]
     if isinstance(parties, Mapping):
         found = list(parties.items())
@@ -340,7 +337,7 @@ def gather_inputs(
         paradigm.data.check_graphs(settings, loaded.graphs)
         return _paying(loaded, settings.data.graphs or {}, named, loaded.ids)
     stated = settings.data.holders if isinstance(settings.data.holders, tuple) else None
-    given = taken(parties, stated, aligned=settings.is_aligned)
+    given = coerce_parties(parties, stated, aligned=settings.is_aligned)
     if given.tables:
         return _of_tables(settings, given, ids, out, named)
     label_party = paradigm.data.label_party(settings, given.graphs)

@@ -1,8 +1,4 @@
-"""What the functions of ``run.jobs`` are called with: checked before anything is read.
-
-A job that begins with the weights of an earlier run, whoever the holders of either are.
-
-Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
+"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict.
 
 Every party runs the same code in a thread over the in-memory link, or in a process of its own over local sockets.
 All a party keeps is in its part of the run directory.
@@ -14,7 +10,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from veilgraph.core.arguments import (
     check_flags,
@@ -84,7 +79,8 @@ class RunOptions:
         custom: for ``model.local.model: custom``, makes a user's local model for a width.
         processes: run every party in a process of its own.
         link: what joins them, of ``LINKS``; None: memory, and sockets between processes.
-        machines: holder → how many processes share its local part.
+        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
+            without ``processes`` for one holder only. The result is that of one machine, to rounding.
         progress: called now and then with all epochs' records so far.
 
     Raises:
@@ -139,7 +135,7 @@ class RunOptions:
             raise ConfigError("machines: two holders that have several need a process each; use processes=True")
 
 
-def check_beginning(settings: JobSettings, earlier: Path) -> RunDirectory:
+def check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
     """The earlier run, if a job can begin with its weights.
 
     Raises:
@@ -166,15 +162,13 @@ def check_beginning(settings: JobSettings, earlier: Path) -> RunDirectory:
     return run
 
 
-def begin(run: RunDirectory, earlier: RunDirectory) -> None:
+def warm_start(run: RunDirectory, earlier: RunDirectory) -> None:
     """Keeps the earlier run's weights for the server of a new one."""
     tensors, _ = load_tensors(earlier.party(SERVER).model_path)
     run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
 
 
 log = logging.getLogger("veilgraph")
-
-_ONE_EACH: Final[Mapping[PartyId, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -197,20 +191,16 @@ class TrainResult:
 def train(
     settings: JobSettings,
     out: str | Path,
+    options: RunOptions | None = None,
     *,
     parties: GivenParties | None = None,
-    custom: CustomModel | None = None,
     ids: GivenIds | None = None,
     ledgers: GivenLedgers | None = None,
-    processes: bool = False,
-    link: str | None = None,
     private_seeds: bool = False,
     record_views: bool = False,
     view_passes: int | None = None,
     profile: bool = False,
-    machines: Mapping[PartyId, int] = _ONE_EACH,
     begin_with: str | Path | None = None,
-    progress: Progress = lambda records: None,
     study: bool = False,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -218,17 +208,15 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
+        options: how it is worked on at this machine; None: all parties in threads.
         parties: what each holder brings, in place of the job's data set: see ``launch.inputs.GivenParties``.
             Graphs, vertical: row v is the same node at every holder; labels and masks are the label holder's alone.
             Horizontal: each has rows, labels and masks of its own over the same columns.
-        custom: for ``model.local.model: custom``, makes a user's local model for a width.
         ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
             ``Data`` may have them as ``Data.n_id`` in its place. Also of a holder with a ledger for life, which knows
             nodes by them.
         ledgers: holder → the folder of its ledger for life, and perhaps limits: see ``ledger_places.GivenLedgers``.
             Without, a saved graph's is beside its file, and what comes from memory has the ledger of this run alone.
-        processes: run every party in a process of its own.
-        link: what joins them, of ``veilgraph.link.factory.LINKS``; default: memory, and sockets between processes.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
             can compute every party's initial weights, and from them and the first h^0 another's features.
@@ -238,11 +226,8 @@ def train(
             noise, since that cancels over passes.
         profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
             chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
-        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
-            without ``processes`` for one holder only. The result is that of one machine, to rounding.
         begin_with: directory of a complete run, averaging alone: begin with its weights, whoever its holders were. So
             holders join, or leave for good.
-        progress: called now and then.
         study: nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
 
     Raises:
@@ -253,19 +238,19 @@ def train(
     check_job(settings)
     check_flags(private_seeds=private_seeds, record_views=record_views, profile=profile)
     check_whole(view_passes=view_passes)
-    options = RunOptions(custom, processes, link, machines, progress)
+    options = options or RunOptions()
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
     inputs = gather_inputs(settings, parties, ids, out, ledgers)
     settings = inputs.settings
     options.check(settings)
-    earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
+    earlier = None if earlier_path is None else check_warm_start(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
     if parties is not None and not study:
         _warn_of(inputs.passing)
     if earlier is not None:
-        begin(run, earlier)
+        warm_start(run, earlier)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
@@ -277,27 +262,19 @@ def train(
 
 def resume(
     path: str | Path,
+    options: RunOptions | None = None,
     *,
     restart: bool = False,
-    custom: CustomModel | None = None,
-    processes: bool = False,
-    link: str | None = None,
-    machines: Mapping[PartyId, int] = _ONE_EACH,
-    progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
 
-    A complete run is returned as it is. Arguments are those of ``train``, and:
+    A complete run is returned as it is.
 
     Args:
         path: directory of the run.
+        options: as in ``train``.
         restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
             what the others have trained. What is replaced is kept until there is something newer at every party.
-        custom: as in ``train``.
-        processes: as in ``train``.
-        link: as in ``train``.
-        machines: as in ``train``.
-        progress: as in ``train``.
 
     Raises:
         RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
@@ -305,10 +282,10 @@ def resume(
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
-    options = RunOptions(custom, processes, link, machines, progress)
+    options = options or RunOptions()
     run = RunDirectory.open(path)
     if run.summary is not None:
-        return load_result(path)
+        return _result(run)
     options.check(run.settings)
     return _train(run, "restart" if restart else "resume", options)
 
@@ -316,11 +293,9 @@ def resume(
 def predict(
     path: str | Path,
     nodes: Sequence[int] | None = None,
+    options: RunOptions | None = None,
     *,
     ids: Sequence[str] | None = None,
-    custom: CustomModel | None = None,
-    processes: bool = False,
-    link: str | None = None,
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
@@ -333,11 +308,9 @@ def predict(
         path: a complete run.
         nodes: which rows to give back, horizontal: of the evaluator's; default: all. The joint computation always
             covers all nodes, or picks them in secret, so the other parties do not learn which were asked for.
+        options: as in ``train``.
         ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
             machine any holder's node of a horizontal run.
-        custom: as in ``train``.
-        processes: run every party in a process of its own.
-        link: as in ``train``.
 
     Raises:
         RunError: the run is not complete, or its predictions are at another organisation.
@@ -346,7 +319,7 @@ def predict(
     path = path_of("path", path, "a run")
     check_several("nodes", nodes, "rows")
     check_several("ids", ids, "ids")
-    options = RunOptions(custom, processes, link)
+    options = options or RunOptions()
     run = RunDirectory.open(path)
     settings = run.settings
     summary = run.result()
@@ -371,18 +344,20 @@ def load_result(path: str | Path) -> TrainResult:
     Raises:
         RunError: it is not complete.
     """
-    path = path_of("path", path, "a run")
-    run = RunDirectory.open(path)
-    return TrainResult(path, run.result(), run.metrics(), _predictions(run))
+    return _result(RunDirectory.open(path_of("path", path, "a run")))
+
+
+def _result(run: RunDirectory) -> TrainResult:
+    return TrainResult(run.path, run.result(), run.metrics(), _predictions(run))
 
 
 def align(
     settings: JobSettings,
     out: str | Path,
+    options: RunOptions | None = None,
     *,
     parties: GivenParties | None = None,
     ledgers: GivenLedgers | None = None,
-    processes: bool = False,
 ) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
@@ -391,9 +366,9 @@ def align(
     Args:
         settings: a job whose ``data.parties`` names party files.
         out: the run directory, made here.
+        options: as in ``train``.
         parties: each holder's tables, in place of these.
         ledgers: of tables in memory, as for ``train``.
-        processes: run every party in a process of its own.
 
     Returns:
         Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
@@ -403,7 +378,7 @@ def align(
     """
     out = path_of("out", out)
     check_job(settings)
-    options = RunOptions(processes=processes)
+    options = options or RunOptions()
     tables = parties is not None or settings.data.from_tables
     inputs = gather_inputs(settings, parties, None, out, ledgers) if tables else None
     if inputs is None or not inputs.settings.data.from_tables:
@@ -446,7 +421,7 @@ def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> Train
     parties = (*run.settings.data.names, SERVER)
     _merge_traces(run, parties)
     summarise(run, parties, run.settings.data.label_party)
-    return load_result(run.path)
+    return _result(run)
 
 
 def _told_views(run: RunDirectory) -> bool:

@@ -1,17 +1,13 @@
-"""Learning seeds across organisations: secret, and the same again where the same job is repeated on the same tables.
+"""One party's part of a job on its own machine, its learning seed, and the check of a job before it is submitted.
 
-Each party has a secret for life. Of it, the job and its tables it makes a mark, which tells others whether these are
-those of an earlier run, and nothing else; its seed follows from the secret and from the marks of all. So a seed comes
-again only where no party has changed anything, and then it only repeats what was computed before. Masks, shares, keys
-and noise never follow from it.
+A party has a secret for life. Of it, the job and its tables it makes a mark, which tells others only whether these are
+those of an earlier run. Its seed follows from the secret and from the marks of all parties: it comes again only where
+no party has changed anything, and then it repeats what was computed before. Masks, shares, keys and noise never follow
+from it.
 
-One party's part of a job on its own machine, whatever wire carries it.
-
-Whether a site would take part in a job, said before the job is submitted: nothing is sent but the answer.
-
-The answer is what the site's first ``HELLO`` of the job would say, and whether anything stands against it that is its
-own, such as a fault of a table. What that is stays in the site's log. Of the tables is read what the party file says,
-whatever the job: that one bit is the same for every job, so that asking again with other settings tells no more.
+The answer to a check is what the site's first ``HELLO`` of the job would say, and one bit: whether anything of its own
+stands against it, such as a fault of a table. The details stay in the site's log. The tables are held to the party file
+alone, so that the bit is the same for every job, and asking again with other settings tells no more.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.session.party import run_party
 from veilgraph.runtime.session.preparation import kept_identity
-from veilgraph.runtime.session.session import Auditor, Part, Work
+from veilgraph.runtime.session.session import Auditor, SessionSpec, Work
 from veilgraph.runtime.store.results import summarise
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, view_size
 from veilgraph.runtime.store.session_log import installed_software, record_software
@@ -203,7 +199,7 @@ def take_part(
         if allows_audit and work == "train" and store.view_size() is None:
             store.record_views(view_size(settings))
         own = None if organisation is None else organisation.settings
-        part = Part(
+        part = SessionSpec(
             run,
             party,
             _work(work, store),

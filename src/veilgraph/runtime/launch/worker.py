@@ -4,7 +4,7 @@
 
 MACHINES is how many processes share the party's local part, 1 for this one alone. REPORT is the descriptor of the file
 for the error that it fails with; WIRE what joins the parties, with the arguments of its invitation.
-Started by ``run.launch.run_processes``; a user has no need to call it.
+Started by ``launch.processes.run_processes``; a user has no need to call it.
 """
 
 from __future__ import annotations

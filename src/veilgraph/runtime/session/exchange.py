@@ -1,4 +1,4 @@
-"""Statements of the parties' records, and of how far their ledgers for life are, exchanged in every session.
+"""Statements of the parties' records and of their ledgers for life, exchanged in every session.
 
 Four rounds of ``HELLO``, between every two parties:
 
@@ -7,12 +7,12 @@ Four rounds of ``HELLO``, between every two parties:
     round 7   statement    of what the sender has recorded by the end of the session
     round 8   countersignature
 
-Who was told of a longer record, or of another, than the owner has now, refuses, and so does the owner, whom the others
-remind of what it said. Nothing of the data has been sent by then.
+A party refuses if another's record is shorter than, or differs from, what it heard before. So does the owner, whom the
+others remind of its own statements. Nothing of the data has been sent by then.
 
-How far a ledger for life is goes along, and the others keep it across jobs. So one that is put back, with all that its
-owner's machine has seen of it, is noticed where the owner cannot reach. The head of a ledger is an HMAC under its
-owner's salt: it tells nobody what is in it. How many lines there are is told.
+The heads of ledgers for life go along, and the others keep them across jobs (``peer_heads``). So a ledger that is put
+back, with all that its owner's machine has seen of it, is noticed where the owner cannot reach. A head is an HMAC under
+its owner's salt: it reveals nothing but the number of lines.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
-from veilgraph.runtime.session.peer_heads import Stand, Stands
-from veilgraph.runtime.store.records import Beginning, EvidenceFile, difference
+from veilgraph.runtime.session.peer_heads import LedgerHead, PeerHeads
+from veilgraph.runtime.store.records import Beginning, RecordLog, difference
 
 _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
@@ -64,9 +64,9 @@ class Opening(_Message):
     """Its newest; null where it has nothing on record in this run."""
     heard: Statement | None = None
     """The newest that it heard of the receiver; null where it heard none."""
-    lifetime: Stand | None = None
+    lifetime: LedgerHead | None = None
     """How far its lifetime ledger is; null where it has none in this job."""
-    lifetime_heard: Stand | None = None
+    lifetime_heard: LedgerHead | None = None
     """How far it last heard that the receiver's is; null where it heard nothing."""
 
     @override
@@ -84,7 +84,7 @@ class Verdict(_Message):
     """Why the sender does not take part; empty when it does."""
 
 
-class Attesting:
+class RecordExchange:
     """One party's side of it, for one session.
 
     Args:
@@ -92,18 +92,18 @@ class Attesting:
         parties: of the job, this one among them.
         identity: of the party; None on one machine, where nothing is signed.
         trust: by what others' statements are checked.
-        stands: how far lifetime ledgers are.
+        peer_heads: how far lifetime ledgers are.
     """
 
     def __init__(
         self,
-        file: EvidenceFile,
+        file: RecordLog,
         parties: Sequence[PartyId],
         identity: Identity | None,
         trust: Trust,
-        stands: Stands,
+        peer_heads: PeerHeads,
     ) -> None:
-        self._file, self._identity, self._trust, self._stands = file, identity, trust, stands
+        self._file, self._identity, self._trust, self._peer_heads = file, identity, trust, peer_heads
         self.opened = False
         beginning = file.found.beginning
         self._run, self._party = beginning.run, beginning.party
@@ -147,23 +147,23 @@ class Attesting:
         reason = file.fault or file.changed()
         if not reason:
             self._sign()
-        stand = self._stands.own()
+        own_head = self._peer_heads.own()
 
         def opening_to(party: PartyId) -> Opening:
-            known = self._stands.heard(party)
-            return Opening(statement=file.newest, heard=file.heard(party), lifetime=stand, lifetime_heard=known)
+            known = self._peer_heads.heard(party)
+            return Opening(statement=file.newest, heard=file.heard(party), lifetime=own_head, lifetime_heard=known)
 
         openings = self._exchange(link, _OPENING, Opening, opening_to)
         reasons = [f"{reason}; {_WAY_OUT}" if reason else ""]
         for party, opening in openings.items():
             reasons.append(self._fault_of_statement(party, opening.statement))
             reasons.append("" if reason else self._fault_of_memory(party, opening.heard))
-            reasons.append(self._stands.fault_of_memory(party, opening.lifetime_heard))
+            reasons.append(self._peer_heads.fault_of_memory(party, opening.lifetime_heard))
             if party != SERVER:
-                reasons.append(self._stands.fault_of(party, opening.lifetime))
+                reasons.append(self._peer_heads.fault_of(party, opening.lifetime))
         statements = {party: opening.statement for party, opening in openings.items()}
         self._countersign(link, _VERDICT, statements, reasons)
-        self._stands.keep({party: opening.lifetime for party, opening in openings.items()})
+        self._peer_heads.keep({party: opening.lifetime for party, opening in openings.items()})
         self.opened = True
 
     def tell(self, link: Link) -> None:
@@ -174,13 +174,13 @@ class Attesting:
             LinkError: as ``Link.send`` and ``Link.receive``.
         """
         self._sign()
-        stand = self._stands.own()
-        said = lambda _: Opening(statement=self._file.newest, lifetime=stand)  # noqa: E731
+        own_head = self._peer_heads.own()
+        said = lambda _: Opening(statement=self._file.newest, lifetime=own_head)  # noqa: E731
         told = self._exchange(link, _STATEMENT, Opening, said)
         statements = {party: opening.statement for party, opening in told.items()}
         reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
         self._countersign(link, _HEARD, statements, reasons)
-        self._stands.keep({party: opening.lifetime for party, opening in told.items()})
+        self._peer_heads.keep({party: opening.lifetime for party, opening in told.items()})
 
     def _countersign(
         self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], reasons: Iterable[str]
@@ -301,14 +301,14 @@ class Attesting:
         return found
 
 
-def attesting(
+def record_exchange(
     folder: Path,
     job: JobSettings,
     party: PartyId,
     identity: Identity | None,
     names: Mapping[PartyId, str],
-    stands: Stands,
-) -> Attesting:
+    peer_heads: PeerHeads,
+) -> RecordExchange:
     """One party's side of it.
 
     Args:
@@ -317,7 +317,7 @@ def attesting(
         party: its name.
         identity: None on one machine.
         names: party → the name in its certificate, where that is another one.
-        stands: how far lifetime ledgers are, and were.
+        peer_heads: how far lifetime ledgers are, and were.
 
     Raises:
         RunError: a record cannot be read.
@@ -330,5 +330,5 @@ def attesting(
         roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
         names=dict(names) if roots else {},
     )
-    file = EvidenceFile(folder, beginning)
-    return Attesting(file, (*job.data.names, SERVER), identity, Trust(roots, names), stands)
+    file = RecordLog(folder, beginning)
+    return RecordExchange(file, (*job.data.names, SERVER), identity, Trust(roots, names), peer_heads)

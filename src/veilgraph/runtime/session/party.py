@@ -1,7 +1,4 @@
-"""One party's session of a job, from beginning to end: what it opens, keeps on record and closes around its work.
-
-What one party computes: a training, or an inference with what was trained, and what it writes down of them.
-"""
+"""One party's session of a job: what it opens, computes, keeps on record and closes."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_facts
 from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.graph.party import PartyGraph, load_party, reload_party
 from veilgraph.link.view import RecordedLink
 from veilgraph.link.wrapper import TracedLink
 from veilgraph.nn.local.build import CustomModel
@@ -34,13 +31,20 @@ from veilgraph.protocol.limits import LimitSettings, delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role
+from veilgraph.protocol.role import Session as RoleContext
 from veilgraph.protocol.spreading import Machines, installed_spreading
-from veilgraph.runtime.session.exchange import attesting
-from veilgraph.runtime.session.peer_heads import Stands
+from veilgraph.runtime.session.exchange import record_exchange
+from veilgraph.runtime.session.peer_heads import PeerHeads
 from veilgraph.runtime.session.preparation import prepare
-from veilgraph.runtime.session.publishers import Lasting, publisher_of, release_streams, training_alone, with_canaries
-from veilgraph.runtime.session.session import Part, Sitting, Work
+from veilgraph.runtime.session.publishers import (
+    LifetimeAccount,
+    publisher_of,
+    release_streams,
+    training_alone,
+    with_canaries,
+)
+from veilgraph.runtime.session.session import Session, SessionSpec, Work
 from veilgraph.runtime.session.training import Fitted, fit, infer
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
 from veilgraph.runtime.store.predictions import (
@@ -52,7 +56,7 @@ from veilgraph.runtime.store.predictions import (
     save_predictions,
 )
 from veilgraph.runtime.store.run_directory import Record, RunDirectory, load_tensors, save_tensors
-from veilgraph.runtime.store.session_log import Phase, SendingRecord, traffic_rows
+from veilgraph.runtime.store.session_log import Phase, TrafficLog, traffic_rows
 
 log = logging.getLogger("veilgraph")
 _SHOWN: Final = 12
@@ -68,7 +72,7 @@ _TRAFFIC: Final[dict[Phase, str]] = {
 }
 
 
-def run_party(part: Part, link: Link, recorder: RecordedLink) -> None:
+def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
     """What one party does from beginning to end, once the job is agreed on.
 
     It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
@@ -79,22 +83,22 @@ def run_party(part: Part, link: Link, recorder: RecordedLink) -> None:
         link: of the party; closed at the end.
         recorder: counts what crosses the wire, beneath or in place of ``link``.
     """
-    with _sitting(part, link, recorder) as sitting:
+    with _opened(part, link, recorder) as session:
         if part.work == "audit":
-            _audit(sitting)
+            _audit(session)
             return
-        aligned = _aligned(sitting)
+        aligned = _aligned(session)
         if part.work == "align":
-            sitting.tell()
+            session.tell()
             return
-        with _published(part, aligned) as (aligned, sitting.publisher):
+        with _published(part, aligned) as (aligned, session.publisher):
             _log_lifetime(part)
-            compute(sitting, aligned)
+            compute(session, aligned)
             _log_lifetime(part)
 
 
 @contextmanager
-def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting]:
+def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[Session]:
     """Opens what a session needs; at its end, however it ends, what was sent is on record."""
     store = part.store
     phase: Phase = "train" if part.work == "resume" else part.work
@@ -104,14 +108,14 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
     view = None if part.work == "audit" else store.new_view(part.work)
     if view is not None:
         link = RecordedLink(link, keep=view.append)
-    record = SendingRecord(part.settings, store, phase, recorder)
+    record = TrafficLog(part.settings, store, phase, recorder)
     record.note()
-    stands = Stands(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
-    evidence = attesting(store.path, part.settings, part.party, part.identity, part.names, stands)
-    sitting = Sitting(part, link, record, evidence, trace)
+    peer_heads = PeerHeads(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    evidence = record_exchange(store.path, part.settings, part.party, part.identity, part.names, peer_heads)
+    session = Session(part, link, record, evidence, trace)
     try:
         evidence.open(link)
-        yield sitting
+        yield session
     finally:
         link.close()
         if isinstance(trace, Trace):
@@ -119,42 +123,45 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
         if view is not None:
             view.close()
         write_whole(store.path / _TRAFFIC[phase], json.dumps(traffic_rows(recorder.traffic())).encode())
-        record.close(sitting.publisher.spent())
+        record.close(session.publisher.spent())
         evidence.close()
 
 
-def _audit(sitting: Sitting) -> None:
-    part = sitting.part
+def _audit(session: Session) -> None:
+    part = session.part
     if part.auditor is None:
         raise ConfigError("work=audit is done across organisations: give an auditor")
-    sitting.record.note()
-    part.auditor(part.run, part.party, sitting.link)
-    sitting.tell()
+    session.record.note()
+    part.auditor(part.run, part.party, session.link)
+    session.tell()
 
 
-def _aligned(sitting: Sitting) -> Aligned:
+def _aligned(session: Session) -> Aligned:
     """The party's data: of its tables, or as the run was given them."""
-    part, store, settings = sitting.part, sitting.part.store, sitting.part.settings
+    part, store, settings = session.part, session.part.store, session.part.settings
     if settings.data.from_tables:
         anew = part.work == "predict"
-        aligned = prepare(store, sitting.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
+        aligned = prepare(store, session.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
         done = "read" if not settings.is_aligned else "aligned"
         log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
     else:
-        graph = None if part.party == SERVER else load_party(store.graph_path)
+        # A training begins with graphs that the job's data or Python's gave: those were checked before they were saved.
+        checked = part.work == "train" and settings.data.graphs is not None
+        read = reload_party if checked else load_party
+        graph = None if part.party == SERVER else read(store.graph_path)
         aligned = Aligned(graph=graph, ids=store.ids())
-    sitting.record.note()
+    session.record.note()
     return aligned
 
 
-def _log_lifetime(part: Part) -> None:
+def _log_lifetime(part: SessionSpec) -> None:
     """What all of the party's releases come to, in its own log: a refusal tells the others less."""
     if part.lifetime is not None and log.isEnabledFor(logging.INFO):
         log.info("%s", str(part.lifetime))  # as it is now
 
 
 @contextmanager
-def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
+def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
     """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
     store, settings, begun = part.store, part.settings, part.work != "train"
     watched = None
@@ -163,7 +170,7 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
         aligned = replace(aligned, graph=graph)
     lasting = None
     if part.lifetime is not None and aligned.graph is not None:
-        lasting = Lasting(part.lifetime, aligned.ids if part.place is None else part.place.ids)
+        lasting = LifetimeAccount(part.lifetime, aligned.ids if part.place is None else part.place.ids)
     with (
         publisher_of(
             store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
@@ -176,7 +183,7 @@ def _published(part: Part, aligned: Aligned) -> Iterator[tuple[Aligned, Publishe
         yield aligned, publisher
 
 
-def new_trace(part: Part) -> AnyTrace:
+def new_trace(part: SessionSpec) -> AnyTrace:
     """The trace of a training that is profiled; else one that notes nothing."""
     if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
         return NO_TRACE
@@ -200,27 +207,27 @@ def run_simulated(
     limits = LimitSettings() if organisation is None else organisation.settings.limits
     restarts = work == "restart" or limits.restart
     done: Work = "resume" if work == "restart" else work
-    run_party(Part(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
+    run_party(SessionSpec(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
 
 
 TOLD_EVERY_S: Final = 30.0
 """So long at most, or an epoch if that is longer, a party's log says nothing of how far it is."""
 
 
-def compute(sitting: Sitting, aligned: Aligned) -> None:
+def compute(session: Session, aligned: Aligned) -> None:
     """Trains, or predicts, with the other parties."""
-    part, store = sitting.part, sitting.part.store
-    session, paradigm = _session(sitting, aligned), paradigm_of(part.settings)
-    aligned = paradigm.session.release(session, aligned)
-    role = paradigm.session.role(session, aligned)
+    part, store = session.part, session.part.store
+    context, paradigm = _context(session, aligned), paradigm_of(part.settings)
+    aligned = paradigm.session.release(context, aligned)
+    role = paradigm.session.role(context, aligned)
     with spread(role, part.machines), closing(role):
         if part.work == "predict":
-            _predict(sitting, role)
+            _predict(session, role)
         else:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
             leave = part.may_restart or part.settings.learns_alone  # then nobody else is taken back
-            _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=leave))
-        if (account := sitting.publisher.account()) is not None:
+            _train(session, role, [] if released_now else store.checkpoints.points(restarts=leave))
+        if (account := session.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
             write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
         if isinstance(role, Judge):
@@ -239,13 +246,13 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             )
             forget_named(store)
     if not part.settings.learns_alone:
-        sitting.tell()  # a party that states its records has ended its work
+        session.tell()  # a party that states its records has ended its work
     store.checkpoints.end()
     if part.work != "predict" and isinstance(role, Judge):
         _compare_with_alone(role, part)  # nobody waits for it any more
 
 
-def _compare_with_alone(role: Judge, part: Part) -> None:
+def _compare_with_alone(role: Judge, part: SessionSpec) -> None:
     """Note what the holder reaches by itself; a run that is complete stays so where that fails."""
     try:
         found = role.alone()
@@ -269,18 +276,18 @@ def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted)
     return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
 
 
-def _session(sitting: Sitting, aligned: Aligned) -> Session:
-    part, store = sitting.part, sitting.part.store
+def _context(session: Session, aligned: Aligned) -> RoleContext:
+    part, store = session.part, session.part.store
     names = part.work == "predict" and part.settings.predicts_named and aligned.graph is not None
-    return Session(
+    return RoleContext(
         part.settings,
-        sitting.link,
+        session.link,
         _streams(part),
         system_secrets,
         alignment=aligned.identity,
         refuses=_refuses(part, aligned),
-        publisher=sitting.publisher,
-        trace=sitting.trace,
+        publisher=session.publisher,
+        trace=session.trace,
         restarts=part.may_restart,
         asked=named_nodes(store, aligned) if names else None,
         keeper=store.keeper,
@@ -288,7 +295,7 @@ def _session(sitting: Sitting, aligned: Aligned) -> Session:
     )
 
 
-def _streams(part: Part) -> LearningStreams:
+def _streams(part: SessionSpec) -> LearningStreams:
     """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
     settings, privacy = part.settings, part.settings.privacy
     of_job = part.organisation is not None and part.organisation.settings.seed == "job"
@@ -297,7 +304,7 @@ def _streams(part: Part) -> LearningStreams:
     return release_streams(part.lifetime)
 
 
-def _refuses(part: Part, aligned: Aligned) -> str:
+def _refuses(part: SessionSpec, aligned: Aligned) -> str:
     """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
@@ -308,7 +315,7 @@ def _refuses(part: Part, aligned: Aligned) -> str:
     )
 
 
-def _breaks_own_delta(part: Part, graph: PartyGraph) -> str:
+def _breaks_own_delta(part: SessionSpec, graph: PartyGraph) -> str:
     """Return why the party's own δ, at which its budget for life is, protects none of its units; empty if it does."""
     if part.lifetime is None or math.isinf(part.lifetime.budget.epsilon):
         return ""
@@ -316,7 +323,7 @@ def _breaks_own_delta(part: Part, graph: PartyGraph) -> str:
     return delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
 
 
-def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
+def _breaks_own_rule(part: SessionSpec, graph: PartyGraph) -> str:
     """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
     if own is None or part.settings.degree_rule(part.party) is None:
@@ -329,25 +336,25 @@ def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
     )
 
 
-def _predict(sitting: Sitting, role: Role) -> None:
-    part = sitting.part
+def _predict(session: Session, role: Role) -> None:
+    part = session.part
     role.infer_only()
     role.setup([])
     role.keep()
     if part.settings.learns_alone:
-        sitting.tell()
+        session.tell()
     role.load_weights(load_tensors(part.store.model_path)[0])
     infer(role, 0)
 
 
-def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
-    part, run, store = sitting.part, sitting.part.run, sitting.part.store
+def _train(session: Session, role: Role, held: list[Point]) -> None:
+    part, run, store = session.part, session.part.run, session.part.store
     epochs, alone = part.settings.train.epochs, part.settings.learns_alone
     writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
 
     def begin(epoch: int, last: int) -> None:
         if alone:  # the others are done: they do not wait for what it learns
-            sitting.tell()
+            session.tell()
         log.info("training begins after epoch %d", epoch)
         if last < epochs:
             log.warning("the privacy budget ends training after epoch %d of %d", last, epochs)
@@ -363,7 +370,7 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
     def done(epoch: int, kept: bool) -> None:
         nonlocal told
         if kept:
-            sitting.record.note(sitting.publisher.spent())
+            session.record.note(session.publisher.spent())
         if kept or time.monotonic() - told >= TOLD_EVERY_S:
             told = time.monotonic()
             log.info("epoch %d of at most %d", epoch, epochs)

@@ -19,7 +19,7 @@ from veilgraph.privacy.lifetime_ledger import Lifetime
 _FOLDER: Final = "heard"
 
 
-class Stand(BaseModel):
+class LedgerHead(BaseModel):
     """How far a party's lifetime ledger is.
 
     Attributes:
@@ -34,12 +34,12 @@ class Stand(BaseModel):
     lines: Annotated[int, Field(ge=1, le=2**32)]
     head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-    def goes_on_from(self, other: Stand) -> bool:
+    def goes_on_from(self, other: LedgerHead) -> bool:
         """Whether it is of the same ledger, and further."""
         return self.ledger == other.ledger and self.lines > other.lines
 
 
-class Stands:
+class PeerHeads:
     """One party's: its own, and those that it heard of, in one session.
 
     What it heard in other sessions since this one first looked tells nothing of this one, in which the others may have
@@ -55,17 +55,17 @@ class Stands:
     def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
         self._party, self._own, self._releases = party, own, releases
         self._folder = None if folder is None else folder / _FOLDER
-        self._first: dict[PartyId, Stand | None] = {}
+        self._first: dict[PartyId, LedgerHead | None] = {}
 
-    def own(self) -> Stand | None:
+    def own(self) -> LedgerHead | None:
         """Of its own ledger as it is now."""
         if self._own is None:
             return None
         lines = self._own.lines
         with lines.held():
-            return _stand(lines, lines.count)
+            return _head_after(lines, lines.count)
 
-    def heard(self, party: PartyId) -> Stand | None:
+    def heard(self, party: PartyId) -> LedgerHead | None:
         """What it had last heard of another's when this session first looked.
 
         Raises:
@@ -75,28 +75,28 @@ class Stands:
             self._first[party] = self._kept(party)
         return self._first[party]
 
-    def keep(self, said: Mapping[PartyId, Stand | None]) -> None:
+    def keep(self, said: Mapping[PartyId, LedgerHead | None]) -> None:
         """Keeps what it heard in this session, unless another has heard of more: on the disk when this returns."""
         if self._folder is None or not any(said.values()):
             return
         with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
-            for party, stand in said.items():
+            for party, head in said.items():
                 path, kept = self._path(party), self._kept(party)
-                if path is not None and stand is not None and (kept is None or stand.goes_on_from(kept)):
-                    write_whole(path, stand.model_dump_json().encode())
+                if path is not None and head is not None and (kept is None or head.goes_on_from(kept)):
+                    write_whole(path, head.model_dump_json().encode())
 
-    def _kept(self, party: PartyId) -> Stand | None:
+    def _kept(self, party: PartyId) -> LedgerHead | None:
         path = self._path(party)
         if path is None or not path.is_file():
             return None
         try:
-            return Stand.model_validate_json(path.read_bytes())
+            return LedgerHead.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
             raise RunError(
                 f"{path}: damaged ({error}); restore it, or delete it, and what {party} brings next is believed"
             ) from error
 
-    def fault_of(self, party: PartyId, now: Stand | None) -> str:
+    def fault_of(self, party: PartyId, now: LedgerHead | None) -> str:
         """What another's ledger has against it by what was heard of it before; empty for nothing."""
         told = self.heard(party)
         if told is None or not self._releases:
@@ -116,13 +116,13 @@ class Stands:
             return f"{party}'s ledger of all that it released is not the one that {self._party} heard of; put that back"
         return ""
 
-    def fault_of_memory(self, party: PartyId, heard: Stand | None) -> str:
+    def fault_of_memory(self, party: PartyId, heard: LedgerHead | None) -> str:
         """What this party's own ledger has against it by what another heard of it; empty for nothing."""
         if heard is None or self._own is None:
             return ""
         lines = self._own.lines
         with lines.held():
-            mine = _stand(lines, min(heard.lines, lines.count))
+            mine = _head_after(lines, min(heard.lines, lines.count))
         if heard.ledger != mine.ledger:
             return ""  # the other says so
         if mine != heard:
@@ -141,7 +141,7 @@ class Stands:
         return "" if path is None else "/".join(path.parts[-3:])
 
 
-def _stand(lines: LifetimeFile, count: int) -> Stand:
+def _head_after(lines: LifetimeFile, count: int) -> LedgerHead:
     salt = bytes.fromhex(lines.header.salt)
     head = hmac.digest(salt, f"{lines.header.id}/{count}/{lines.head(count)}".encode(), "sha256")
-    return Stand(ledger=lines.header.id, lines=count, head=head.hex())
+    return LedgerHead(ledger=lines.header.id, lines=count, head=head.hex())

@@ -1,6 +1,7 @@
-"""From tables to what a party brings to a job: as an earlier session kept it, or read anew and kept.
+"""From tables to a party's graph: as an earlier session kept it, or read anew and kept.
 
-How a party's tables have moved since training, at its newest prediction: in its own log and part of the run.
+A prediction reads the tables anew and notes how they have moved since training, in the party's log and its part of the
+run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A party's privacy ledger in its part of a run: opened for a piece of work, with the door that pays from it."""
+"""The publisher of a session, with its ledgers open: what pays for each release, and what is sent again."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def publisher_of(
     *,
     begun: bool,
     alignment: str = "",
-    lasting: Lasting | None = None,
+    lasting: LifetimeAccount | None = None,
 ) -> Iterator[Publisher]:
     """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
 
@@ -98,7 +98,7 @@ class _Holder:
     limit: float | None
     begun: bool
     alignment: str
-    lasting: Lasting | None
+    lasting: LifetimeAccount | None
 
     @contextmanager
     def noised_rows(self, plan: Plan | None) -> Iterator[Publisher]:
@@ -141,7 +141,7 @@ class _Holder:
         if order is not None and plan.settings.aggregation is not None:
             each = each[order.numpy()]
         classes = graph.num_classes if graph.party in self.settings.summing else None
-        return sent_rows(
+        return cached_rows(
             account, ledger, self.settings, plan, lasting, each[: graph.common], self.store.canaries(), classes
         )
 
@@ -166,10 +166,10 @@ class _Holder:
                 each, canaries = lasting.each_key(graph.num_nodes), store.canaries()
                 rows = each if graph.party in settings.learning else each[: graph.common]
                 scaling = settings.data.feature_scaling
-                cache = sent_values(account, ledger, settings, lasting, rows, canaries, scaling)
+                cache = cached_values(account, ledger, settings, lasting, rows, canaries, scaling)
                 if known is not None:
                     rows = each[: graph.common][known.numpy()]
-                    label_cache = sent_values(account, ledger, settings, lasting, rows, canaries)
+                    label_cache = cached_values(account, ledger, settings, lasting, rows, canaries)
             yield LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
 
     @contextmanager
@@ -193,7 +193,7 @@ class _Holder:
                 cache = RunCache(ledger, store.keeper, depends_on(self.alignment, graph, nodes))
             else:
                 each = lasting.each_key(graph.num_nodes)[nodes.numpy()]
-                cache = sent_values(account, ledger, settings, lasting, each, store.canaries())
+                cache = cached_values(account, ledger, settings, lasting, each, store.canaries())
             yield LabelPublisher(response, labels, ledger, system_secrets, cache)
 
     @contextmanager
@@ -321,7 +321,7 @@ _BUSY: Final = (
 
 
 @dataclass(frozen=True)
-class Lasting:
+class LifetimeAccount:
     """What a party has beyond a run.
 
     Attributes:
@@ -354,7 +354,7 @@ class Lasting:
 
 
 @contextmanager
-def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[str]:
+def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> Iterator[str]:
     """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
 
     Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
@@ -379,12 +379,12 @@ def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: obje
     return json.dumps(named) if any(named) else ""
 
 
-def sent_rows(
+def cached_rows(
     account: Account,
     ledger: Ledger,
     settings: JobSettings,
     plan: Plan,
-    lasting: Lasting,
+    lasting: LifetimeAccount,
     each: Keys,
     canaries: Canaries | None,
     classes: int | None = None,
@@ -398,11 +398,11 @@ def sent_rows(
     )
 
 
-def sent_values(
+def cached_values(
     account: Account,
     ledger: Ledger | None,
     settings: JobSettings,
-    lasting: Lasting,
+    lasting: LifetimeAccount,
     each: Keys,
     canaries: Canaries | None,
     *follows: object,

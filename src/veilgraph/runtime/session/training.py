@@ -1,15 +1,13 @@
-"""The fitting loop of one party: epochs, model choice, checkpoints. All parties run it in lockstep.
+"""The training loop of one party: epochs, model choice, checkpoints. All parties run it in lockstep.
 
-The label holder alone judges: it scores the validation nodes and tells the others two bits, whether this epoch
-was the best so far and whether to stop. With ``select_by: last`` it tells nothing.
+The label holder alone judges: it scores the validation nodes and tells the others two bits, whether this epoch was the
+best so far and whether to stop. With ``select_by: last`` it tells nothing.
 
-Every forward pass publishes. Where that has a price (differential privacy), no pass is made for an evaluation alone:
-the logits of the training pass are scored; and training ends where the first party's budget ends.
+Every forward pass publishes. Under differential privacy a pass costs budget, so none is made for an evaluation alone:
+the logits of the training pass are scored, and training ends where the first party's budget ends.
 
-A holder that averaging went on without gets the checkpoint that the others go on from.
-
-Its weights, the best ones and the judgement are the same at all holders, which were told each of them. The holder keeps
-the checkpoint as if it had been there when it was saved.
+A holder that averaging went on without gets the checkpoint that the others go on from (``transfer``). Its weights and
+judgement are the same at all holders.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
-"""A party's ledger for life in its jobs: where it is, what it limits, who pays for what, and what is sent again.
+"""A party's ledger for life: where it lies, what it limits, and who has none.
 
-Whose data come from files, or who names one, has one. A saved graph has one without being asked: beside the file, in
-the folder ``ledger``, in a folder with the party's name as it was saved, whatever a job calls it. Of what comes from
-memory nobody knows where it belongs: its ledger is named, or it has that of its run alone. A party file says all this
-itself (``ledger``, ``limits``).
-
-What the ledger may come to is in its folder, in ``limits.yaml``, so that it holds for whoever pays from it.
-
-A node with an id is the same in every job. Nodes of a graph without ids are nobody's in particular: everybody pays for
-them.
+A saved graph's ledger is beside its file: in the folder ``ledger``, in a folder with the party's name as it was saved,
+whatever a job calls it. A party file names its own (``ledger``, ``limits``). Data from memory have the ledger of their
+run alone, unless the caller names one. The limits lie in the ledger's folder (``limits.yaml``), so that they hold for
+whoever pays from it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a finished training comes to: summary.json, and traffic.json of the parties whose part is here.
+"""What a finished training comes to (summary.json, traffic.json), and what it is compared with.
 
-What a finished run is compared with: its network trained on each holder's data alone, and on all in one place.
+It is compared with the same network trained on each holder's data alone, and on all data pooled.
 """
 
 from __future__ import annotations

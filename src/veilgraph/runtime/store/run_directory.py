@@ -112,7 +112,9 @@ class RunDirectory:
             write_job(settings, path / "job.yaml")
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
-        return cls(path)
+        run = cls(path)
+        run.settings = settings  # what was written need not be parsed
+        return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:

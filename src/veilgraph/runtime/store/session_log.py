@@ -1,6 +1,6 @@
-"""A party's record of what it sends: kept while it works, so that a killed party's record has no gap.
+"""What a party notes of each session: what it sends, and which packages the parties run.
 
-The packages that the parties of a run have installed, one record a session.
+Traffic is noted while the party works, so that a killed party's record has no gap.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Phase = Literal["align", "train", "predict", "audit"]
 _COLUMNS: Final = tuple(field.name for field in fields(TrafficEntry))
 
 
-class SendingRecord:
+class TrafficLog:
     """What one party sends in one piece of work.
 
     While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
