@@ -16,7 +16,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.factory import SocketLink
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.intersect import PIECE_ROWS, POINT_BYTES, TOKEN_BYTES, align_holder, align_server
-from veilgraph.run.launch import end_with_launcher, report_failure, run_processes
+from veilgraph.runtime.launch.processes import end_with_launcher, report_failure, run_processes
 
 HOLDERS = ("A", "B", "C")
 SIZES = (10_000, 100_000)

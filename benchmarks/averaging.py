@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.wires import LINK, installed
 from veilgraph.deploy.demo import free_ports
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import RunOptions, train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 _WARM = 5
@@ -52,7 +52,7 @@ def ours(job: JobSettings) -> Rounds:
 
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        found = train(job, Path(folder) / "run", processes=True, link=LINK, progress=progress)
+        found = train(job, Path(folder) / "run", options=RunOptions(processes=True, link=LINK, progress=progress))
         whole = time.perf_counter() - started
     return Rounds(_chosen(found.metrics), _round_s(times), whole)
 

@@ -24,10 +24,10 @@ from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.ring import available_cores
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.inputs import gather_inputs, save_inputs
-from veilgraph.run.launch import run_threads
-from veilgraph.run.party import run_simulated
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.inputs import gather_inputs, save_inputs
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.party import run_simulated
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 ARXIV: Final = "arXiv-sized"

@@ -28,8 +28,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 CASES: dict[str, tuple[Callable[[], list[PartyGraph]], int, int]] = {
@@ -64,7 +64,7 @@ def measure(graphs: list[PartyGraph], dim: int, epochs: int) -> EngineFigures:
         files = export_organisations(graphs, out / "tables", overlap=1.0, seed=0, format="parquet", job=job)
         here = read_job(out / "tables" / "job.yaml")
         threads, sockets = (
-            train(here, out / name, processes=processes).summary["seconds_per_step"]
+            train(here, out / name, options=RunOptions(processes=processes)).summary["seconds_per_step"]
             for name, processes in (("threads", False), ("sockets", True))
         )
         port, admin_port = free_ports()

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.graphs import random_parties
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import RunOptions, train
 
 NODES, EDGES, FEATURES, CLASSES = 169_343, 1_166_243, 128, 40
 STEPS = 4
@@ -54,7 +54,7 @@ def _job(**data: object) -> JobSettings:
 def _apart(folder: Path) -> None:
     """All parties in processes of their own, on the graphs of the run in ``folder``: the peak of the largest."""
     graphs = {name: str(folder / "run" / "parties" / name / "graph.safetensors") for name in "AB"}
-    train(_job(parties=graphs, label_holder="A"), folder / "apart", processes=True)
+    train(_job(parties=graphs, label_holder="A"), folder / "apart", options=RunOptions(processes=True))
     print(_peak_gib(resource.RUSAGE_CHILDREN))
 
 

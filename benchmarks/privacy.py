@@ -25,7 +25,7 @@ from veilgraph.paradigms.vertical.settings import plan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher
 from veilgraph.privacy.settings import MECHANISMS
 from veilgraph.protocol.cut import HolderCut
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import with_overrides
 
 DATASETS = {"cora": 2708, "pubmed": 19717}

@@ -19,7 +19,7 @@ from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks, open_shares
 from veilgraph.mpc.product import BLOCK_BYTES, Dealer, Direction, SecureProduct, row_blocks
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 DIM = 64
 STEPS = 12

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.sizes import Figures, Sizes
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 BATCH, FANOUT = 16_384, 5
 

@@ -22,8 +22,8 @@ from benchmarks.wires import LINK, installed
 from veilgraph.graph.dataset import load_parties
 from veilgraph.graph.partition import pool
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import RunOptions, train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 DATASETS = ("cora", "citeseer", "pubmed")
@@ -95,7 +95,7 @@ def ran(job: JobSettings) -> Ran:
     """Runs it with every party a process, over the link that is ``installed``."""
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        found = train(job, Path(folder) / "run", processes=True, link=LINK)
+        found = train(job, Path(folder) / "run", options=RunOptions(processes=True, link=LINK))
         seconds = time.perf_counter() - started
     steps = [record["step_seconds"] * 1e3 for record in found.metrics[_WARM:]]
     return Ran(seconds, statistics.median(steps), found.summary)

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.sizes import Figures, Sizes
 from benchmarks.wires import LINK, installed
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import RunOptions, train
 
 BATCH, STEPS, HOPS = 2048, 300, 2
 
@@ -34,7 +34,7 @@ def trained(settings: JobSettings, _: int, out: Path) -> Figures:
     """With every party in a process of its own, the largest of which has the peak."""
     with installed(settings.data.names):
         started = time.perf_counter()
-        result = train(settings, out, processes=True, link=LINK)
+        result = train(settings, out, options=RunOptions(processes=True, link=LINK))
         total = time.perf_counter() - started
     steps = len(result.metrics) * statistics.median(record["step_seconds"] for record in result.metrics)
     return {

@@ -28,7 +28,7 @@ from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.compare import MaxServer, SecureMax, plain_max
 from veilgraph.mpc.mask import PairwiseMasks
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 ROWS, COLUMNS, REPEATS = 2708, 64, 5
 HOLDERS = (2, 3, 4)

@@ -21,7 +21,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult, train
+from veilgraph.runtime.launch.jobs import TrainResult, train
 from veilgraph.samples.shipped import with_overrides
 
 DIM = 64

@@ -18,8 +18,8 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
 
 EXPERIMENT: Final = "audit-views"

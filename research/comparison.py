@@ -23,8 +23,8 @@ from veilgraph.graph.party import PartyGraph, load_party
 from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import shipped_job, with_overrides
 

@@ -35,10 +35,10 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
 from veilgraph.protocol.role import Role
 from veilgraph.protocol.scores import Objective
-from veilgraph.run import computing
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.fitting import Fitted, fit, infer
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.session import party as computing
+from veilgraph.runtime.session.training import Fitted, fit, infer
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "gap.json"

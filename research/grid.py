@@ -22,9 +22,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import PlainResult, fit
-from veilgraph.run.arguments import Progress
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.launch.jobs import Progress, RunOptions, train
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 Kind = Literal[
@@ -209,7 +208,7 @@ def _federated(job: JobSettings, progress: Progress) -> Record:
     """Summary of a run whose directory is thrown away, and which therefore needs no checkpoints."""
     job = with_overrides(job, {"train.checkpoint_every": job.train.epochs})
     with TemporaryDirectory(prefix="veilgraph-") as folder:
-        return train(job, Path(folder) / "run", progress=progress).summary
+        return train(job, Path(folder) / "run", options=RunOptions(progress=progress)).summary
 
 
 def _plaintext(job: JobSettings, kind: Kind, progress: Progress) -> Record:

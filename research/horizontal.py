@@ -17,7 +17,7 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 Training = Callable[[JobSettings, Sequence[HorizontalPart], Progress], Record]
 """(job, the holders' parts, progress) → summary."""

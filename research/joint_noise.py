@@ -27,8 +27,8 @@ from veilgraph.mpc.mask import open_sum
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 PUBLISHING: Final = (2, 4, 8)
 COLLUDING: Final = (None, 1, 0)

@@ -22,7 +22,7 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.role import precision
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 _MOST_RANDOM: Final = 256
 """Random columns at most; they are dense, where the data sets' own are sparse."""

@@ -17,7 +17,7 @@ import torch
 from research.figures import Figures, shown
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "node-dp-edges.json"

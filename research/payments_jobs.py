@@ -35,9 +35,9 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.role import precision
-from veilgraph.run.jobs import train
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Places = NDArray[np.int64]
 Scores = NDArray[np.float64]

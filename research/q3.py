@@ -22,7 +22,7 @@ from veilgraph.core.files import private_folder, write_whole
 from veilgraph.graph.dataset import load_parties
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 EXPERIMENT: Final = "q3"
@@ -171,7 +171,7 @@ def _vfgnn_epoch(job: JobSettings) -> dict[str, Any]:
     epochs = _TIMED_EPOCHS
     changes = {"train.epochs": epochs, "train.evaluate_every": epochs, "train.checkpoint_every": epochs}
     with TemporaryDirectory(prefix="veilgraph-") as folder:
-        summary = train(with_overrides(job, changes), Path(folder) / "run", processes=True).summary
+        summary = train(with_overrides(job, changes), Path(folder) / "run", options=RunOptions(processes=True)).summary
     return {"seconds": summary["seconds_per_step"], "sent_bytes": max(summary["sent_bytes"].values()) // epochs}
 
 

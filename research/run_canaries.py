@@ -33,7 +33,7 @@ from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.sampled import SampledSum
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 _BOUND = 4
 _BY_NODES = PartitionSettings(by="nodes")

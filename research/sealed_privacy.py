@@ -25,7 +25,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 FIGURES: Final = DOCS / "sealed-privacy.json"

@@ -11,7 +11,7 @@ from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.scores import Objective
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 
 def train_sealed(job: JobSettings, kind: str) -> Record:

@@ -22,7 +22,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Session
-from veilgraph.run import computing, ledgers
+from veilgraph.runtime.session import party as computing
+from veilgraph.runtime.session import publishers as ledgers
 
 
 class Chance:

@@ -130,5 +130,5 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     """Real processes that start at once with torch, for all tests: it takes seconds to import."""
     from tests.forks import forks as served  # noqa: PLC0415
 
-    with served(tmp_path_factory.mktemp("forks"), "veilgraph.run.launch", "tests.leaving") as server:
+    with served(tmp_path_factory.mktemp("forks"), "veilgraph.runtime.launch.processes", "tests.leaving") as server:
         yield server

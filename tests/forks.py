@@ -162,7 +162,7 @@ if __name__ == "__main__":
     gc.freeze()  # else a fork's end looks through all of it
     os.write(1, b"ready\n")
     if (given := _next()) is not None:
-        from veilgraph.run import launch
+        from veilgraph.runtime.launch import processes as launch
 
         launch.GRACE_S = given["grace_s"]  # type: ignore[misc, assignment]
         os.environ["XDG_STATE_HOME"] = str(given["state"])

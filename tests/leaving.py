@@ -19,7 +19,7 @@ from veilgraph import cli
 from veilgraph.core import threads as leaving
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import Link
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 REFUSED = 7
 
@@ -92,7 +92,7 @@ def script_does_not_wait_for_ever() -> None:
     leaving.LEFT_WAIT_S = 0.1  # type: ignore[misc]
     thread = threading.Thread(target=time.sleep, args=(3600,), daemon=True)
     thread.start()
-    leaving.leave_behind([thread])
+    leaving.abandon_threads([thread])
     sys.exit(REFUSED)
 
 
@@ -112,14 +112,14 @@ def process_ends() -> None:
     """Two parties' processes, as the nursery ends them: ``main`` is their work. Says how they ended."""
     with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
         births = {party: {"arguments": [party], "output": os.dup(2), "keeps": []} for party in ("refused", "broken")}
-        content = {"module": __name__, "ends": os.dup(ends.fileno()), "births": births, "forks": True}
+        content = {"module": __name__, "ends": os.dup(ends.fileno()), "workers": births, "forks": True}
         plan.write(json.dumps(content).encode())
         plan.seek(0)
         sys.argv[1:] = [str(os.dup(plan.fileno()))]
         nursery = os.fork()
         if nursery == 0:
-            del sys.modules["veilgraph.run.nursery"]
-            runpy.run_module("veilgraph.run.nursery", run_name="__main__")
+            del sys.modules["veilgraph.runtime.launch.fork_server"]
+            runpy.run_module("veilgraph.runtime.launch.fork_server", run_name="__main__")
         os.waitpid(nursery, 0)
         ends.seek(0)
         sys.stdout.write(" ".join(sorted(ends.read().decode().splitlines())))

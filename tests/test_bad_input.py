@@ -22,8 +22,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -331,9 +331,9 @@ def test_an_own_model_and_its_setting_go_together(tmp_path: Path) -> None:
     with refused(ConfigError, "custom", "model.local.model", out=out):
         train(own, out, parties=parties)
     with refused(ConfigError, "custom", "model.local.model", out=out):
-        train(small_job(2), out, parties=parties, custom=OwnModel)
+        train(small_job(2), out, parties=parties, options=RunOptions(custom=OwnModel))
     with refused(ConfigError, "custom", "processes=False", out=out):
-        train(own, out, parties=parties, custom=OwnModel, processes=True)
+        train(own, out, parties=parties, options=RunOptions(custom=OwnModel, processes=True))
 
 
 def test_an_own_model_of_another_width(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_an_own_model_of_another_width(tmp_path: Path) -> None:
 
     own = small_job(2, {"model": {"local": {"model": "custom"}}})
     with refused(ConfigError, "Wider", "[60, 16]", "dim=8"):
-        train(own, tmp_path / "run", parties=small_parties(2), custom=Wider)
+        train(own, tmp_path / "run", parties=small_parties(2), options=RunOptions(custom=Wider))
 
 
 def test_no_run_to_resume_or_predict_with(tmp_path: Path) -> None:

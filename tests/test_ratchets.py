@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import grimp
 import pytest
 
+import veilgraph as vg
+from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.tasks import Task
+from veilgraph.protocol import job_file
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import Baselines, Data, Guarantee, Paradigm, Privacy, Sessions, Words
+from veilgraph.protocol.preset import Choice
 from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
@@ -28,6 +36,9 @@ ASKED_BY = {"testing": 5, "samples": 1}
 """Room → how often a module of it imports one of ``paradigms/``; the goal is 0."""
 IMPORTED_TO_TRAIN = 147
 """Modules of the package that ``import veilgraph.api.fit`` loads."""
+
+PARSED, HASHED, VALIDATED = 1, 1, 1
+"""How often a training of 3 epochs parses its job, hashes it, and validates each holder's graph."""
 
 GRAPH = grimp.build_graph("veilgraph")
 
@@ -66,3 +77,28 @@ def test_a_training_imports_what_it_needs() -> None:
     count, *loaded = ran.stdout.split()
     assert int(count) <= IMPORTED_TO_TRAIN
     assert not {"matplotlib", "sklearn", "pandas", "scipy.stats"} & set(loaded)
+
+
+def test_a_training_parses_hashes_and_validates_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    validate, parse, sha256 = PartyGraph.validate, job_file.parse_chosen, hashlib.sha256
+
+    def validated(graph: PartyGraph) -> None:
+        counts[f"{graph.num_features} columns of {graph.party}"] += not graph.is_checked  # the divided one has more
+        validate(graph)
+
+    def parsed(data: object, source: str = "job") -> tuple[JobSettings, list[Choice]]:
+        counts["parsed"] += 1
+        return parse(data, source)
+
+    def hashed(content: bytes) -> Any:
+        counts["hashed"] += 1
+        return sha256(content)
+
+    monkeypatch.setattr(PartyGraph, "validate", validated)
+    monkeypatch.setattr(job_file, "parse_chosen", parsed)
+    monkeypatch.setattr("veilgraph.protocol.job.hashlib", SimpleNamespace(sha256=hashed))
+    job = {"data": {"dataset": "synthetic", "holders": 2}, "train": {"epochs": 3}}
+    assert vg.fit(job, out=tmp_path / "run").metrics["best_epoch"] <= 3
+    assert (counts.pop("parsed") <= PARSED, counts.pop("hashed") <= HASHED) == (True, True)
+    assert max(counts.values()) <= VALIDATED

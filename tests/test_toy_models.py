@@ -62,7 +62,7 @@ from typer.testing import CliRunner
 
 from tests.faults.host import Forked
 from veilgraph.cli import app
-from veilgraph.run import nursery
+from veilgraph.runtime.launch import fork_server as nursery
 
 nursery.subprocess.Popen = Forked  # processes as ever, but that everything is imported already
 Forked.started, Forked.report = {}, staticmethod(lambda: None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
     from veilgraph.protocol.job import JobSettings
     from veilgraph.protocol.job_file import Job
-    from veilgraph.run.predictions import Predictions
+    from veilgraph.runtime.store.predictions import Predictions
     from veilgraph.tables.frames import Tables
 
 logging.getLogger("veilgraph").addFilter(PrintableRecords())
@@ -58,7 +58,7 @@ _HOMES: Final = {
     "Job": "veilgraph.protocol.job_file",
     "JobSettings": "veilgraph.protocol.job",
     "PartyGraph": "veilgraph.graph.party",
-    "Predictions": "veilgraph.run.predictions",
+    "Predictions": "veilgraph.runtime.store.predictions",
     "Run": "veilgraph.api.runs",
     "Tables": "veilgraph.tables.frames",
     "VeilgraphError": "veilgraph.core.errors",

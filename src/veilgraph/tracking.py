@@ -14,7 +14,7 @@ from numbers import Real
 from pathlib import Path
 
 from veilgraph.core.errors import ConfigError
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 __all__ = ["mlflow", "tensorboard"]
 

@@ -18,8 +18,8 @@ from tests.errors import refused
 from veilgraph.core import files
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import save_party
-from veilgraph.run.comparing import read_compared
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.results import read_compared
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 SETTINGS: dict[str, object] = {
     "name": "small",

@@ -19,8 +19,8 @@ import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.run import jobs
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 JOB: dict[str, Any] = {"model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
 HORIZONTAL: dict[str, Any] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}

@@ -19,8 +19,8 @@ from veilgraph.api.runs import html_table
 from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.report.training import draw_curves
-from veilgraph.run import comparing
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store import results as comparing
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 SETTINGS: dict[str, Any] = {
     "name": "small",

@@ -20,7 +20,7 @@ from veilgraph.core.arguments import WRONG_TYPE, kind_of
 from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import jobs as typed_jobs
+from veilgraph.runtime.launch import jobs as typed_jobs
 
 JOB: Any = {"model": {"dim": 4}, "train": {"epochs": 1}}
 HORIZONTAL: Any = {"paradigm": "horizontal", "train": {"epochs": 1}}

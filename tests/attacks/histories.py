@@ -19,9 +19,8 @@ from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import LifetimeCache
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of
+from veilgraph.runtime.store.run_directory import PartyStore
 
 EPSILON = 0.05
 
@@ -63,7 +62,7 @@ def seen(
 ) -> tuple[Tensor, int | None, int]:
     """What other parties see of a job: the release, whether one more fits, and how long the ledger is."""
     ids = [f"new{node}" if node in entering else f"c{node}" for node in range(graph.num_nodes)]
-    lasting = Lasting(lifetime_in(folder), ids)
+    lasting = LifetimeAccount(lifetime_in(folder), ids)
     store = PartyStore(folder / job)
     store.path.mkdir(parents=True, exist_ok=True)
     with publisher_of(store, settings, graph, 1000.0, begun=False, lasting=lasting) as door:

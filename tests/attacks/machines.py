@@ -17,10 +17,10 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.evidence import VerifiedRecord, verify
-from veilgraph.run.launch import run_threads
-from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.site import SiteWork, take_part
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.launch.site import SiteWork, take_part
+from veilgraph.runtime.store.records import VerifiedRecord, verify
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 HOLDERS = ("A", "B")
 PARTIES = (*HOLDERS, SERVER)

@@ -22,8 +22,8 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
 from veilgraph.mpc.aggregation.survivors import RecordedSum, SumId, SurvivorRecord, begin_new_rounds
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 CHANGED, LATE = "B", "D"
 STEADY: Settings = {"model": {"dropout": 0.0}, "train": {"epochs": 2, "select_by": "last"}}

@@ -34,10 +34,9 @@ from veilgraph.link.collectives import tensor_text
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
 from veilgraph.protocol.consent import Entry, Journal, utc_now
 from veilgraph.protocol.limits import REASON_CHARACTERS
-from veilgraph.run import checking
-from veilgraph.run.checking import Checked
-from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.site import take_part
+from veilgraph.runtime.launch import site as checking
+from veilgraph.runtime.launch.site import Checked, take_part
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ from veilgraph.protocol.consent import (
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import ConsentSettings
-from veilgraph.run.site import SiteWork, take_part
+from veilgraph.runtime.launch.site import SiteWork, take_part
 
 Wrap = Callable[[Link], Link]
 

@@ -17,10 +17,10 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page import page_html
-from veilgraph.run import site
-from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.site import SiteWork
-from veilgraph.run.software import SOFTWARE_FILE, installed_software, software_words
+from veilgraph.runtime.launch import site
+from veilgraph.runtime.launch.site import SiteWork
+from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.runtime.store.session_log import SOFTWARE_FILE, installed_software, software_words
 
 
 @pytest.fixture(scope="module")

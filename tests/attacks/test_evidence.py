@@ -29,10 +29,11 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.statement import Countersignature, Statement
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.attesting import Attesting, Opening, Stands, Verdict, attesting
-from veilgraph.run.evidence import verify
-from veilgraph.run.launch import run_threads
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.exchange import Opening, RecordExchange, Verdict, record_exchange
+from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.runtime.store.records import verify
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 DISCLOSURES, LEDGER, EVIDENCE = "disclosures.jsonl", "ledger.jsonl", "evidence.jsonl"
 
@@ -233,7 +234,7 @@ def test_parties_that_put_back_everything_together_are_not_noticed(sites: Sites,
 
 def test_without_evidence_an_older_state_goes_on(sites: Sites, earlier: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("open", "tell"):
-        monkeypatch.setattr(Attesting, step, lambda *_: None)
+        monkeypatch.setattr(RecordExchange, step, lambda *_: None)
     put_back(sites, earlier, "B")
     changed(sites.file("A", DISCLOSURES), fewer_messages, chained=False)
     sites.session()
@@ -327,7 +328,7 @@ def test_changed_evidence_is_noticed(sites: Sites, change: Callable[[list[bytes]
 
 def test_signatures_tell_by_themselves(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """With heads and numbers left unchecked."""
-    monkeypatch.setattr("veilgraph.run.evidence.difference", lambda *_: "")
+    monkeypatch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
     for change, says in EDITS.values():
         copy = sites.file("B", EVIDENCE).read_bytes()
         changed(sites.file("B", EVIDENCE), change, chained=True)
@@ -357,7 +358,7 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
         with pytest.raises(RunError, match=rf"{says}|not what statement"):
             sites.verify("B")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilgraph.run.evidence.difference", lambda *_: "")
+            patch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
             with pytest.raises(RunError, match=says):
                 sites.verify("B")
         sites.file("B", EVIDENCE).write_bytes(copy)
@@ -365,7 +366,7 @@ def test_another_key_of_the_project_signs_for_nobody_else(sites: Sites) -> None:
 
 def test_evidence_must_fit_together_whoever_signed_it(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every signature is true, and the owner made the heads anew, for which ``difference`` stands here."""
-    monkeypatch.setattr("veilgraph.run.evidence.difference", lambda *_: "")
+    monkeypatch.setattr("veilgraph.runtime.store.records.difference", lambda *_: "")
     identity, copy = sites.identities["A"], sites.file("B", EVIDENCE).read_bytes()
     assert identity is not None
 
@@ -426,14 +427,14 @@ class Party:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._count = 0
 
-    def attesting(self) -> Attesting:
-        return attesting(
+    def record_exchange(self) -> RecordExchange:
+        return record_exchange(
             self.folder,
             SETTINGS,
             self.party,
             self.identity,
             {SERVER: HOST},
-            Stands(self.party, None, None, releases=False),
+            PeerHeads(self.party, None, None, releases=False),
         )
 
     def record(self, name: str) -> None:
@@ -804,7 +805,7 @@ def test_a_statement_does_not_tell_when_a_session_ended(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls.fromisoformat(began) + timedelta(hours=1)
 
-    monkeypatch.setattr("veilgraph.run.attesting.datetime", Later)
+    monkeypatch.setattr("veilgraph.runtime.session.exchange.datetime", Later)
     party.record(DISCLOSURES)
     at.opened = True
     at.close()

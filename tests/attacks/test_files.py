@@ -47,7 +47,7 @@ from veilgraph.core.files import (
 )
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings, write_job
-from veilgraph.run.jobs import load_result, predict, resume, train
+from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
 from veilgraph.samples.organisations import export_dataset
 
 SOURCE = Path(veilgraph.__file__).parent
@@ -373,7 +373,7 @@ def test_a_link_out_of_a_run_is_refused(run: Path, tmp_path: Path) -> None:
 
 def test_the_attack_succeeds_without_the_check(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The positive control."""
-    from veilgraph.run import run_directory  # noqa: PLC0415
+    from veilgraph.runtime.store import run_directory  # noqa: PLC0415
 
     (run / "parties" / "B" / "seed.json").chmod(0o644)
     monkeypatch.setattr(run_directory, "check_private", lambda path: None)

@@ -17,7 +17,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 PIECE = torch.zeros(1 << 20, dtype=torch.uint8)
 """One piece of memory, however often it is sent."""

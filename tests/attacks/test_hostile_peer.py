@@ -52,8 +52,8 @@ from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import infer, judge_epoch, train_step
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.training import infer, judge_epoch, train_step
 from veilgraph.tables.columns import column_hashes
 
 CASES = int(os.environ.get("VEILGRAPH_FUZZ_CASES", "4"))

@@ -22,8 +22,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-import veilgraph.run.ledgers
-import veilgraph.run.party
+import veilgraph.runtime.session.party
+import veilgraph.runtime.session.publishers
 from tests import about, nightly
 from tests.attacks.machines import Sites, made
 from tests.chance import fixed_chance
@@ -40,11 +40,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.run.attesting import Stands
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.part import Sitting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.runtime.session.publishers import LifetimeAccount, publisher_of
+from veilgraph.runtime.session.session import Session
+from veilgraph.runtime.store.run_directory import PartyStore
 from veilgraph.samples.shipped import with_overrides
 
 REPEATS, COLUMNS = 400, 8
@@ -113,7 +112,7 @@ def one_release(
         settings = with_overrides(settings, {"snapshot": f"turn-{repeat}"})
     lasting = None
     if ledger:
-        lasting = Lasting(Lifetime(folder / "ledger", "B", Budget(1.0, 1e-5), Marks(folder / "marks")), ids)
+        lasting = LifetimeAccount(Lifetime(folder / "ledger", "B", Budget(1.0, 1e-5), Marks(folder / "marks")), ids)
     store = PartyStore(folder / f"{repeat}")
     store.path.mkdir(parents=True, exist_ok=True)
     with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
@@ -220,7 +219,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
 
     def release(folder: str) -> Tensor:
         ids = [f"c{node}" for node in range(graph.num_nodes)]
-        lasting = Lasting(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks")), ids)
+        lasting = LifetimeAccount(Lifetime(tmp_path / "ledger", "B", Budget(1.0, 1e-5), Marks(tmp_path / "marks")), ids)
         store = PartyStore(tmp_path / folder)
         store.path.mkdir(exist_ok=True)
         with publisher_of(store, settings, graph, 1.0, begun=False, lasting=lasting) as door:
@@ -240,7 +239,7 @@ def test_two_jobs_at_one_moment_send_the_same_and_pay_once(
                 wait(begun, timeout=0.3)
             return system_secrets(length)
 
-        monkeypatch.setattr(veilgraph.run.ledgers, "system_secrets", drawn)
+        monkeypatch.setattr(veilgraph.runtime.session.publishers, "system_secrets", drawn)
         first = release("first")
         assert torch.equal(begun[0].result(), first)
     assert torch.equal(release("third"), first), "and what is kept is what was paid for"
@@ -308,7 +307,7 @@ def endless(
             turn, _ = torch.linalg.qr(torch.randn(COLUMNS, COLUMNS, dtype=torch.float64, generator=drawn))
             store = PartyStore(folder / f"{repeat}")
             store.path.mkdir(parents=True, exist_ok=True)
-            lasting = Lasting(lifetime, ids if named else None)
+            lasting = LifetimeAccount(lifetime, ids if named else None)
             job = with_overrides(settings, {"snapshot": f"turn-{repeat}"})
             with publisher_of(store, job, graph, 1.0, begun=False, lasting=lasting) as door:
                 released = door.embeddings(rows @ turn, 0)
@@ -384,7 +383,7 @@ def test_the_others_notice_without_the_one_who_forgot_and_it_does_without_them(
 ) -> None:
     """Whoever changed its own program is refused all the same; of another ledger it cannot know that it was its own."""
     forget(sites, begun, "B", back=back)
-    monkeypatch.setattr(Stands, silent, lambda *_: "")
+    monkeypatch.setattr(PeerHeads, silent, lambda *_: "")
     if (back, silent) == (None, "fault_of"):
         anew(sites)
         return
@@ -443,11 +442,11 @@ def test_what_is_heard_at_the_beginning_of_a_session_that_fails_is_remembered(
     ledger = Lifetime(sites.data / "B" / "ledger", "B", Budget(), Marks(sites.folder / "B" / "ledgers"))
     charged(ledger, 0)
 
-    def cut(sitting: Sitting, aligned: Aligned) -> None:
+    def cut(sitting: Session, aligned: Aligned) -> None:
         raise RunError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(veilgraph.run.party, "compute", cut)
+        patch.setattr(veilgraph.runtime.session.party, "compute", cut)
         with pytest.raises(RunError):
             anew(sites)
     forget(sites, begun, "B", back=None)
@@ -461,10 +460,10 @@ def test_what_is_heard_at_the_beginning_of_a_session_that_fails_is_remembered(
 def test_of_two_sessions_at_once_neither_takes_the_other_s_news_for_a_rollback_nor_forgets_them(tmp_path: Path) -> None:
     """What B says in one session may be older by the time than what it says in another, which pays in between."""
     own = Lifetime(tmp_path / "ledger", "B", Budget(), Marks(tmp_path / "marks"))
-    said = Stands("B", own, None, releases=True)
+    said = PeerHeads("B", own, None, releases=True)
 
-    def session() -> Stands:
-        return Stands("A", None, tmp_path / "of A", releases=True)
+    def session() -> PeerHeads:
+        return PeerHeads("A", None, tmp_path / "of A", releases=True)
 
     before = said.own()
     session().keep({"B": before})
@@ -480,7 +479,7 @@ def test_of_two_sessions_at_once_neither_takes_the_other_s_news_for_a_rollback_n
     other_ledger = Lifetime(tmp_path / "other", "B", Budget(), Marks(tmp_path / "marks"))
     for _ in range(3):
         other_ledger.charge(GaussianEvent(1.0), "rows", 1, own.keys(["c"]), delta=1e-5, run="0" * 64, job="job")
-    session().keep({"B": Stands("B", other_ledger, None, releases=True).own()})
+    session().keep({"B": PeerHeads("B", other_ledger, None, releases=True).own()})
     assert session().heard("B") == after, "nor is it forgotten for another ledger"
 
 

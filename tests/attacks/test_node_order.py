@@ -16,7 +16,7 @@ from veilgraph.paradigms.horizontal import node_lists
 from veilgraph.paradigms.horizontal import roles as horizontal_holder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.samples.organisations import export_parts
 
 

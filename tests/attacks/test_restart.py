@@ -36,10 +36,10 @@ from veilgraph.protocol import agreement, resumption
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.resumption import Point
-from veilgraph.run import site
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import site
+from veilgraph.runtime.launch.jobs import TrainResult, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 LIAR = "B"
 CONCAT: Settings = {"model": {"combine": {"strategy": "concat"}}}

@@ -21,8 +21,8 @@ from veilgraph.core.errors import RunError
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime_file import MOST_HASHES, PEOPLE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
-from veilgraph.run.jobs import train
-from veilgraph.run.lifetimes import Lasting
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.session.publishers import LifetimeAccount
 from veilgraph.samples.shipped import with_overrides
 
 IDS = [f"C{number:05}" for number in range(400)]
@@ -35,7 +35,7 @@ def month(root: Path, folder: str, ids: list[str], *, party: str = "bank", peopl
         (root / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
         (root / folder / PEOPLE).write_text(people)
     found = Lifetime(root / folder, party, Budget(), Marks(root / "marks"))
-    Lasting(found, ids).ledger.lines.check_people(ids)
+    LifetimeAccount(found, ids).ledger.lines.check_people(ids)
     found.charge(EVENT, "embeddings", 1, found.keys(ids), delta=1e-5, run="ab" * 32, job=folder)
     return found
 

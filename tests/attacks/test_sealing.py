@@ -52,8 +52,8 @@ from veilgraph.link.identity import Identity
 from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.refusals import MAX_KINDS
 from veilgraph.link.sealed import PIECE_BYTES, Outgoing, Peer
-from veilgraph.run import jobs
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import train
 
 SEED = Tag(Kind.SEED)
 TRUE, FALSE = torch.arange(32, dtype=torch.uint8), torch.full((32,), 66, dtype=torch.uint8)

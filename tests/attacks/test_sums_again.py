@@ -24,9 +24,9 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.mpc.aggregation.survivors import SurvivorRecord
 from veilgraph.paradigms.averaging import training
 from veilgraph.paradigms.averaging.settings import AveragingJob
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.repeating import mark
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.site import mark
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 LATE = "D"
 EVERY = 2

@@ -9,7 +9,7 @@ import pytest
 
 from tests.audit.runs import job_in
 from tests.chance import Chance
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 CHANCE = Chance()
 

@@ -38,8 +38,8 @@ from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.audit import read_audit
-from veilgraph.run.launch import run_threads
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 NAMES = ("A", "B", "C")

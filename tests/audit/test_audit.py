@@ -30,8 +30,8 @@ from veilgraph.mpc.mask import PairwiseMasks
 from veilgraph.mpc.product import row_blocks
 from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.protocol.evidence import Evidence
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 MOUNTED = (
     "uniformity",

@@ -27,8 +27,8 @@ from veilgraph.graph.party import load_party
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 BASE: Settings = {"seed": 1, "data": {"dataset": "synthetic"}, "train": {"epochs": 2, "patience": None}}
 INDIVIDUAL: Settings = {"model": {"dim": 8, "initial": {"method": "individual"}, "local": {"hops": 1}}}

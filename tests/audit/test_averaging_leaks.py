@@ -36,8 +36,8 @@ from veilgraph.paradigms.averaging.audit import SOURCE as AVERAGING
 from veilgraph.paradigms.averaging.audit import updates_of_sums, updates_of_weights
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.training import EXTRA, UPDATE_BITS
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Patch = pytest.MonkeyPatch
 Change = Callable[[Tensor, tuple[PartyId, ...]], Tensor]
@@ -356,7 +356,7 @@ def test_tasks_without_classes_of_nodes_have_their_masks_tested_and_the_rest_lis
 
 @nightly
 def test_a_run_of_processes_is_audited_as_one_in_memory(tmp_path: Path) -> None:
-    train(small(2), tmp_path / "run", record_views=True, processes=True)
+    train(small(2), tmp_path / "run", record_views=True, options=RunOptions(processes=True))
     gate = veilgraph(
         "audit", tmp_path / "run", "--attack", "uniformity", "--adversary", "server", "--adversary", "server+A"
     )

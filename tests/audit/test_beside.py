@@ -24,7 +24,7 @@ from veilgraph.core.errors import ConfigError, ProtocolError, RunError
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, resume, train
 
 SHORT: Settings = {"train": {"epochs": 2, "checkpoint_every": 1}}
 PRODUCTS: Settings = {"model": {"initial": {"method": "collaborative", "dropout": 0.0}}}

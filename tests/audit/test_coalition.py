@@ -24,8 +24,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 NAMES = ("A", "B", "C")
 

@@ -27,7 +27,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.audit_settings import CHECKS, Check
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 
 AUDITS = int(os.environ.get("VEILGRAPH_AUDITS", "20"))

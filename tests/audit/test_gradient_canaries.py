@@ -36,9 +36,9 @@ from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledPublisher, SampledSum
 from veilgraph.protocol.canaries import TrainedCanaries
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 COUNT, NODES, FEATURES, BOUND, EPSILON = 60, 260, 80, 2, 2.0
 NAMES: Final = ("A", "B")

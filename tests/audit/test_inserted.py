@@ -40,8 +40,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.canaries import Inserted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 EVERY_STEP = {"initial": {"method": "individual"}, "local": {"model": "sage-mean", "hops": 1, "normalize": True}}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1, "normalize": True}}

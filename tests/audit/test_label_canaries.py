@@ -25,9 +25,9 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.canaries import LabelCanaries
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 EPSILON, COUNT = 2.0, 300
 

@@ -17,8 +17,8 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.types import SERVER, Kind, Tag
 from veilgraph.protocol.view import less_own, matched, mean, together
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 NODES, WIDTH, PASSES = 200, 6, 40
 

@@ -34,9 +34,9 @@ from veilgraph.privacy.mechanism import Gaussian, Mechanism
 from veilgraph.privacy.publisher import NoisedPublisher, clip_rows
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import jobs
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_parts
 from veilgraph.tables.nodes import draw_splits
 

@@ -25,8 +25,8 @@ from veilgraph.privacy.local_features import MultiBit
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.canaries import NodeCanaries
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 NODES, CANARIES, LEARNER = 700, 500, "A"
 LABELS: Settings = {"release": {"labels": {"holder": "B", "epsilon": 2.0}}, "train": {"epochs": 1, "patience": None}}

@@ -22,8 +22,8 @@ from veilgraph.paradigms.averaging.audit import DRAWN, SOURCE
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledSum
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 RATE, ROUNDS = 0.3, 12
 _DRAWN = SampledSum.drawn

@@ -26,7 +26,7 @@ from veilgraph.mpc.sealed import machine
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.paradigms.sealed import roles
 from veilgraph.privacy.publisher import NoisedPublisher
-from veilgraph.run.jobs import predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 
 N, TRAINING, HIDDEN = 60, 20, 6
 MLP: Settings = {"model": {"network": "mlp", "hidden": HIDDEN, "hops": 1}, "train": {"epochs": 3}}

@@ -14,8 +14,8 @@ from veilgraph.audit.finding import Outcome
 from veilgraph.audit.statistics import measure
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 N = 120
 QUICK = ("link-similarity",)

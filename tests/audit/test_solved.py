@@ -11,7 +11,7 @@ from tests import nightly
 from tests.audit.runs import job_in
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 SHORT = {"epochs": 2, "patience": None}
 

@@ -18,8 +18,8 @@ from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def trained_twin(run: Path) -> Any:
@@ -81,7 +81,7 @@ def test_what_is_noised_anew_is_not_made_again(tmp_path: Path) -> None:
 def test_a_network_of_the_users_own_is_not_made_again(tmp_path: Path) -> None:
     model = {"dim": 8, "local": {"model": "custom"}}
     settings = job_in(tmp_path / "data", 0, model=model, train={"epochs": 1, "patience": None})
-    train(settings, tmp_path / "run", custom=OwnModel)
+    train(settings, tmp_path / "run", options=RunOptions(custom=OwnModel))
     with pytest.raises(DataError, match="this job has another"):
         trained_twin(tmp_path / "run")
 

@@ -13,8 +13,8 @@ from tests import nightly
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import run_directory
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store import run_directory
 
 JOBS: dict[str, dict[str, Any]] = {
     "vertical": {"model": {"dim": 8}, "train": {"epochs": 70, "patience": None}},

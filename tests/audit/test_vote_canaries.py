@@ -31,9 +31,9 @@ from veilgraph.mpc.sealed.wire import Summands
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.canaries import Inserted
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 COUNT, NODES, EPSILON = 150, 700, 2.0
 KEY = bytes(range(7, 39))

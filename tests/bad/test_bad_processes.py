@@ -28,15 +28,15 @@ from tests.bad.settings import file_cases, settings_cases
 from tests.bad.tables import table_cases
 from tests.cli.commands import veilgraph
 from tests.forks import Ended, Forks, forks
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 KINDS = 500
 NOTICED_S = 20.0
 PRELOADED = (
     "veilgraph.cli",
-    "veilgraph.run.worker",
-    "veilgraph.run.jobs",
-    "veilgraph.run.comparing",
+    "veilgraph.runtime.launch.worker",
+    "veilgraph.runtime.launch.jobs",
+    "veilgraph.runtime.store.results",
     "veilgraph.deploy.project",
     "veilgraph.report.tables",
     "veilgraph.audit.audit",

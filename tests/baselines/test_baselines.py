@@ -13,7 +13,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated, pooled
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 SETTINGS = small_job(2, {"train": {"epochs": 8}})
 

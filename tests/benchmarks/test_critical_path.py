@@ -15,7 +15,7 @@ from benchmarks.critical_path import Share, shares
 from benchmarks.turns import Moment, TurnLink, Turns
 from tests.roles.federation import small_parties
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 TAG = Tag(Kind.SHARE)
 

@@ -12,8 +12,8 @@ from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
 from veilgraph.report.ledgers import worth
 from veilgraph.report.page import page_html
-from veilgraph.run.jobs import load_result, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 PRIVATE = """

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli import app
-from veilgraph.cli.output import plain, tell, telling
+from veilgraph.cli.output import emit, json_output, plain
 from veilgraph.cli.report import FAILED
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.predictions import Predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import Predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 JOB = """
 name: small
@@ -301,7 +301,7 @@ def run_told(wanted: bool, inside: Callable[[], None]) -> Any:
 
     @program.command()
     def _() -> None:
-        with telling(wanted):
+        with json_output(wanted):
             inside()
 
     return CliRunner().invoke(program, [])
@@ -312,7 +312,7 @@ def test_the_document_is_all_of_standard_output() -> None:
         typer.echo("a line")
         print("another")  # noqa: T201
         typer.echo("a message", err=True)
-        tell({"a": 1})
+        emit({"a": 1})
 
     told = run_told(True, inside)
     assert (json.loads(told.stdout), told.stderr) == ({"a": 1}, "a message\n")
@@ -321,11 +321,11 @@ def test_the_document_is_all_of_standard_output() -> None:
 
 def test_what_was_told_is_printed_with_a_code_and_not_with_an_error() -> None:
     def ends() -> None:
-        tell([1])
+        emit([1])
         raise typer.Exit(3)
 
     def fails() -> None:
-        tell([1])
+        emit([1])
         raise RuntimeError
 
     ended = run_told(True, ends)

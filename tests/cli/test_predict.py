@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -12,9 +12,9 @@ from veilgraph.cli.train import show_result
 from veilgraph.core.arguments import argument
 from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run import jobs
-from veilgraph.run.jobs import load_result
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import load_result
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def interrupted(*_: Any, **__: Any) -> NoReturn:

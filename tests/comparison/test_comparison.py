@@ -39,9 +39,9 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.report.comparison import row_words
-from veilgraph.run.comparing import compare
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.results import compare
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.shipped import with_overrides
 
 

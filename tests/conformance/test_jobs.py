@@ -24,8 +24,8 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.mpc import ring
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import RunOptions, load_result, predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 JOBS: dict[str, Settings] = {
     "collaborative": {},
@@ -84,7 +84,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:
     settings = saved_job(tmp_path / "data")
     one = train(settings, tmp_path / "threads", profile=True)
-    other = train(settings, tmp_path / "processes", processes=True, profile=True)
+    other = train(settings, tmp_path / "processes", options=RunOptions(processes=True), profile=True)
     assert_same_run(one, other)
     check_format(trace_of(other.path))
     check_arrows(trace_of(other.path))  # their clocks agree
@@ -122,12 +122,14 @@ def test_horizontal_jobs_over_memory_and_over_sockets(tmp_path: Path, variant: S
     assert (horizontal(settings).model.message, horizontal(settings).model.aggregate) == ("linear", "max")
     assert horizontal(settings).model.edges == "may-overlap"
     one, again = train(settings, tmp_path / "one"), train(settings, tmp_path / "again")
-    other = train(settings, tmp_path / "other", link="sockets")
+    other = train(settings, tmp_path / "other", options=RunOptions(link="sockets"))
     for run in (again, other):
         assert_same(one, run)
         assert run.summary["sent_bytes"] == one.summary["sent_bytes"]
         assert model_bytes(run.path) == model_bytes(one.path), "nothing in a model is of the session"
-    assert torch.equal(predict(other.path, link="sockets").probabilities, one.predictions.probabilities)
+    assert torch.equal(
+        predict(other.path, options=RunOptions(link="sockets")).probabilities, one.predictions.probabilities
+    )
 
 
 def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path) -> None:
@@ -141,16 +143,18 @@ def test_a_local_job_over_memory_and_over_sockets(tmp_path: Path) -> None:
         for done in ("summary.json", "metrics.jsonl", "parties/A/model.safetensors"):
             (run / done).unlink()
         shutil.rmtree(run / "parties" / "A" / "checkpoints")
-        runs.append(resume(run, link=name))
+        runs.append(resume(run, options=RunOptions(link=name)))
     for again in runs:
         assert_same_local(first, again)
         assert model_bytes(again.path) == model_bytes(first.path)
         assert again.summary["sent_bytes"] == runs[0].summary["sent_bytes"]
         ledgers = [(run.path / "parties" / "B" / "ledger.jsonl").read_bytes() for run in (first, again)]
         assert ledgers[0] == ledgers[1]
-    over = train(settings, tmp_path / "over", link="sockets")
+    over = train(settings, tmp_path / "over", options=RunOptions(link="sockets"))
     assert over.summary["sent_bytes"] == first.summary["sent_bytes"]
-    assert torch.equal(predict(over.path, link="sockets").probabilities, over.predictions.probabilities)
+    assert torch.equal(
+        predict(over.path, options=RunOptions(link="sockets")).probabilities, over.predictions.probabilities
+    )
 
 
 def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -163,7 +167,9 @@ def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -
         }
         together = {seed: future.result() for seed, future in futures.items()}
     for seed, settings in jobs.items():
-        alone = train(settings, tmp_path / f"{seed} alone", parties=small_parties(2), custom=OwnModel)
+        alone = train(
+            settings, tmp_path / f"{seed} alone", parties=small_parties(2), options=RunOptions(custom=OwnModel)
+        )
         assert_same_run(alone, together[seed])
 
 

@@ -17,7 +17,7 @@ from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.settings import horizontal
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, parts_of
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.testing.paradigm import ParadigmConformance
 
 SHORT: Mapping[str, Any] = {"epochs": 3, "patience": None, "checkpoint_every": 1, "select_by": "last"}

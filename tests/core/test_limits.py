@@ -29,7 +29,7 @@ from veilgraph.protocol.limits import (
 )
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
 from veilgraph.protocol.rows import TO_SERVER, Row, Told
-from veilgraph.run.lifetimes import without
+from veilgraph.runtime.store.lifetime import without
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
 

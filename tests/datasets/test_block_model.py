@@ -22,7 +22,7 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.tables.describe import describe_party
 from veilgraph.tables.settings import SplitFractions

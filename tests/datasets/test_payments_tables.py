@@ -23,7 +23,7 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
 

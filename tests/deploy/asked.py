@@ -21,7 +21,7 @@ from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.submission import CHECK, TASK, encode_request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.checking import Checked
+from veilgraph.runtime.launch.site import Checked
 
 NODES = "id,income,fraud\n" + "".join(f"c{n},{n * 1.5},{'yes' if n % 3 else 'no'}\n" for n in range(30))
 EDGES = "payer,payee\n" + "".join(f"c{n},c{(n * 7 + 1) % 30}\n" for n in range(30))

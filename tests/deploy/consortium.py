@@ -23,7 +23,7 @@ from veilgraph.deploy.submit import submit
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 HOLDERS = ("A", "B", "C")

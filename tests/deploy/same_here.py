@@ -11,8 +11,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import resume
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import resume
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 
 def model_of(run_of, parties: Sequence[str]) -> dict[str, torch.Tensor]:

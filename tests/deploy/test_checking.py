@@ -34,7 +34,7 @@ from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.submission import CHECK, encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
-from veilgraph.run.checking import Checked
+from veilgraph.runtime.launch.site import Checked
 
 ADMINISTRATOR, DEALER = "ops@example.org", "croupier"
 FINE = Checked(version=PROTOCOL_VERSION, job=job().hash())

@@ -22,7 +22,7 @@ from tests.deploy.same_here import assert_same_here
 from veilgraph.core.errors import LinkError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.evidence import verify
+from veilgraph.runtime.store.records import verify
 
 KILLS = int(os.environ.get("VEILGRAPH_ENGINE_KILLS", "0"))
 pytestmark = pytest.mark.skipif(not KILLS, reason="VEILGRAPH_ENGINE_KILLS is not set: a kill takes about a minute")

@@ -47,8 +47,8 @@ from veilgraph.deploy.session import admin_session
 from veilgraph.deploy.submit import write_submission
 from veilgraph.graph.party import unpack_ids
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import predict
-from veilgraph.run.run_directory import load_tensors
+from veilgraph.runtime.launch.jobs import predict
+from veilgraph.runtime.store.run_directory import load_tensors
 
 DEALER: Final = "D"
 """The server of this project only relays: every job here is of five machines."""

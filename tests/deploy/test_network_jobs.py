@@ -33,9 +33,9 @@ from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.link.identity import load_roots
 from veilgraph.protocol.consent import Journal, all_waiting, count
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.evidence import certified_names, verify
-from veilgraph.run.jobs import load_result, predict, resume
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, predict, resume
+from veilgraph.runtime.store.records import certified_names, verify
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_parts
 
 pytestmark = nightly

@@ -19,7 +19,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.settings import DataSettings, PartitionSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.predictions import Predictions, load_predictions
+from veilgraph.runtime.store.predictions import Predictions, load_predictions
 from veilgraph.samples.organisations import export_parts
 
 SHORT: Mapping[str, Any] = {"epochs": 4, "patience": None, "checkpoint_every": 2}

@@ -21,8 +21,8 @@ from veilgraph.deploy.metrics.address import read_address
 from veilgraph.deploy.serve import MAX_BODY_BYTES, MAX_IDS, create_app, serve
 from veilgraph.graph.party import pack_ids
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.predictions import save_predictions
-from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.predictions import save_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
 
 IDS = ("C1", "C2", "7")
 FIRST = torch.tensor([[0.75, 0.25], [0.125, 0.875], [0.5, 0.5]])

@@ -12,7 +12,7 @@ from tests.paradigms.sealed.private import voting
 from tests.roles.federation import Settings, merge
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 
 PAGE = Path(__file__).parents[2] / "docs" / "threat-model.md"
 SHORT: Settings = {"data": {"dataset": "synthetic"}, "train": {"epochs": 2, "checkpoint_every": 1}}

@@ -20,7 +20,7 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.scores import Objective
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 
 SOURCE = Path(__file__).parents[2] / "src" / "veilgraph"

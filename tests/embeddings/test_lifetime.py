@@ -39,7 +39,7 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent, Unit
 from veilgraph.privacy.lifetime_ledger import About, Lifetime
 from veilgraph.protocol.plain_fitting import LedgerPlace
-from veilgraph.run.lifetimes import LIMITS_FILE, lifetime_at
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, lifetime_at
 
 NODES, REPEATS = 60, 40
 COINS = torch.rand(NODES, generator=torch.Generator().manual_seed(1)) < 0.5

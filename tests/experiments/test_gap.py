@@ -25,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.aggregation import most_neighbours
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 DELTA = 1e-5
 SMALL = Gap("edge", math.inf, DELTA, dim=4)

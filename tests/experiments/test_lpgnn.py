@@ -17,7 +17,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.settings import FeatureReleaseSettings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {

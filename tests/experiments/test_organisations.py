@@ -21,8 +21,8 @@ from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import (
     draw_knowledge,
     export_dataset,

@@ -15,7 +15,7 @@ from research.secure_gnn_spu import PYTHON_VARIABLE
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.local.hops": 1, "train.epochs": 2}
@@ -98,8 +98,8 @@ def test_memory_grows_with_the_square_of_the_nodes():
 
 
 def test_a_step_of_vfgnn_is_timed_with_every_party_a_process(monkeypatch):
-    def in_threads(job, path, *, processes):
-        assert processes
+    def in_threads(job, path, *, options):
+        assert options.processes
         return train(job, path)
 
     monkeypatch.setattr(module, "train", in_threads)

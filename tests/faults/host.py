@@ -27,12 +27,13 @@ from typing import IO, Literal
 import pytest
 import sklearn.metrics  # noqa: F401  (what label holders score with)
 
-import veilgraph.run.worker  # noqa: F401  (here once, for all nurseries)
+import veilgraph.runtime.launch.worker  # noqa: F401  (here once, for all nurseries)
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import launch, nursery
-from veilgraph.run.jobs import predict, resume, train
+from veilgraph.runtime.launch import fork_server as nursery
+from veilgraph.runtime.launch import processes as launch
+from veilgraph.runtime.launch.jobs import RunOptions, predict, resume, train
 
 LONG_S = 60.0
 
@@ -145,10 +146,10 @@ class Forked:
     def __init__(
         self, command: Sequence[str], *, pass_fds: Collection[int], stdin: int, stdout: int, stderr: int
     ) -> None:
-        assert list(command[1:3]) == ["-m", "veilgraph.run.nursery"]
+        assert list(command[1:3]) == ["-m", "veilgraph.runtime.launch.fork_server"]
         assert stdin == subprocess.PIPE
         assert stdout == subprocess.DEVNULL
-        self._parties = tuple(json.loads(os.pread(int(command[3]), MOST_BYTES, 0))["births"])
+        self._parties = tuple(json.loads(os.pread(int(command[3]), MOST_BYTES, 0))["workers"])
         self._stdin, (told, telling) = os.pipe(), os.pipe()
         self.returncode: int | None = None
         self.pid = os.fork()
@@ -254,9 +255,9 @@ def serve(channel: Connection) -> None:
 
 def _carry_out(order: Order, channel: Connection) -> Outcome:
     outcome, began, failed = Outcome(), time.monotonic(), 0.0
-    reported, cause, codes = launch.reported_failure, launch.first_cause, nursery.Nursery.codes
+    reported, cause, codes = launch.reported_failure, launch.first_cause, nursery.ForkServer.codes
 
-    def seen(self: nursery.Nursery) -> dict[PartyId, int]:
+    def seen(self: nursery.ForkServer) -> dict[PartyId, int]:
         nonlocal failed
         ended = codes(self)
         if any(ended.values()):
@@ -281,17 +282,17 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
     Forked.die, Forked.started = order.dies, {}
     Forked.report = staticmethod(started)
     launch.reported_failure, launch.first_cause = report, first
-    nursery.Nursery.codes = seen  # type: ignore[method-assign]
+    nursery.ForkServer.codes = seen  # type: ignore[method-assign]
     try:
         if order.settings is None:
             (predict if order.predicts else resume)(order.run, processes=True)
         else:
-            train(order.settings, order.run, processes=True)
+            train(order.settings, order.run, options=RunOptions(processes=True))
     except Exception as error:  # noqa: BLE001  (the test's to judge)
         outcome.error, outcome.message = type(error).__name__, str(error)
         outcome.code = error.code if isinstance(error, VeilgraphError) else ""
     finally:
         launch.reported_failure, launch.first_cause = reported, cause
-        nursery.Nursery.codes = codes  # type: ignore[method-assign]
+        nursery.ForkServer.codes = codes  # type: ignore[method-assign]
     outcome.seconds = time.monotonic() - began
     return outcome

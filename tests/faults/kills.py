@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.faults.host import Host, Order, Outcome
 from tests.paradigms.cutting import alive
 from veilgraph.core.types import PartyId
-from veilgraph.run.launch import PROCESS_DIED
+from veilgraph.runtime.launch.processes import PROCESS_DIED
 
 KILLS = int(os.environ.get("VEILGRAPH_KILLS", "1"))
 

@@ -18,8 +18,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.run_data import read_disclosures
-from veilgraph.run.jobs import load_result, predict, resume
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, predict, resume
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 EPOCHS = 12
 LABEL_HOLDER, OTHER = "A", "B"

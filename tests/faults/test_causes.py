@@ -12,7 +12,7 @@ import torch
 from tests.errors import refused
 from veilgraph.core.errors import DataError, PeerFailed
 from veilgraph.core.types import Kind, Link, Tag
-from veilgraph.run import launch
+from veilgraph.runtime.launch import processes as launch
 
 PATIENT_S = 0.5
 

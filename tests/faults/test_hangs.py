@@ -14,7 +14,7 @@ from tests.faults.host import Host, Order
 from tests.faults.runs import LABEL_HOLDER, OTHER, assert_undisturbed, graph_job
 from tests.paradigms.cutting import alive, lines_of, wait_for
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.run.launch import GRACE_S
+from veilgraph.runtime.launch.processes import GRACE_S
 
 TIMEOUT_S = 10.0
 BUSY_S = 12.0

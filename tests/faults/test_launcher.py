@@ -15,7 +15,7 @@ from tests.faults.host import Host, Order
 from tests.faults.runs import OTHER, ROLES, assert_undisturbed, graph_job
 from tests.paradigms.cutting import alive, lines_of, one_thread, wait_for, workers
 from veilgraph.protocol.job import write_job
-from veilgraph.run.jobs import resume
+from veilgraph.runtime.launch.jobs import resume
 
 NOTICE_S = 15.0
 LONG = 150

@@ -19,8 +19,8 @@ from tests.paradigms.cutting import lines_of, wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.factory import SocketLink, socket_mesh
-from veilgraph.run import jobs
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 ENDS_WITHIN_S = 10.0
 """Far below the job's timeout, which must not be needed."""

@@ -27,10 +27,10 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import load_result, train
-from veilgraph.run.launch import PROCESS_DIED
-from veilgraph.run.lifetimes import beside, lifetime_at, lifetime_of
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, train
+from veilgraph.runtime.launch.processes import PROCESS_DIED
+from veilgraph.runtime.store.lifetime import beside, lifetime_at, lifetime_of
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 BUDGET = 8.0
 INDIVIDUAL: Settings = {"initial": {"method": "individual"}}

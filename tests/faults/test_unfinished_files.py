@@ -17,8 +17,8 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 STRAYS = (
     "parties/A/checkpoints/.epoch-000004.safetensors.00c0ffee00c0ffee",

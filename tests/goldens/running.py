@@ -155,7 +155,7 @@ def _train_custom() -> None:
     import torch  # noqa: PLC0415
 
     from veilgraph.protocol.job_file import read_job  # noqa: PLC0415
-    from veilgraph.run.jobs import train  # noqa: PLC0415
+    from veilgraph.runtime.launch.jobs import RunOptions, train  # noqa: PLC0415
 
     class Own(torch.nn.Module):
         def __init__(self, dim: int) -> None:
@@ -168,7 +168,7 @@ def _train_custom() -> None:
             result: torch.Tensor = self.linear(torch.cat([x, pooled], dim=1)).tanh()
             return result
 
-    train(read_job(Path("job.yaml")), Path("run"), custom=Own)
+    train(read_job(Path("job.yaml")), Path("run"), options=RunOptions(custom=Own))
 
 
 def environment() -> dict[str, str]:

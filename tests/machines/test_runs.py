@@ -22,9 +22,9 @@ from veilgraph.core.errors import ConfigError, LinkError, RunError
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run import jobs, worker
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.party import run_simulated
+from veilgraph.runtime.launch import jobs, worker
+from veilgraph.runtime.launch.jobs import RunOptions, resume, train
+from veilgraph.runtime.session.party import run_simulated
 
 TRAIN = {"epochs": 4, "patience": None, "checkpoint_every": 2}
 CHANGES = {"precision": "float64", "timeout_s": 60, "model": {"rounds": 2}, "train": TRAIN}
@@ -51,7 +51,7 @@ def assert_close(result, expected):
 
 def test_a_holder_trains_with_several_machines_as_with_one(alone, tmp_path):
     settings, expected = alone
-    assert_close(train(settings, tmp_path / "run", machines={"A": 2}), expected)
+    assert_close(train(settings, tmp_path / "run", options=RunOptions(machines={"A": 2})), expected)
 
 
 def test_the_command_tells_a_partys_process_how_many_machines_it_has(alone, tmp_path, monkeypatch):
@@ -139,7 +139,7 @@ def test_a_machine_of_the_party_file_may_die_and_serves_job_after_job(alone, tmp
                 os.kill(child, signal.SIGKILL)
 
         with pytest.raises(LinkError, match="another machine of this party is gone"):
-            train(settings, tmp_path / "run", progress=kill)
+            train(settings, tmp_path / "run", options=RunOptions(progress=kill))
         result = resume(tmp_path / "run")
     assert 0 < result.summary["started_at"] < 16
     assert_close(result, expected)
@@ -149,13 +149,13 @@ def test_what_cannot_be_spread_is_refused_before_a_run_begins(alone, tmp_path):
     settings, _ = alone
     gat = parse_job({**settings.model_dump(mode="json"), "model": {"local": {"model": "gat"}, "dim": 4}})
     with refused(ConfigError, key="model.local.model", value="gat"):
-        train(gat, tmp_path / "run", machines={"A": 2})
+        train(gat, tmp_path / "run", options=RunOptions(machines={"A": 2}))
     with refused(ConfigError, key="machines"):
-        train(settings.model_copy(update={"device": "auto"}), tmp_path / "run", machines={"A": 2})
+        train(settings.model_copy(update={"device": "auto"}), tmp_path / "run", options=RunOptions(machines={"A": 2}))
     with refused(ConfigError, key="machines"):
-        train(settings, tmp_path / "run", machines={"C": 2})
+        train(settings, tmp_path / "run", options=RunOptions(machines={"C": 2}))
     with refused(ConfigError, key="machines"):
-        train(settings, tmp_path / "run", machines={"A": 2, "B": 2})
+        train(settings, tmp_path / "run", options=RunOptions(machines={"A": 2, "B": 2}))
     assert not (tmp_path / "run").exists()
     assert "'A' is not PARTY=COUNT" in usage_error(veilgraph("train", "job.yaml", "--machines", "A"))
     (tmp_path / "party.yaml").write_text(PARTY.format(address="127.0.0.1:29500"))

@@ -12,7 +12,7 @@ from tests.errors import refused
 from veilgraph.core import settings as registry
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.testing.local_model import LocalModelConformance
 
 
@@ -27,6 +27,6 @@ def test_a_job_of_several_machines_names_the_distribution_that_is_missing(
     monkeypatch.setattr(registry, "installed", lambda group: ())
     job = vg.Job(data={"dataset": "synthetic"}, train={"epochs": 1})
     with refused(ConfigError, code="not-installed", key="machines"):
-        train(job, tmp_path / "run", machines={"A": 2})
+        train(job, tmp_path / "run", options=RunOptions(machines={"A": 2}))
     assert not (tmp_path / "run").exists()
     train(job, tmp_path / "run")

@@ -15,8 +15,8 @@ from tests.paradigms.sealed.programs import small_graphs, small_job
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.predictions import Predictions
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.predictions import Predictions
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")

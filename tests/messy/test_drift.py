@@ -25,8 +25,8 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.party_settings import parse_party_settings
 from veilgraph.report.page import page_html
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 from veilgraph.tables.describe import PROFILES, Moved, Profile, moved, profiles
 from veilgraph.tables.edges import read_edges

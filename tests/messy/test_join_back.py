@@ -16,9 +16,9 @@ from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.report.run_data import Scored, read_run, scored
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.predictions import Predictions, joined
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.predictions import Predictions, joined
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")

@@ -12,7 +12,7 @@ from torch.autograd import backward
 
 from tests.roles.federation import Settings, small_job
 from veilgraph.nn.layers import Adam, handed
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 
 def trained(kind: type[torch.optim.Adam], steps: int) -> tuple[list[torch.Tensor], torch.optim.Adam]:

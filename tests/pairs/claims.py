@@ -13,7 +13,7 @@ from tests.pairs.sessions import Pair
 from tests.paradigms.horizontal import models as horizontal_models
 from veilgraph.audit.beside import RELEASES, octets, repetitions
 from veilgraph.core.types import Kind
-from veilgraph.run.jobs import load_result
+from veilgraph.runtime.launch.jobs import load_result
 
 _TOLERANCE: Final = 0.02
 """Between probabilities of two sealed sessions, whose products round as fresh masks have it."""

@@ -18,8 +18,8 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.beside import Session, recorded
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import PartyId
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 @dataclass

@@ -29,8 +29,8 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 SOME, ALL = 2, 200
 
@@ -49,15 +49,15 @@ def the_same(size: int) -> bytes:
 
 
 def same_secrets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.run.computing.system_secrets", the_same)
+    patch.setattr("veilgraph.runtime.session.party.system_secrets", the_same)
 
 
 def same_noise(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.run.ledgers.system_secrets", the_same)
+    patch.setattr("veilgraph.runtime.session.publishers.system_secrets", the_same)
 
 
 def same_seeds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("veilgraph.run.jobs.private_seed", lambda: (1 << 256) | 7)
+    patch.setattr("veilgraph.runtime.launch.jobs.private_seed", lambda: (1 << 256) | 7)
 
 
 def unrecorded(patch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ from uuid import uuid4
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.launch import run_threads
-from veilgraph.run.part import Auditor
-from veilgraph.run.site import SiteWork, take_part
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.launch.site import SiteWork, take_part
+from veilgraph.runtime.session.session import Auditor
 
 
 def apart(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from veilgraph.run import lifetimes
+from veilgraph.runtime.store import lifetime as lifetimes
 
 
 @pytest.fixture

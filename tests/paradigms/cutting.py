@@ -12,9 +12,9 @@ import pytest
 
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import PartyStore, Record, RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import PartyStore, Record, RunDirectory
 
 
 class CutError(Exception):
@@ -86,7 +86,11 @@ def workers(run: Path) -> dict[str, int]:
             name = (folder / "comm").read_text().strip()
         except OSError:
             continue
-        if "veilgraph.run.nursery" in arguments and str(run) in arguments and not name.startswith("python"):
+        if (
+            "veilgraph.runtime.launch.fork_server" in arguments
+            and str(run) in arguments
+            and not name.startswith("python")
+        ):
             found[name] = int(folder.name)
     return found
 

@@ -23,7 +23,7 @@ from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import LedgerPlace
-from veilgraph.run.lifetimes import LIMITS_FILE, lifetime_at
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, lifetime_at
 from veilgraph.samples.shipped import with_overrides
 
 ONE: dict[str, Any] = {"epsilon_total": 1.0, "delta": 1e-4}

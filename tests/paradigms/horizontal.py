@@ -19,8 +19,8 @@ from veilgraph.graph.partition import HorizontalPart
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import Export, export_party
 
 PLAIN: Settings = {"model": {"server": {"dropout": 0.0}}}

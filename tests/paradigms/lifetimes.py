@@ -11,7 +11,7 @@ from tests.faults.runs import OTHER, table_job
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.runtime.store.lifetime import lifetime_of
 
 APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}}
 

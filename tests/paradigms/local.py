@@ -15,8 +15,8 @@ from tests.roles.local_parties import local_job, local_parties
 from veilgraph.graph.party import save_party
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import TrainResult
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 LEARNER, OTHER = "A", "B"
 DELTA = 1e-4

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.roles.federation import Settings
 from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.run.ledgers import LEDGER
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 NODES, CLASSES = 240, 3
 SPLITS = ("train_mask", "val_mask", "test_mask")

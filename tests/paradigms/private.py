@@ -20,8 +20,8 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import jobs
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 LABEL_HOLDER, OTHER = "A", "B"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from veilgraph.run.predictions import Predictions
+from veilgraph.runtime.store.predictions import Predictions
 
 DROPPING: dict[str, Any] = {
     "dim": 4,

@@ -13,8 +13,8 @@ from veilgraph.graph.party import load_party, save_party
 from veilgraph.mpc.ring import fractional_bits
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import TrainResult, load_result
-from veilgraph.run.run_directory import Record, RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, load_result
+from veilgraph.runtime.store.run_directory import Record, RunDirectory, load_tensors
 
 DROPOUT: Settings = {"model": {"initial": {"dropout": 0.2}, "local": {"dropout": 0.2}, "server": {"dropout": 0.5}}}
 

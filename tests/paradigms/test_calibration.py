@@ -19,9 +19,9 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.nn.calibration import fitted
 from veilgraph.protocol import scores
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult, predict, train
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, predict, train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 BALANCED: dict[str, Any] = {"class_weights": "balanced", "select_by": "auc", "patience": None}
 NODES = 900

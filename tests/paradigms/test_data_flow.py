@@ -16,7 +16,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import align, predict, train
+from veilgraph.runtime.launch.jobs import RunOptions, align, predict, train
 from veilgraph.samples.organisations import export_dataset, export_parts
 from veilgraph.tables import edges, joining, nodes
 from veilgraph.tables.source import column_names, stream
@@ -109,7 +109,7 @@ def test_a_data_set_is_checked_whole_and_then_by_each_holder(
 ) -> None:
     """The parts are not checked as they are dealt or scaled. A holder checks the file that it is given, its door."""
     changes: Sequence[Settings] = ({"data": {"feature_scaling": "row", "split": [0.5, 0.25, 0.25]}}, ONE_EPOCH)
-    train(small_job(2, *changes), tmp_path / "run", processes=processes)
+    train(small_job(2, *changes), tmp_path / "run", options=RunOptions(processes=processes))
     whole = {"A": 1}
     by_holders = {} if processes else {"A": 2, "B": 2}  # its file, and its role
     assert checks == Counter(whole) + Counter(by_holders)

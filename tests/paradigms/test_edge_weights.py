@@ -30,7 +30,7 @@ from veilgraph.privacy.aggregation import pair_matrix
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.inputs import gather_inputs
+from veilgraph.runtime.launch.inputs import gather_inputs
 
 NODES, EDGES = 30, 60
 TRAINED = torch.arange(NODES) % 2 == 0

@@ -24,9 +24,9 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import save_party
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 SHORT: dict[str, Any] = {"train": {"epochs": 5, "checkpoint_every": 2}}
 STOPPED: dict[str, Any] = {"train": {"epochs": 80, "patience": 2, "checkpoint_every": 3, "learning_rate": 0.3}}

@@ -50,10 +50,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.report.page import page_html
-from veilgraph.run import lifetimes
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.lifetimes import beside, both
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.store import lifetime as lifetimes
+from veilgraph.runtime.store.lifetime import beside, both
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 # Saved graphs
@@ -96,10 +96,10 @@ def test_without_a_limit_saved_graphs_are_counted_and_nothing_refused(tmp_path: 
 def test_processes_pay_as_threads_do(tmp_path: Path) -> None:
     settings = job(tmp_path / "data")
     limited(folder_of(tmp_path / "data"), max_epsilon=1.0)
-    train(settings, tmp_path / "first", processes=True)
+    train(settings, tmp_path / "first", options=RunOptions(processes=True))
     assert ledger(folder_of(tmp_path / "data")).total() == pytest.approx(1.0, rel=1e-8)
     with refused(BudgetSpent, code="no-room"):
-        train(other(settings), tmp_path / "second", processes=True)
+        train(other(settings), tmp_path / "second", options=RunOptions(processes=True))
 
 
 def test_another_name_in_the_job_is_the_same_ledger(tmp_path: Path) -> None:

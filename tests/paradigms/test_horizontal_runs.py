@@ -31,9 +31,9 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 # The result
 

@@ -31,9 +31,9 @@ from veilgraph.link.view import read_view
 from veilgraph.protocol.disclosures import DisclosureRecord, all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult, align, load_result, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
-from veilgraph.run.site import SiteWork
+from veilgraph.runtime.launch.jobs import TrainResult, align, load_result, predict, resume, train
+from veilgraph.runtime.launch.site import SiteWork
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.encode import FeatureEncoding
 
 STANDARD: Settings = {"data": {"feature_scaling": "standard"}}

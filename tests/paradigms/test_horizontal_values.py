@@ -35,9 +35,9 @@ from veilgraph.paradigms.horizontal.tally import LearntSettings, Regression, Tar
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.job import JobSettings, TrainSettings
 from veilgraph.protocol.limits import revelations
-from veilgraph.run.comparing import compare
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.results import compare
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 QUICK: Settings = {"train": {"learning_rate": 0.05}}
 

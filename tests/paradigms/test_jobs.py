@@ -38,8 +38,8 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Scores
-from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, load_result, predict, resume, train
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 EARLY: Settings = {"train": {"epochs": 60, "patience": 4, "learning_rate": 0.1}}
 
@@ -153,7 +153,7 @@ def test_private_seeds_are_kept_and_nobody_elses(tmp_path: Path) -> None:
 def test_the_run_directory(tmp_path: Path) -> None:
     settings = saved_job(tmp_path / "data", {"train": {"epochs": 7, "checkpoint_every": 2}})
     seen: list[list[Record]] = []
-    run = train(settings, tmp_path / "new" / "run", progress=seen.append)
+    run = train(settings, tmp_path / "new" / "run", options=RunOptions(progress=seen.append))
     files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
     own = {"graph.safetensors", "model.safetensors", "result.json", "seed.json", "traffic.json"}
     own |= {"disclosures.jsonl", "evidence.jsonl"}
@@ -448,16 +448,21 @@ class Tied(nn.Module):
 )
 def test_an_own_model_trains_twice_alike_and_predicts(tmp_path: Path, custom: Callable[[int], nn.Module]) -> None:
     settings = small_job(2, DROPOUT, {"model": {"local": {"model": "custom"}}})
-    runs = [train(settings, tmp_path / name, parties=small_parties(2), custom=custom) for name in ("one", "other")]
+    runs = [
+        train(settings, tmp_path / name, parties=small_parties(2), options=RunOptions(custom=custom))
+        for name in ("one", "other")
+    ]
     assert_same_run(*runs)
-    assert torch.equal(predict(runs[0].path, custom=custom).probabilities, runs[0].predictions.probabilities)
+    assert torch.equal(
+        predict(runs[0].path, options=RunOptions(custom=custom)).probabilities, runs[0].predictions.probabilities
+    )
     with refused(ConfigError, key="custom", value="None"):
         predict(runs[0].path)
 
 
 def test_running_statistics_belong_to_the_model(tmp_path: Path) -> None:
     settings = small_job(2, {"model": {"local": {"model": "custom"}}})
-    run = train(settings, tmp_path / "run", parties=small_parties(2), custom=Recommended)
+    run = train(settings, tmp_path / "run", parties=small_parties(2), options=RunOptions(custom=Recommended))
     model = joint_model(run.path)
     name = "A/holder.local.0.module.norm.num_batches_tracked"
     assert int(model[name]) == run.summary["best_epoch"]  # evaluation leaves them alone
@@ -481,7 +486,7 @@ def test_an_error_in_an_own_model_comes_through(tmp_path: Path) -> None:
 
     settings = small_job(2, {"model": {"local": {"model": "custom"}}})
     with pytest.raises(LookupError, match="own mistake"):
-        train(settings, tmp_path / "run", parties=small_parties(2), custom=Broken)
+        train(settings, tmp_path / "run", parties=small_parties(2), options=RunOptions(custom=Broken))
 
 
 def test_private_files_of_a_party_are_private(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from tests.chance import fixed_chance
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 
 NODES = 900
 

@@ -39,9 +39,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.releases import KeptRelease
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import lifetime_of
-from veilgraph.run.run_directory import load_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.lifetime import lifetime_of
+from veilgraph.runtime.store.run_directory import load_tensors
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 

@@ -39,10 +39,11 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.ledgers import LEDGER, publisher_of
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.session.publishers import publisher_of
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("from_memory")
 

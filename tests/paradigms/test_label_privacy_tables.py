@@ -25,9 +25,9 @@ from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.report.ledgers import outlook_facts
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.lifetimes import lifetime_of
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.lifetime import lifetime_of
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 ABOUT_LABELS: dict[str, Any] = {**about.LABELS, "leakage": ["training-nodes"]}

@@ -39,8 +39,8 @@ from tests.paradigms.private import OTHER
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.graph.party import save_party
-from veilgraph.run import jobs
-from veilgraph.run.inputs import gather_inputs, lasting_of
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.inputs import gather_inputs, lasting_of
 from veilgraph.samples.shipped import with_overrides
 
 TIMES = 10

@@ -27,9 +27,10 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import Lasting, default_marks, training_alone
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.session.publishers import LifetimeAccount, training_alone
+from veilgraph.runtime.store.lifetime import default_marks
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 
@@ -125,20 +126,20 @@ def test_two_trainings_do_not_spend_between_them_in_steps_what_is_enough_for_one
     last = {"train.epochs": 3, "train.select_by": "last", "train.patience": None}
     once = job(tmp_path / "data", 1.0)
     settings = with_overrides(once, steps | last)
-    held = Lasting(ledger(settings), None)
+    held = LifetimeAccount(ledger(settings), None)
     with training_alone(held, settings) as busy:
         assert not busy
         with refused(ConfigError, code="refused"):
             train(settings, tmp_path / "run")
         assert ledger(settings).total() == 0
-        with training_alone(Lasting(ledger(settings), None), once) as why:
+        with training_alone(LifetimeAccount(ledger(settings), None), once) as why:
             assert not why, "what is paid for at once is of use at once"
         unlimited = Lifetime(held.ledger.lines.folder, OTHER, Budget(), Marks(default_marks()))
-        with training_alone(Lasting(unlimited, None), settings) as why:
+        with training_alone(LifetimeAccount(unlimited, None), settings) as why:
             assert not why, "there is enough for both"
     run = resume(tmp_path / "run")
     before = ledger(settings).total()
-    with training_alone(Lasting(ledger(settings), None), settings):
+    with training_alone(LifetimeAccount(ledger(settings), None), settings):
         predict(run.path)
     assert before < ledger(settings).total() <= 1
 
@@ -296,7 +297,7 @@ def test_no_other_name_of_a_party_file_begins_a_new_ledger(tmp_path: Path) -> No
 def test_a_linked_saved_graph_has_the_ledger_of_the_graph(tmp_path: Path) -> None:
     from tests.roles.federation import small_parties  # noqa: PLC0415
     from veilgraph.graph.party import save_party  # noqa: PLC0415
-    from veilgraph.run.lifetimes import beside, check_apart, place  # noqa: PLC0415
+    from veilgraph.runtime.store.lifetime import beside, check_apart, place  # noqa: PLC0415
 
     (tmp_path / "elsewhere").mkdir()
     path, link = tmp_path / "b.safetensors", tmp_path / "elsewhere" / "b.safetensors"

@@ -39,9 +39,9 @@ from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import RELEASE
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.lifetimes import LIMITS_FILE, beside, lifetime_at
-from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, beside, lifetime_at
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 
 ONE, TWO = Counter(features=1), Counter(features=2)

@@ -21,7 +21,7 @@ from tests.paradigms.private import entries, kinds_sent, paid, refused_by_all
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.jobs import align, predict, train
+from veilgraph.runtime.launch.jobs import align, predict, train
 from veilgraph.samples.shipped import with_overrides
 
 ONE = Counter(features=1)

@@ -24,8 +24,8 @@ from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.lifetime import lifetime_of
 from veilgraph.samples.shipped import with_overrides
 
 ONE = Counter(sums=1)

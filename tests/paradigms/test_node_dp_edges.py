@@ -30,9 +30,9 @@ from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.report.ledgers import worth
 from veilgraph.report.page import page_html
-from veilgraph.run.jobs import load_result, predict, resume, train
-from veilgraph.run.lifetimes import LIMITS_FILE, beside, lifetime_at
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import load_result, predict, resume, train
+from veilgraph.runtime.store.lifetime import LIMITS_FILE, beside, lifetime_at
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 ONE, TWO = Counter(sums=1), Counter(sums=2)

@@ -46,9 +46,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import KeptRelease, depends_on
 from veilgraph.report.ledgers import worth
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
 from veilgraph.samples.organisations import export_dataset
 
 ONE = Counter(embeddings=1)

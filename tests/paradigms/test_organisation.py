@@ -29,9 +29,9 @@ from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import align, predict, resume, train
-from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors
-from veilgraph.run.sending import SendingRecord
+from veilgraph.runtime.launch.jobs import align, predict, resume, train
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors
+from veilgraph.runtime.store.session_log import TrafficLog
 
 
 @pytest.fixture
@@ -241,12 +241,12 @@ def test_what_a_killed_session_sent_is_recorded_by_the_next(parties: dict[str, P
 def test_a_session_that_is_killed_after_its_first_block_says_that_hellos_may_have_gone(tmp_path: Path) -> None:
     settings, store = parse_job({"data": {"dataset": "synthetic"}}), PartyStore(tmp_path)
     recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
-    killed = SendingRecord(settings, store, "train", recorder)
+    killed = TrafficLog(settings, store, "train", recorder)
     killed.note()
     recorder.send(SERVER, Tag(Kind.HELLO, 0, 1), torch.zeros(2))
     recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
     killed.end_block()
-    SendingRecord(settings, store, "train", recorder)
+    TrafficLog(settings, store, "train", recorder)
     lines = (tmp_path / "disclosures.jsonl").read_bytes().splitlines()
     records = [DisclosureRecord.model_validate_json(line) for line in lines]
     assert [(one.kind, one.messages, one.whole) for one in records] == [
@@ -260,10 +260,10 @@ def test_a_session_that_is_killed_after_its_first_block_says_that_hellos_may_hav
 def test_a_killed_session_has_noted_what_it_spent(parties: dict[str, Path], tmp_path: Path) -> None:
     settings, store = private_job(parties, 5.0), PartyStore(tmp_path)
     recorder = RecordedLink(MemoryHub(["B", SERVER], timeout_s=20).link("B"))
-    killed = SendingRecord(settings, store, "train", recorder)
+    killed = TrafficLog(settings, store, "train", recorder)
     recorder.send(SERVER, Tag(Kind.MASKED, 0, 1), torch.zeros(2, 2, dtype=torch.int64))
     killed.note(Spent(Counter({"embeddings": 1}), 1.5, 2.5))
-    SendingRecord(settings, store, "train", recorder)
+    TrafficLog(settings, store, "train", recorder)
     (line,) = (tmp_path / "disclosures.jsonl").read_text().splitlines()
     record = DisclosureRecord.model_validate_json(line)
     assert (record.whole, record.kind, record.epsilon_release, record.epsilon_total) == (False, "masked", 1.5, 2.5)

@@ -26,8 +26,8 @@ from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import align, predict, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import align, predict, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_dataset
 
 RANGE = {"low": 0, "high": 2}

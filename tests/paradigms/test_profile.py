@@ -17,8 +17,8 @@ from tests.roles.federation import Settings
 from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind
 from veilgraph.link.wrapper import TracedLink
-from veilgraph.run import party
-from veilgraph.run.jobs import TrainResult, load_result, resume, train
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, resume, train
+from veilgraph.runtime.session import party
 
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}
@@ -89,7 +89,7 @@ def test_a_session_that_goes_on_writes_its_own_trace(tmp_path: Path) -> None:
 
     settings = saved_job(tmp_path / "data", {"train": {"epochs": 40, "evaluate_every": 40}})
     with pytest.raises(Stopped):
-        train(settings, tmp_path / "run", profile=True, progress=stop)
+        train(settings, tmp_path / "run", profile=True, options=RunOptions(progress=stop))
     assert not (tmp_path / "run" / "trace.json").exists()
     (tmp_path / "run" / "summary.json").unlink(missing_ok=True)
     resume(tmp_path / "run")

@@ -10,8 +10,10 @@ import pytest
 
 from veilgraph.core.files import write_whole
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import computing, names, sending
-from veilgraph.run.jobs import train
+from veilgraph.runtime import store as names
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.session import party as computing
+from veilgraph.runtime.store import session_log as sending
 
 JOB = {
     "data": {"dataset": "synthetic"},

@@ -18,7 +18,7 @@ from tests.tables.writing import write
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import RunOptions, train
 
 NODES, EACH = 200, 8
 LOCAL = {"model": "relational", "hops": 1}
@@ -159,7 +159,7 @@ def test_where_it_is_not_supported_the_job_is_refused(settings: dict[str, Any], 
 
 def test_several_machines_of_a_holder_refuse_it(tmp_path: Path) -> None:
     with refused(ConfigError, key="model.local.model", value="relational"):
-        train(parse_job(short()), tmp_path / "run", parties=parties(), machines={"bank": 2})
+        train(parse_job(short()), tmp_path / "run", parties=parties(), options=RunOptions(machines={"bank": 2}))
 
 
 @pytest.fixture

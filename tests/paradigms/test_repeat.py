@@ -37,11 +37,11 @@ from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.predictions import Predictions, load_predictions
-from veilgraph.run.repeating import learning_secret, learning_seed, mark
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, predict, resume, train
+from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.predictions import Predictions, load_predictions
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -63,7 +63,9 @@ SEALED: Settings = {
 
 
 def twice(settings: JobSettings, folder: Path, *, processes: bool = False) -> tuple[Predictions, Predictions]:
-    one, other = (train(settings, folder / name, processes=processes).predictions for name in ("one", "other"))
+    one, other = (
+        train(settings, folder / name, options=RunOptions(processes=processes)).predictions for name in ("one", "other")
+    )
     return one, other
 
 
@@ -203,7 +205,9 @@ def test_a_run_whose_rows_are_in_an_earlier_releases_order(tmp_path: Path, monke
 def test_in_processes(make: Callable[[Path], JobSettings], tmp_path: Path) -> None:
     settings = make(tmp_path)
     threads = train(settings, tmp_path / "threads").predictions
-    assert distance(threads, train(settings, tmp_path / "processes", processes=True).predictions) == 0
+    assert (
+        distance(threads, train(settings, tmp_path / "processes", options=RunOptions(processes=True)).predictions) == 0
+    )
 
 
 # Across organisations: private seeds

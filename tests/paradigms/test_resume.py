@@ -37,9 +37,9 @@ from veilgraph.core.errors import RunError, VeilgraphError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.judge import Judgement
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, load_result, predict, resume, train
-from veilgraph.run.run_directory import Record, RunDirectory, save_tensors
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import Record, RunDirectory, save_tensors
 
 SHORT: Settings = {"train": {"epochs": 9, "checkpoint_every": 2}}
 VARIANTS: dict[str, Settings] = {
@@ -118,9 +118,9 @@ def test_cut_by_the_progress_callback(tmp_path: Path) -> None:
             raise CutError
 
     with pytest.raises(CutError):
-        train(settings, tmp_path / "cut", progress=cut)
+        train(settings, tmp_path / "cut", options=RunOptions(progress=cut))
     seen: list[int] = []
-    resumed = resume(tmp_path / "cut", progress=lambda records: seen.append(len(records)))
+    resumed = resume(tmp_path / "cut", options=RunOptions(progress=lambda records: seen.append(len(records))))
     assert_same_run(whole, resumed)
     assert seen[-1] == 60
 
@@ -338,10 +338,10 @@ def test_private_seeds_come_back(tmp_path: Path) -> None:
 
 def test_graphs_given_directly_and_an_own_model(tmp_path: Path) -> None:
     settings = small_job(2, SHORT, {"model": {"local": {"model": "custom"}}})
-    whole = train(settings, tmp_path / "whole", parties=small_parties(2), custom=OwnModel)
+    whole = train(settings, tmp_path / "whole", parties=small_parties(2), options=RunOptions(custom=OwnModel))
     with cut_at(6), pytest.raises(CutError):
-        train(settings, tmp_path / "cut", parties=small_parties(2), custom=OwnModel)
-    assert_same_run(whole, resume(tmp_path / "cut", custom=OwnModel))
+        train(settings, tmp_path / "cut", parties=small_parties(2), options=RunOptions(custom=OwnModel))
+    assert_same_run(whole, resume(tmp_path / "cut", options=RunOptions(custom=OwnModel)))
 
 
 def test_the_judgement_survives_a_checkpoint_before_any_evaluation(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 job, *outs = sys.argv[1:]
 pids = {}
 for out in outs:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.errors import refused
 from veilgraph.core.errors import RunError
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def epochs(run: RunDirectory) -> list[int]:

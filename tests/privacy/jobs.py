@@ -32,10 +32,11 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
-from veilgraph.run.fitting import fit
-from veilgraph.run.launch import run_threads
-from veilgraph.run.ledgers import LEDGER, publisher_of
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.publishers import publisher_of
+from veilgraph.runtime.session.training import fit
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import PartyStore
 
 NODES, FEATURES, DIM, CLASSES = 400, 24, 8, 3
 

@@ -25,8 +25,8 @@ from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.mechanism import Gaussian
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.ledgers import publisher_of
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.publishers import publisher_of
+from veilgraph.runtime.store.run_directory import PartyStore
 
 COUNT, DELTA, EPSILON = 380, 1e-4, 4.0
 GRADIENTS = (Kind.GRADIENT, Kind.MASKED_GRADIENT)

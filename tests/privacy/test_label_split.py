@@ -30,8 +30,8 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_whole
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.nodes import draw_splits, read_nodes
 from veilgraph.tables.settings import SplitFractions
 

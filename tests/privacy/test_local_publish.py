@@ -20,8 +20,9 @@ from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism,
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.releases import RELEASE, depends_on
-from veilgraph.run.ledgers import LEDGER, publisher_of
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.publishers import publisher_of
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import PartyStore
 
 X, LABELS = torch.rand(7, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 1, 0])
 

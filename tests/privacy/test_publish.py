@@ -24,8 +24,9 @@ from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account, Budget
 from veilgraph.privacy.publisher import NoisedPublisher, clip_rows
-from veilgraph.run.ledgers import LEDGER, publisher_of
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session.publishers import publisher_of
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import PartyStore
 
 
 @pytest.fixture

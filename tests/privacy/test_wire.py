@@ -43,7 +43,8 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.cut import HolderCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.run import jobs, party
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.session import party
 
 MODELS: dict[str, dict[str, Any]] = {
     "collaborative": {},

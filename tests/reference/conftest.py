@@ -2,7 +2,7 @@
 
 import pytest
 
-from veilgraph.run import launch
+from veilgraph.runtime.launch import processes as launch
 
 
 @pytest.fixture(autouse=True)

@@ -18,8 +18,8 @@ from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalSer
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import infer, train_step
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.training import infer, train_step
 
 
 def job(holders: int, **horizontal: Any) -> JobSettings:

@@ -23,8 +23,8 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import inference_batches, training_batches
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 SIZE = NODES // 3 + 1
 DROPOUT: Settings = {

@@ -26,10 +26,10 @@ from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import infer
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.launch import run_threads
-from veilgraph.run.run_directory import load_tensors
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.training import infer
+from veilgraph.runtime.store.run_directory import load_tensors
 
 STEPS = 50 if "VEILGRAPH_NIGHTLY" in os.environ else 15
 Settings = Mapping[str, Any]

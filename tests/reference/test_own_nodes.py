@@ -42,10 +42,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.role import Role
 from veilgraph.protocol.scores import Scores
-from veilgraph.run.fitting import infer
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.jobs import resume as resume_run
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.launch.jobs import resume as resume_run
+from veilgraph.runtime.launch.processes import run_threads
+from veilgraph.runtime.session.training import infer
 
 COUNTS = (7, 5, 0)
 """Own nodes per holder; no N is the number of anything else."""

@@ -37,9 +37,9 @@ from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.report.budget import protection_of
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 

@@ -17,7 +17,7 @@ from veilgraph.graph.rules import Relation
 from veilgraph.nn.local.hops import Relational, RelationalHop
 from veilgraph.paradigms.vertical.network import HolderNetwork
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 RELATIONS = {"A": (Relation("calls"), Relation("pays", hops=1)), "C": (Relation("calls"), Relation("b"), Relation("d"))}
 LOCAL = {"model": {"local": {"model": "relational"}}}

@@ -20,7 +20,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 NOISED = {"unit": "row", "schedule": "every-step", "noise_multiplier": 10.0, "delta": 1e-4, "epsilon_total": 1e6}
 JOBS: dict[str, dict[str, Any]] = {

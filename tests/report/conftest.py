@@ -17,8 +17,8 @@ from tests.report.markup import Page
 from tests.roles.federation import merge
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.report.page import page_html
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Copy = Callable[[str], Path]
 PRIVATE: dict[str, Any] = {

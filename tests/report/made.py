@@ -15,8 +15,8 @@ from veilgraph.comparison.study import ABOUT, FOUND, Line, Study
 from veilgraph.comparison.ways import AS_JOB, EVERYTHING, NOBODY
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.predictions import save_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import save_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 JOB = parse_job({"name": "worth", "data": {"dataset": "synthetic"}})
 WAYS = {"A alone": (0.5, NOBODY), "A: <i>": (0.7, NOBODY), "vertical": (2.0, AS_JOB), "pooled": (2.1, EVERYTHING)}

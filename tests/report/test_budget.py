@@ -22,7 +22,7 @@ from veilgraph.report.budget import PublishedRows, protection_of
 from veilgraph.report.ledgers import spent_table
 from veilgraph.report.noise import Horizon, NeededNoise
 from veilgraph.report.run_data import read_spent
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
 

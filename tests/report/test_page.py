@@ -16,8 +16,8 @@ from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent
 from veilgraph.report.page import page_html
 from veilgraph.report.tables import percent
-from veilgraph.run.predictions import load_predictions, save_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import load_predictions, save_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 SECTIONS = [

@@ -16,7 +16,7 @@ from tests.report.conftest import Copy
 from tests.report.made import study, two_classes, with_ids
 from veilgraph.report.comparison import comparison_html, read_comparison
 from veilgraph.report.page import page_html, several_html
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")

@@ -26,7 +26,7 @@ from veilgraph.report.comparison import (
     write_comparison,
 )
 from veilgraph.report.page import several_html
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def test_the_page_of_a_comparison_has_every_way_with_its_interval(tmp_path: Path) -> None:

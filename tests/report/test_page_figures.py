@@ -12,8 +12,8 @@ from veilgraph.report.disclosures import traffic
 from veilgraph.report.ranking import confusion
 from veilgraph.report.run_data import read_run, scored
 from veilgraph.report.tables import human_bytes
-from veilgraph.run.predictions import load_predictions, save_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import load_predictions, save_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def test_the_confusion_matrix_is_a_count_over_the_test_nodes(runs: dict[str, Path]) -> None:

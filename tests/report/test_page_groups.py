@@ -18,7 +18,7 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.report.page import page_html
 from veilgraph.report.ranking import ByColumn, Groups, alarms, groups, read_column_of
 from veilgraph.report.run_data import Scored, Split, read_run, scored
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_values
 from veilgraph.tables.settings import TableSettings
 

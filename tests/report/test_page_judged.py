@@ -23,9 +23,9 @@ from veilgraph.report.ranking import alarms, best_threshold, confusion
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
 from veilgraph.report.tables import percent
 from veilgraph.report.training import training
-from veilgraph.run.comparing import COMPARED
-from veilgraph.run.predictions import load_predictions, save_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import load_predictions, save_predictions
+from veilgraph.runtime.store.results import COMPARED
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def drawn(seed: int, count: int = 400, of: float = 0.1) -> Split:

@@ -33,7 +33,7 @@ def _asking(name: str) -> bool:
 for _name in ("is_available", "device_count", "_lazy_init"):
     setattr(torch.cuda, _name, partial(_asking, _name))
 
-import veilgraph.run.worker  # noqa: E402, F401  (what a party of a job has imported when it is born)
+import veilgraph.runtime.launch.worker  # noqa: E402, F401  (what a party of a job has imported when it is born)
 from veilgraph.core.randomness import private_seed  # noqa: E402
 from veilgraph.core.secrets import system_secrets  # noqa: E402
 from veilgraph.nn.layers import Adam  # noqa: E402

@@ -27,8 +27,8 @@ from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run import launch
-from veilgraph.run.fitting import infer, train_step
+from veilgraph.runtime.launch import processes as launch
+from veilgraph.runtime.session.training import infer, train_step
 
 NODES, FEATURES, CLASSES, DIM = 60, 12, 3, 8
 Settings = Mapping[str, Any]

@@ -26,7 +26,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import Releases
 from veilgraph.protocol.role import Session
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 RANGE: Settings = {"low": -10.0, "high": 10.0}
 """Holds every feature of ``small_data``."""

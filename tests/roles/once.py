@@ -21,7 +21,7 @@ from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.role import Session
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 LOCAL: Settings = {"model": "appnp", "hops": 2, "teleport": 0.2, "activation": "none"}
 

@@ -32,7 +32,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.rows import Row
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 
 TABLE: tuple[Row[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))
 """Of all paradigms, what several share once."""

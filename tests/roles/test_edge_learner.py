@@ -28,7 +28,7 @@ from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.role import Session
-from veilgraph.run.fitting import infer, train_step
+from veilgraph.runtime.session.training import infer, train_step
 
 HOPS = 2
 EDGE: Mapping[str, Any] = {"unit": "edge", "aggregation": {"hops": HOPS}}

@@ -26,8 +26,8 @@ from veilgraph.nn.noisy_rows import class_evidence, shrunk
 from veilgraph.paradigms.vertical.once_learner import AT_ONCE, MANY, JointLearner, LearningHolder
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.scores import Objective
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import load_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import load_tensors
 
 NODES, CLASSES, WIDTH = 400, 2, 6
 NOISE = 0.04

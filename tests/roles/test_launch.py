@@ -18,8 +18,8 @@ from tests.errors import refused
 from tests.roles.federation import Settings, build_role, small_job, small_parties
 from veilgraph.core.errors import DataError, LinkTimeout, PeerFailed, RangeOverflow, VeilgraphError
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
-from veilgraph.run.fitting import train_step
-from veilgraph.run.launch import PROCESS_DIED, Tick, run_processes, run_threads
+from veilgraph.runtime.launch.processes import PROCESS_DIED, Tick, run_processes, run_threads
+from veilgraph.runtime.session.training import train_step
 
 TIMEOUT_S = 1.5
 

@@ -33,7 +33,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import BEGINNING, Point
 from veilgraph.protocol.role import precision
 from veilgraph.protocol.scores import Scores
-from veilgraph.run.fitting import train_step
+from veilgraph.runtime.session.training import train_step
 
 CASES: dict[str, tuple[int, Settings, bool]] = {
     **{name: (3, {"release": {"features": mechanism}}, False) for name, mechanism in MECHANISMS.items()},

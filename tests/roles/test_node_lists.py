@@ -33,7 +33,7 @@ from veilgraph.paradigms.horizontal.node_lists import (
     settle_edges,
     share_secrets,
 )
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 KEY = bytes(range(32))
 

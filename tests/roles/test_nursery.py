@@ -17,8 +17,8 @@ from tests.errors import refused
 from tests.paradigms.cutting import wait_for
 from veilgraph.core.errors import PeerFailed
 from veilgraph.core.types import SERVER
-from veilgraph.run import nursery
-from veilgraph.run.launch import PROCESS_DIED, Tick, run_processes
+from veilgraph.runtime.launch import fork_server as nursery
+from veilgraph.runtime.launch.processes import PROCESS_DIED, Tick, run_processes
 
 PARTIES = ("A", "B", SERVER)
 WAITS = "import os; os.read(0, 1) # {}"
@@ -151,8 +151,8 @@ def test_a_killed_nursery_is_noticed_and_its_parties_end(signal_: signal.Signals
 LAUNCHER = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background job it is ignored
-from veilgraph.run.nursery import Birth, born
-with born("snippet", dict.fromkeys({parties!r}, Birth([{text!r}], 2, []))):
+from veilgraph.runtime.launch.fork_server import WorkerSpec, spawn_workers
+with spawn_workers("snippet", dict.fromkeys({parties!r}, WorkerSpec([{text!r}], 2, []))):
     input()
 """
 

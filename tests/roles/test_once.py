@@ -34,9 +34,9 @@ from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run import ledgers
-from veilgraph.run.lifetimes import Lasting
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.session.publishers import LifetimeAccount
+from veilgraph.runtime.store.run_directory import PartyStore
 
 
 def by_hand(settings: JobSettings, graph: PartyGraph) -> Tensor:
@@ -152,7 +152,7 @@ def test_what_nodes_paid_in_other_jobs_is_not_told(tmp_path: Path) -> None:
         life = Lifetime(tmp_path / f"{place}", "B", Budget(4.0), Marks(tmp_path / f"marks {place}"))
         life.charge(GaussianEvent(1.5), "embeddings", 1, life.keys(others), delta=1e-5, run="0" * 64, job="other")
         store = PartyStore(tmp_path / f"run {place}")
-        lasting = Lasting(life, ids)
+        lasting = LifetimeAccount(life, ids)
         with ledgers.publisher_of(store, settings, graphs[1], 4.0, begun=False, lasting=lasting) as publisher:
             rooms.append(publisher.affordable_releases())
             seen = work(settings, graphs, {}, publishers={"B": publisher}).transcripts["B"]

@@ -29,7 +29,7 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import Point, left_behind, newest_common
 from veilgraph.protocol.role import Role
-from veilgraph.run.launch import run_threads
+from veilgraph.runtime.launch.processes import run_threads
 
 CLEAR = {Kind.EMBEDDING}
 HOLDER_TO_HOLDER = {

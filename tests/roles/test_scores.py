@@ -27,7 +27,7 @@ from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judgement
 from veilgraph.protocol.plain_fitting import fit
 from veilgraph.protocol.scores import Objective, Scores, area_under_curve, average_precision, balanced_weights, macro_f1
-from veilgraph.run.jobs import resume, train
+from veilgraph.runtime.launch.jobs import resume, train
 
 
 def pairs_ranked_right(scores: list[float], positive: list[bool]) -> float:

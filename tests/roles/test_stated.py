@@ -21,7 +21,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES
 from veilgraph.protocol.stated import MAX_RELEASES_APART, agree_within, check_stated
-from veilgraph.run.fitting import last_epoch
+from veilgraph.runtime.session.training import last_epoch
 
 COLLABORATIVE = small_job()
 BITS = small_job(2, {"model": {"initial": {"feature_bits": 20}}})

@@ -22,7 +22,7 @@ from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import Export, export_party
 
 ENDS = {"a": ["u", "v", "u"], "b": ["v", "007", "007"]}

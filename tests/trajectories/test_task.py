@@ -25,7 +25,7 @@ from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.limits import refusal
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.testing.graphs import seeded
 
 Places = dict[tuple[int, int], np.ndarray[tuple[int], np.dtype[np.float64]]]

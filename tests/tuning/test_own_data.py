@@ -20,8 +20,8 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.rules import Relation
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.run import jobs
-from veilgraph.run.inputs import gather_inputs
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.inputs import gather_inputs
 
 JOB: dict[str, Any] = {"preset": "paper", "model": {"dim": 4}, "train": {"epochs": 2, "patience": None}}
 HORIZONTAL: dict[str, Any] = {"paradigm": "horizontal", "train": {"epochs": 2, "patience": None}}

@@ -26,8 +26,8 @@ from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.run import jobs
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_dataset
 from veilgraph.samples.shipped import with_overrides
 

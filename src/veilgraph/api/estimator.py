@@ -18,9 +18,9 @@ from veilgraph.core.arguments import check_several, wrong_type
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.pyg import check_one_graph
-from veilgraph.run.given import GivenIds, GivenParties
-from veilgraph.run.lifetimes import GivenLedgers
-from veilgraph.run.predictions import Predictions
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties
+from veilgraph.runtime.store.lifetime import GivenLedgers
+from veilgraph.runtime.store.predictions import Predictions
 
 if TYPE_CHECKING:  # seconds to import
     from torch_geometric.data import Data

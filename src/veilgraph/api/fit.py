@@ -21,10 +21,10 @@ from veilgraph.graph.settings import DEFAULT_DATASET, DESCRIPTIONS
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import jobs
-from veilgraph.run.arguments import Progress, check_job
-from veilgraph.run.given import GivenIds, GivenParties, by_name
-from veilgraph.run.lifetimes import GivenLedgers
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, by_name
+from veilgraph.runtime.launch.jobs import Progress, check_job
+from veilgraph.runtime.store.lifetime import GivenLedgers
 from veilgraph.samples.shipped import shipped_job, shipped_jobs
 
 Job: TypeAlias = "JobSettings | Mapping[str, object] | str | Path"
@@ -213,18 +213,16 @@ def fit(
         settings,
         path,
         parties=parties,
-        custom=custom,
+        options=jobs.RunOptions(
+            custom=custom, processes=processes, link=link, machines=machines, progress=_teller(progress, on_epoch)
+        ),
         ids=ids,
         ledgers=ledgers,
-        processes=processes,
-        link=link,
         private_seeds=private_seeds,
         record_views=record_views,
         view_passes=view_passes,
         profile=profile,
-        machines=machines,
         begin_with=begin_with.path if isinstance(begin_with, Run) else begin_with,
-        progress=_teller(progress, on_epoch),
     )
     return Run(path, custom=custom)
 

@@ -15,11 +15,11 @@ from veilgraph.core.types import PartyId
 from veilgraph.nn import CustomModel
 from veilgraph.protocol.audit_settings import AttackLimit
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run import jobs
-from veilgraph.run.arguments import Progress
-from veilgraph.run.comparing import Comparison, compare
-from veilgraph.run.predictions import Predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import Progress
+from veilgraph.runtime.store.predictions import Predictions
+from veilgraph.runtime.store.results import Comparison, compare
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,7 +217,9 @@ class Run:
             RunError: the run is not complete.
             ConfigError: a node does not exist.
         """
-        return jobs.predict(self.path, nodes, ids=ids, custom=self._custom, processes=processes, link=link)
+        return jobs.predict(
+            self.path, nodes, ids=ids, options=jobs.RunOptions(custom=self._custom, processes=processes, link=link)
+        )
 
     def resume(
         self,
@@ -243,11 +245,9 @@ class Run:
         jobs.resume(
             self.path,
             restart=restart,
-            custom=self._custom,
-            processes=processes,
-            link=link,
-            machines=machines,
-            progress=progress,
+            options=jobs.RunOptions(
+                custom=self._custom, processes=processes, link=link, machines=machines, progress=progress
+            ),
         )
         return self
 

@@ -49,8 +49,8 @@ from veilgraph.link.collectives import receive_as, tensor_text, text_tensor
 from veilgraph.protocol.agreement import one_line
 from veilgraph.protocol.evidence import Evidence, evidence_of
 from veilgraph.protocol.view import Floats
-from veilgraph.run.preparing import kept_identity
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.session.preparation import kept_identity
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 MOST_PAIRS: Final = 500_000
 """That are asked about; of fewer nodes all pairs. Ranks of as many are whole numbers in single precision."""

@@ -31,7 +31,7 @@ from veilgraph.protocol.audit_settings import ATTACKS as _REGISTERED
 from veilgraph.protocol.evidence import Evidence, Sort, source_of
 from veilgraph.protocol.figures import LOSS
 from veilgraph.protocol.view import Floats, View
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Nodes: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]

@@ -36,7 +36,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
 from veilgraph.protocol.evidence import OPEN, SILENT, Evidence, evidence_of, posteriors, unused
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 Progress = Callable[[str], None]
 """Called with what is about to be mounted."""

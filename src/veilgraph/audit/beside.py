@@ -25,7 +25,7 @@ from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def _kinds(names: str) -> frozenset[Kind]:

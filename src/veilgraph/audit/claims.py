@@ -26,7 +26,7 @@ from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.audit_settings import Check
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.view import View
-from veilgraph.run.ledgers import LEDGER
+from veilgraph.runtime.store import LEDGER
 
 _MOST_PASSES: Final = 16
 _SPLIT: Final = 1

@@ -30,7 +30,7 @@ from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, T
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import Floats, View, less_own, numbers, together
-from veilgraph.run.ledgers import LEDGER_SUMMARY
+from veilgraph.runtime.store import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
 _STEPS: Final = 50

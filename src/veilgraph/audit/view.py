@@ -19,8 +19,8 @@ from veilgraph.graph.party import load_party
 from veilgraph.link.view import read_view
 from veilgraph.protocol.evidence import Evidence, evidence_of, source_of
 from veilgraph.protocol.view import View
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 
 def load_view(run: RunDirectory, party: PartyId) -> View:

@@ -13,7 +13,7 @@ import typer
 from veilgraph.cli.app import Overrides, command, read_chosen, read_settings
 from veilgraph.cli.data import show_party
 from veilgraph.cli.kits import PassphraseFile, open_kit
-from veilgraph.cli.output import echo, messages, plain, results, tell
+from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
 
@@ -117,11 +117,11 @@ def check_command(
     way = "submit it with: veilgraph net submit" if settings.data.is_apart else "train it with: veilgraph train"
     echo(f"{file} is a valid job; {way} {file}")
     if net is None:
-        tell(found)
+        emit(found)
         return
     sites = _ask_sites(settings, net, within, passphrase_file)
     accepted = all(site.state == "accepts" for site in sites)
-    tell({**found, "sites": sites, "accepted": accepted})
+    emit({**found, "sites": sites, "accepted": accepted})
     if not accepted:
         raise typer.Exit(1)
 
@@ -400,7 +400,7 @@ def budget_command(
     if graphs is not None:
         facts["lifetime"] = _show_ledger(graphs, settings, graphs.lines.header.party, nodes)
     echo("what these numbers mean: docs/privacy.md")
-    tell(facts)
+    emit(facts)
 
 
 def _show_job(

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from veilgraph.cli.app import INTERRUPTED, Out, Overrides, command, read_settings, refuse_given
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.cli.train import say_matches, say_where, show_comparison
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import fresh_path
@@ -119,21 +119,21 @@ def compare_command(
         echo(said)
     echo(f"figures {path / FOUND}")
     echo(f"page    {write_comparison(path)}")
-    tell({"directory": path, **study.record(), "verdict": verdict(found)})
+    emit({"directory": path, **study.record(), "verdict": verdict(found)})
 
 
 def _compare_run(run: Path) -> None:
     from veilgraph.report.progress import TrainingBars
-    from veilgraph.run.comparing import compare
-    from veilgraph.run.jobs import load_result
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import load_result
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     directory = RunDirectory.open(run)
     with TrainingBars(messages(), directory.settings.measures) as bars:
         compared = compare(directory, bars.stage)
     show_comparison(load_result(run), compared)
     echo(f"curves  {run / 'curves.png'}")
-    tell({"run": run, "trainings": compared.summaries()})
+    emit({"run": run, "trainings": compared.summaries()})
 
 
 @command("demo", "veilgraph demo payments", json=True)
@@ -159,16 +159,16 @@ def demo_command(
         return
     from veilgraph.report.progress import TrainingBars
     from veilgraph.report.tables import traffic_table
-    from veilgraph.run.comparing import compare
-    from veilgraph.run.jobs import train
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import RunOptions, train
+    from veilgraph.runtime.store.results import compare
+    from veilgraph.runtime.store.run_directory import RunDirectory
     from veilgraph.samples.shipped import demo_settings
 
     settings = demo_settings(what, epochs)
     path = out or fresh_path(settings.name)
     with TrainingBars(messages(), settings.measures) as bars:
         with bars.stage("federated", settings.train.epochs) as progress:
-            result = train(settings, path, progress=progress)
+            result = train(settings, path, options=RunOptions(progress=progress))
         compared = compare(RunDirectory.open(path), bars.stage)
     show_comparison(result, compared)
     results().print(traffic_table(result.summary["sent_bytes"]))
@@ -177,13 +177,13 @@ def demo_command(
     beside = ", ".join(f"{main.shown(value)} {name}" for name, value in others.items())
     echo(f"Together the holders reach a test {main.title} of {main.shown(together)}, beside {beside}.")
     say_where(path)
-    tell({"run": path, "trainings": compared.summaries()})
+    emit({"run": path, "trainings": compared.summaries()})
 
 
 def _network_demo(out: Path, epochs: int) -> None:
     from veilgraph.deploy.demo import run_network_demo
     from veilgraph.report.tables import run_table
-    from veilgraph.run.jobs import load_result
+    from veilgraph.runtime.launch.jobs import load_result
 
     run = run_network_demo(out, say, epochs)
     result = load_result(run)
@@ -191,4 +191,4 @@ def _network_demo(out: Path, epochs: int) -> None:
     echo(f"the label holder's part of the run: {run}")
     echo(f"what it sent to whom: veilgraph report {run}")
     echo(f"its predictions: veilgraph predict {run}")
-    tell({"run": run, "summary": result.summary})
+    emit({"run": run, "summary": result.summary})

@@ -21,7 +21,7 @@ from veilgraph.cli.app import (
     read_settings,
     refuse_given,
 )
-from veilgraph.cli.output import echo, messages, plain, results, tell
+from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.files import fresh_path, write_whole
 from veilgraph.core.types import Protected
@@ -142,7 +142,7 @@ def check_party_command(
     file: Annotated[Path, typer.Argument(metavar="PARTY.yaml", help="An organisation's own party file.")],
 ) -> None:
     """Read the tables that a party file describes, check every rule, and show what was understood; sends nothing."""
-    tell({"file": file, **plain(show_party(file))})
+    emit({"file": file, **plain(show_party(file))})
 
 
 def _strangers(found: Mapping[str, Sequence[str]]) -> str:
@@ -209,17 +209,17 @@ def align_command(
     itself; across organisations it is veilgraph net submit --work align.
     """
     settings = read_settings(job, overrides)
-    from veilgraph.run.jobs import align
+    from veilgraph.runtime.launch.jobs import RunOptions, align
 
     path = out or fresh_path(settings.name)
     with messages().status("aligning"):
-        found = align(settings, path, processes=processes)
+        found = align(settings, path, options=RunOptions(processes=processes))
     common = found.pop("", None)
     of_which = "" if common is None else f", of which {common} are common to all holders"
     for holder, count in found.items():
         echo(f"{holder:24} {count} nodes{of_which}")
     echo(f"train with: veilgraph resume {path}")
-    tell({"run": path, "nodes": found, "common": common})
+    emit({"run": path, "nodes": found, "common": common})
 
 
 @command("export", "veilgraph data export digits --out organisations --holders 3 --overlap 0.8", data)

@@ -10,7 +10,7 @@ import typer
 
 from veilgraph.cli.app import Overrides, Replace, check_new, command, net, read_settings
 from veilgraph.cli.kits import PassphraseFile, open_kit
-from veilgraph.cli.output import LogFormat, begun, echo, messages, of_party, plain, results, say, tell
+from veilgraph.cli.output import LogFormat, begun, echo, emit, messages, of_party, plain, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import write_whole
 
@@ -221,7 +221,7 @@ def status_command(
         _show_site(opened)
         return
     found = status(opened)
-    tell(found.record())
+    emit(found.record())
     from veilgraph.report.tables import table
 
     lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
@@ -255,7 +255,7 @@ def _show_site(kit: Kit) -> None:
         quiet = "" if job.quiet_s is None or job.state != "running" else f"{job.quiet_s:.0f} s"
         rows.append((job.job_id, job.name, job.state, epoch, quiet))
     results().print(_with_ids(("job", "name", "is", "epoch", "silent for"), rows))
-    tell({"site": kit.name, "kind": kit.kind, "jobs": jobs})
+    emit({"site": kit.name, "kind": kit.kind, "jobs": jobs})
 
 
 def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -366,7 +366,7 @@ def consent_command(
         _show(holder, found)
     answered = "approved" if answer == "approve" else "refused"
     echo(f"{answered} {found.request.job}")
-    tell({"job": found.request.job, "answer": answered})
+    emit({"job": found.request.job, "answer": answered})
 
 
 def _holder(path: Path) -> Kit:
@@ -403,7 +403,7 @@ def _show_consent(kit: Kit) -> None:
     if not waiting:
         echo("no job waits for approval")
     asked = [{**plain(each.request), "reveals": revealed_of(each.request.settings, kit.name)} for each in waiting]
-    tell({"taken_part": counts, "waiting": asked})
+    emit({"taken_part": counts, "waiting": asked})
 
 
 def _show(kit: Kit, waiting: Waiting) -> None:

@@ -146,7 +146,7 @@ JsonOption = Annotated[
 _TOLD: Final[ContextVar[list[object] | None]] = ContextVar("told", default=None)
 
 
-def tell(facts: object) -> None:
+def emit(facts: object) -> None:
     """What the command found, for programs; without ``--json`` nothing is done with it.
 
     Args:
@@ -157,7 +157,7 @@ def tell(facts: object) -> None:
 
 
 @contextmanager
-def telling(wanted: bool) -> Iterator[None]:
+def json_output(wanted: bool) -> Iterator[None]:
     """Where JSON is wanted, nothing goes to standard output but what is told, once the block is through.
 
     What ends with a code of its own after it has told, as an audit that failed, is told as well; what ends with an
@@ -184,7 +184,7 @@ def with_json(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def told(*args: object, **kwargs: object) -> None:
-        with telling(bool(kwargs.pop(PARAMETER, False))):
+        with json_output(bool(kwargs.pop(PARAMETER, False))):
             function(*args, **kwargs)
 
     signature = inspect.signature(function, eval_str=True)

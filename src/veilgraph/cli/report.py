@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from veilgraph.cli.app import command
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER
 from veilgraph.protocol.audit_settings import (
@@ -138,7 +138,7 @@ def audit_command(
         say(f"the audit failed: {len(result.failed)} of {len(result.findings)} findings do not pass")
     for line in untested_lines(result.untested):
         say(line)
-    tell({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
+    emit({"run": run, "failed": bool(result.failed or result.untested), **result.record()})
     if result.failed or result.untested:
         raise typer.Exit(FAILED)
 
@@ -151,7 +151,7 @@ def _compare(run: Path, other: Path) -> None:
     for each in found:
         echo(str(each))
     echo(f"{len(sessions)} sessions held against each other: {len(found) or 'no'} repetitions")
-    tell({"run": run, "beside": other, "sessions": [each.name for each in sessions], "found": list(map(str, found))})
+    emit({"run": run, "beside": other, "sessions": [each.name for each in sessions], "found": list(map(str, found))})
     if found:
         raise typer.Exit(FAILED)
 
@@ -165,7 +165,7 @@ def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
     """
     from veilgraph.audit.audit import AuditPlan
     from veilgraph.report.audit import read_audit
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     opened = RunDirectory.open(run)
     here = [each for each in (*opened.settings.data.names, SERVER) if opened.party_path(each).is_dir()]
@@ -270,7 +270,7 @@ def report_command(
     from veilgraph.report.ledgers import life_note, spent_table
     from veilgraph.report.page import PAGE, write_page
     from veilgraph.report.run_data import read_run
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     if is_comparison(run):
         if by is not None:
@@ -293,7 +293,7 @@ def report_command(
         if said := life_note(found.spent):
             echo(said)
     echo(f"page    {page}")
-    tell({"run": run, "page": page, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
+    emit({"run": run, "page": page, "deals": found.deals, "sent": found.sent, "spent": found.spent or None})
 
 
 def _check(
@@ -316,7 +316,7 @@ def _check(
 
 def _several(runs: list[Path], out: Path | None) -> None:
     from veilgraph.report.page import SEVERAL, write_several
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     page = out or runs[0].absolute().parent / SEVERAL
     with messages().status("writing the page"):
@@ -327,10 +327,10 @@ def _several(runs: list[Path], out: Path | None) -> None:
 def _verify(run: Path, root: Path | None) -> None:
     from veilgraph.link.identity import load_roots
     from veilgraph.report.disclosures import evidence_table
-    from veilgraph.run.evidence import verify
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.records import verify
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     roots = () if root is None else load_roots(root)
     found = verify(RunDirectory.open(run), roots)
     results().print(evidence_table(found))
-    tell({"run": run, "records": found})
+    emit({"run": run, "records": found})

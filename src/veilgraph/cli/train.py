@@ -20,7 +20,7 @@ from veilgraph.cli.app import (
     ledgers_of,
     read_settings,
 )
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.files import fresh_path, write_whole
 from veilgraph.core.text import text_of_cell
@@ -28,9 +28,8 @@ from veilgraph.protocol.figures import CLASS_MEASURES, leak_words
 
 if TYPE_CHECKING:
     from veilgraph.protocol.job import JobSettings
-    from veilgraph.run.arguments import Progress
-    from veilgraph.run.comparing import Comparison
-    from veilgraph.run.jobs import TrainResult
+    from veilgraph.runtime.launch.jobs import Progress, TrainResult
+    from veilgraph.runtime.store.results import Comparison
 
 
 def say_matches(settings: JobSettings) -> None:
@@ -40,7 +39,7 @@ def say_matches(settings: JobSettings) -> None:
         ConfigError: a holder refuses the job.
     """
     from veilgraph.protocol.aligning import match_rates
-    from veilgraph.run.inputs import accepted_by_parties
+    from veilgraph.runtime.launch.inputs import accepted_by_parties
 
     if settings.data.from_tables and not settings.data.is_apart:
         accepted_by_parties(settings)  # else its one error would come after other words
@@ -53,7 +52,7 @@ def show_result(result: TrainResult) -> None:
     from veilgraph.report.ledgers import life_note, spent_table, worth
     from veilgraph.report.tables import run_table
     from veilgraph.report.training import alone_words
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     draw(result, {})
     settings = RunDirectory.open(result.path).settings
@@ -71,13 +70,13 @@ def show_result(result: TrainResult) -> None:
     if said := leak_words({settings.name: result.summary.get("test_auc") if of_nodes else None}):
         echo(said)
     say_where(result.path)
-    tell({"run": result.path, "summary": result.summary})
+    emit({"run": result.path, "summary": result.summary})
 
 
 def show_comparison(result: TrainResult, compared: Comparison) -> None:
     """A run beside its network trained on each holder's data alone and on all of them in one place."""
     from veilgraph.report.tables import comparison_table
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
     draw(result, compared.references(settings.measures.main.name))
@@ -106,7 +105,7 @@ def _of_labels(result: TrainResult, settings: JobSettings) -> str:
 def draw(result: TrainResult, references: dict[str, float]) -> None:
     """Writes the curves of a run, with lines for the main test figure of what it is compared with."""
     from veilgraph.report.training import draw_curves
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(result.path).settings
     draw_curves(
@@ -188,7 +187,7 @@ def train_command(
         raise typer.BadParameter("--view-passes is of what --record-views keeps; give both", param_hint="--view-passes")
     counts, named, settings = _machine_counts(machines), ledgers_of(ledgers), read_settings(job, overrides)
     path = out or fresh_path(settings.name)
-    from veilgraph.run.jobs import train
+    from veilgraph.runtime.launch.jobs import RunOptions, train
 
     say_matches(settings)
     with _resumable(path), _progress(settings) as progress:
@@ -196,15 +195,12 @@ def train_command(
             settings,
             path,
             ledgers=named,
-            processes=processes or bool(counts),
-            link=link,
+            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
             private_seeds=private_seeds,
             record_views=record_views,
             view_passes=view_passes,
             profile=profile,
-            machines=counts,
             begin_with=begin_with,
-            progress=progress,
         )
     show_result(result)
 
@@ -229,18 +225,15 @@ def resume_command(
     A run that veilgraph data align made is trained; of a complete one the result is shown.
     """
     counts = _machine_counts(machines)
-    from veilgraph.run.jobs import resume
-    from veilgraph.run.run_directory import RunDirectory
+    from veilgraph.runtime.launch.jobs import RunOptions, resume
+    from veilgraph.runtime.store.run_directory import RunDirectory
 
     settings = RunDirectory.open(run).settings
     with _resumable(run), _progress(settings) as progress:
         result = resume(
             run,
             restart=restart,
-            processes=processes or bool(counts),
-            link=link,
-            machines=counts,
-            progress=progress,
+            options=RunOptions(processes=processes or bool(counts), link=link, machines=counts, progress=progress),
         )
     show_result(result)
 
@@ -314,17 +307,17 @@ def predict_command(
     if chosen is not None and wanted is not None:
         raise typer.BadParameter("give nodes or ids, not both")
     if ask:
-        from veilgraph.run.predictions import name_ahead
+        from veilgraph.runtime.store.predictions import name_ahead
 
         count = name_ahead(run, chosen, ids=wanted)
-        tell({"named": count})
+        emit({"named": count})
         echo(f"{count} named for the next joint inference; make it with: veilgraph net submit --work predict")
         return
-    from veilgraph.run.jobs import predict
+    from veilgraph.runtime.launch.jobs import RunOptions, predict
 
     with messages().status("predicting"):
-        predictions = predict(run, chosen, ids=wanted, processes=processes, link=link)
-    tell(
+        predictions = predict(run, chosen, ids=wanted, options=RunOptions(processes=processes, link=link))
+    emit(
         {
             "run": run,
             "model_version": predictions.model_version,

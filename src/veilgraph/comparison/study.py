@@ -27,9 +27,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs, Progress
-from veilgraph.run.comparing import one_thread
-from veilgraph.run.jobs import align
-from veilgraph.run.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.launch.jobs import align
+from veilgraph.runtime.store.results import one_thread
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 from veilgraph.tables.encode import fit_encoding
 

@@ -25,9 +25,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-from veilgraph.run.jobs import train
-from veilgraph.run.predictions import load_predictions
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, train
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 POOLED: Final = "pooled"
@@ -253,7 +253,7 @@ def _federated(
         graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:
         job, run = job.model_copy(update={"data": data}), Path(folder) / "run"
-        trained = train(job, run, parties=graphs, ids=ids, progress=progress, study=True)
+        trained = train(job, run, parties=graphs, ids=ids, options=RunOptions(progress=progress), study=True)
         if not job.is_aligned:
             stores = [RunDirectory.open(run).party(graph.party) for graph in graphs]
             return np.concatenate([load_predictions(store).uncalibrated.double().numpy() for store in stores])

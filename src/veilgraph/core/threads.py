@@ -77,7 +77,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def leave_behind(threads: Sequence[threading.Thread]) -> None:
+def abandon_threads(threads: Sequence[threading.Thread]) -> None:
     """Has an interpreter that goes down by itself, as that of a user's script, wait for these, if not for long."""
     atexit.register(_await, threads)
 

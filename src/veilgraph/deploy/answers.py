@@ -19,7 +19,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.deploy.failures import sites_of
 from veilgraph.deploy.kit import Kit
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.checking import Checked, check_here
+from veilgraph.runtime.launch.site import Checked, check_here
 
 ANSWER: Final = "veilgraph_check"
 """Header of a site's reply."""

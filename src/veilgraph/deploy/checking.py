@@ -24,7 +24,7 @@ from veilgraph.deploy.submission import CHECK
 from veilgraph.deploy.submit import check_names, write_submission
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.checking import Checked
+from veilgraph.runtime.launch.site import Checked
 
 WITHIN_S: Final = 120.0
 _POLL_S: Final = 0.5

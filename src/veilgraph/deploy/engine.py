@@ -41,10 +41,9 @@ from veilgraph.link.flare import FlareLink
 from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.checking import Checked
-from veilgraph.run.launch import keep_freed_memory, share_cores
-from veilgraph.run.run_directory import RunDirectory
-from veilgraph.run.site import SITE_WORKS, SiteWork, take_part
+from veilgraph.runtime.launch.processes import keep_freed_memory, share_cores
+from veilgraph.runtime.launch.site import SITE_WORKS, Checked, SiteWork, take_part
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 ABORT_POLL_S: Final = 0.5
 _STOPPED: Final = "the job was stopped: by an administrator, or because a party was lost"

@@ -34,7 +34,7 @@ ITS_LOG_SAYS: Final = "its-log-says"
 """All that others are told of a party's own error."""
 
 SiteWork = Literal["align", "train", "predict", "audit"]
-"""What a submitted job asks of its parties; ``run.site`` does it."""
+"""What a submitted job asks of its parties; ``runtime.launch.site`` does it."""
 
 _SITE_FILE: Final = "veilgraph.json"
 

@@ -20,7 +20,7 @@ from veilgraph.core.settings import NAME_PATTERN
 from veilgraph.deploy.guard.policy import is_job_id
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.submission import CHECKS
-from veilgraph.run.names import DRIFT, LEDGER, SENDING
+from veilgraph.runtime.store import DRIFT, LEDGER, SENDING
 
 State = Literal["submitted", "running", "done", "failed", "stopped"]
 STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "stopped")

@@ -37,8 +37,8 @@ from veilgraph.deploy.https import (
 )
 from veilgraph.deploy.metrics.address import Address
 from veilgraph.deploy.metrics.door import serving
-from veilgraph.run.predictions import Predictions, load_predictions, reading
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 MAX_IDS: Final = 10_000
 MAX_BODY_BYTES: Final = 1 << 20

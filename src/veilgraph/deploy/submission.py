@@ -23,7 +23,7 @@ ALLOWED_CLASSES: Final = ("veilgraph.deploy.engine.PartyExecutor", "veilgraph.de
 TASK: Final = "veilgraph"
 """FLARE's name for a party's part of a job."""
 CHECK: Final = "check"
-"""Work of a job that is submitted only to learn whether sites would take part; ``run.checking`` answers it."""
+"""Work of a job that is submitted only to learn whether sites would take part; ``runtime.launch.site`` answers it."""
 CHECKS: Final = " (check)"
 """After the name of such a job."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from numbers import Integral, Number
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -181,6 +181,8 @@ class PartyGraph:
     edge_relation: Tensor | None = None
     relations: tuple[Relation, ...] = ()
     edge_features: Tensor | None = None
+    is_checked: ClassVar[bool] = False
+    """Whether ``validate`` has nothing left to do: of a graph as it was read back from a file, and of no copy of it."""
 
     def __post_init__(self) -> None:
         """Take any whole numbers as edges; drop those of weight 0, so that no count, bound or message has them."""
@@ -264,6 +266,8 @@ class PartyGraph:
         Raises:
             DataError: names the party, the argument, the value, the rule and the way out.
         """
+        if self.is_checked:
+            return
         self.check_types()
         check_name(self.party)
         check_features(self.party, self.features)
@@ -395,13 +399,22 @@ def load_party(path: Path) -> PartyGraph:
     Raises:
         DataError: the file is missing, damaged, of another kind, or its content breaks a rule.
     """
-    graph = reload_party(path)
+    graph = _read_party(path)
     graph.validate()
-    return graph
+    return _checked(graph)
 
 
 def reload_party(path: Path) -> PartyGraph:
     """Reads back a graph that the caller has itself checked and saved, as ``load_party`` and unchecked."""
+    return _checked(_read_party(path))
+
+
+def _checked(graph: PartyGraph) -> PartyGraph:
+    object.__setattr__(graph, "is_checked", True)
+    return graph
+
+
+def _read_party(path: Path) -> PartyGraph:
     metadata, tensors = _read(path)
     try:
         if "features" not in tensors:

@@ -2,7 +2,7 @@
 
 The first line says whose the file is. Every other one is a payment and carries the SHA-256 of the line before it, so
 that whoever removes or changes a line breaks the chain. Lines cut off at the end leave a shorter, whole chain: others
-who have heard how long it was notice those (``run.attesting``).
+who have heard how long it was notice those (``session.exchange``).
 
 A line without its newline at the end was being written when the party was killed. The write had not returned, so the
 release was not made: the part is dropped.

@@ -6,7 +6,7 @@ while a line is added, so that a party's jobs may run side by side.
 A copy that was put back is a whole chain by itself. What tells is a *mark* elsewhere on the machine: how many lines the
 ledger had, and the hash of the last. A file that is shorter than its mark, another, or gone from the folder where it
 was is refused. Marks and ledger put back together are noticed by the other parties, who are elsewhere
-(``run.attesting``).
+(``session.exchange``).
 
 A new folder would be a new budget for the same people. So beside each mark is a *sketch* of the ids that its ledger is
 about: their hashes under a secret of this account, the smallest ones alone. All sketches keep the hashes below some

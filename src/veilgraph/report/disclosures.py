@@ -20,8 +20,8 @@ from veilgraph.protocol.rows import Protection
 from veilgraph.report.html import bar
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import add_row, human_bytes, table
-from veilgraph.run.evidence import VerifiedRecord
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.records import VerifiedRecord
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 _CAPTION: Final = (
     "Protection is against the receiver. none: values made from private data, in the clear; mask, share: uniform by "

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 from rich.table import Table
 
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 PER_RELEASE: Final = "per-release ε"
 TOTAL: Final = "total ε"

@@ -36,8 +36,8 @@ from veilgraph.report.ranking import (
 from veilgraph.report.run_data import RunData, Scored
 from veilgraph.report.tables import NOTHING, percent
 from veilgraph.report.training import alone_words
-from veilgraph.run.comparing import read_compared
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.store.results import read_compared
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 LOOKED_AT: Final = 0.05
 """Share of the test nodes whose recall is among the figures."""

@@ -27,9 +27,9 @@ from veilgraph.report.epsilon import PER_RELEASE, TOTAL, Guarantee, counted, eps
 from veilgraph.report.html import bar
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import table
-from veilgraph.run.ledgers import LEDGER
-from veilgraph.run.lifetimes import default_marks, lifetime_at, lifetime_of
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.lifetime import default_marks, lifetime_at, lifetime_of
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 _MOST_JOBS: Final = 1000
 """More of the same are not counted."""

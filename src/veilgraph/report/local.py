@@ -30,7 +30,7 @@ from veilgraph.report.epsilon import (
     epsilon_text,
 )
 from veilgraph.report.tables import NOTHING, add_row, table
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 _RESPONSE: Final = "randomised response"
 _OF_SEVERAL: Final = "where several holders have a node's label, each perturbs it by itself, and their ε add up"

@@ -29,7 +29,7 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import meaning, plans_of
 from veilgraph.report.epsilon import PER_RELEASE, TOTAL, epsilon_text, rounded_up
 from veilgraph.report.tables import table
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 _SLACK: Final = 1e-3
 """Noise is rounded up, so the ε of a job is a little below the one that is asked for."""

@@ -28,7 +28,7 @@ from veilgraph.report.ranking import confusion, read_column_of
 from veilgraph.report.run_data import RunData, read_run, scored
 from veilgraph.report.tables import NOTHING
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 PAGE: Final = "report.html"
 SEVERAL: Final = "runs.html"

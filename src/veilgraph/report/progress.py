@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 EVERY_S: Final = 30.0
 """Between two lines about what is being done, where the output is no terminal."""

@@ -20,12 +20,12 @@ from veilgraph.protocol.disclosures import DisclosureRecord
 from veilgraph.protocol.figures import CLASS_MEASURES
 from veilgraph.protocol.job import JobSettings
 from veilgraph.report.tables import data_facts
-from veilgraph.run.drifting import read_drift
-from veilgraph.run.evidence import who_deals
-from veilgraph.run.ledgers import LEDGER_SUMMARY
-from veilgraph.run.predictions import Predictions, load_predictions, reading
-from veilgraph.run.run_directory import Record, RunDirectory
-from veilgraph.run.software import software_words
+from veilgraph.runtime.session.preparation import read_drift
+from veilgraph.runtime.store import LEDGER_SUMMARY
+from veilgraph.runtime.store.predictions import Predictions, load_predictions, reading
+from veilgraph.runtime.store.records import who_deals
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
+from veilgraph.runtime.store.session_log import software_words
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.costs import Costs
 from veilgraph.protocol.figures import ACCURACY, CLASS_MEASURES, Measures
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 from veilgraph.tables.describe import CategoricalDescription, FileDescription, NumericDescription, PartyDescription
 
 NOTHING: Final = "–"

@@ -20,7 +20,7 @@ from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figu
 from veilgraph.report.html import LineChart, Point, line_chart, longest_legend
 from veilgraph.report.local import compared_with
 from veilgraph.report.run_data import RunData
-from veilgraph.run.run_directory import Record
+from veilgraph.runtime.store.run_directory import Record
 
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
 _COLOURS: Final = {"train": "#0072b2", "val": "#d55e00", "test": "#009e73"}

@@ -18,8 +18,8 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.evidence import Evidence, Sort
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.view import Floats
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.testing.generators import untouched
 
 LABELLED: Final[PartyId] = "A"

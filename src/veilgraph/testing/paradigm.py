@@ -21,9 +21,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import JOBS, parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import PARADIGMS, Paradigm, paradigm_of
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.predictions import Predictions
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
+from veilgraph.runtime.store.predictions import Predictions
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
 
 class _CutOff(Exception):
@@ -89,8 +89,8 @@ class ParadigmConformance:
         assert paradigm.words.verdict(settings, "the class", "1 node").endswith(".")
 
     def test_memory_and_another_wire_give_the_same(self, trained: TrainResult, tmp_path: Path) -> None:
-        wire: dict[str, Any] = {"processes": True} if self.processes else {"link": "sockets"}
-        other = train(self.settings, tmp_path / "other", **wire)
+        wire = RunOptions(processes=True) if self.processes else RunOptions(link="sockets")
+        other = train(self.settings, tmp_path / "other", options=wire)
         assert other.summary["sent_bytes"] == trained.summary["sent_bytes"]
         if self.is_repeatable:
             assert self._lasting(other) == self._lasting(trained)

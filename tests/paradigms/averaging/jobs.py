@@ -20,7 +20,7 @@ from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.jobs import TrainResult
+from veilgraph.runtime.launch.jobs import TrainResult
 
 NAMES = "ABCD"
 EPOCHS = 4

@@ -23,7 +23,7 @@ from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run import ledgers
+from veilgraph.runtime.session import publishers as ledgers
 
 CLASSES = 2
 FEATURES = 3

@@ -22,9 +22,9 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.sampled import SampledPublisher
-from veilgraph.run import ledgers
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.session import publishers as ledgers
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 NO_EDGES: Settings = {**local("gin", 0), "averaging": {"privacy": {"degree_bound": None}}}
 AT_HOME: Settings = {"averaging": {"at_home": {"epochs": 30, "dim": 4}}}

@@ -17,7 +17,7 @@ from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 LAST: Settings = {"train": {"select_by": "last"}}
 

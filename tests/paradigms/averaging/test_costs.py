@@ -19,7 +19,7 @@ from veilgraph.protocol.costs import Costs, size_of
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import human_bytes
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.organisations import export_parts
 
 LAST: Settings = {"train": {"select_by": "last"}}

@@ -16,8 +16,8 @@ from tests.attacks.cells import Network, network
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.paradigms.averaging.jobs import Dropped, dropping_out, job, sums_of
 from veilgraph.core.types import SERVER, Link, PartyId
-from veilgraph.run import jobs
-from veilgraph.run.jobs import train
+from veilgraph.runtime.launch import jobs
+from veilgraph.runtime.launch.jobs import train
 
 
 def over_cells(net: Network, dropped: Dropped) -> Callable[..., None]:

@@ -35,8 +35,8 @@ from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.limits import LimitSettings, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.lifetimes import lifetime_of
+from veilgraph.runtime.launch.jobs import predict, train
+from veilgraph.runtime.store.lifetime import lifetime_of
 
 
 def saved(folder: Path, graphs: Sequence[PartyGraph], *changes: Settings) -> AveragingJob:

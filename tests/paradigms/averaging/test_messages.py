@@ -15,8 +15,8 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen, read_view
 from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.limits import LimitSettings, refusal
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 NO_DATA = frozenset({Kind.HELLO, Kind.KEY, Kind.MASK_SHARE, Kind.CONTROL})
 """Kinds that nothing of a holder's graph goes into but how many columns and classes it has."""

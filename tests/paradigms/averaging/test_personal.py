@@ -21,8 +21,8 @@ from veilgraph.link.view import read_view
 from veilgraph.paradigms.averaging.network import Averaged, Own
 from veilgraph.paradigms.averaging.node_tasks import Classes
 from veilgraph.paradigms.averaging.training import public, summand
-from veilgraph.run.jobs import predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 LAST: Settings = {"train": {"select_by": "last"}}
 OWN: Settings = {"averaging": {"personal": ["input", "local"]}}

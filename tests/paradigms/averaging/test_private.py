@@ -42,8 +42,8 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import protection_of
 from veilgraph.report.ledgers import outlook_facts, spent_table
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
 
 LONGER: Settings = {"train": {"epochs": 5, "checkpoint_every": 2}}

@@ -36,8 +36,8 @@ from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import protection_of
-from veilgraph.run.jobs import train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import train
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 HOLDERS, COLLUDING = 5, 1
 

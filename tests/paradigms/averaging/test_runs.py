@@ -46,9 +46,9 @@ from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.role import Role, Session
-from veilgraph.run.fitting import infer, train_step
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.session.training import infer, train_step
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import node_ids
 
 OF_SUMS = ("key", "mask_share", "masked", "control")

@@ -32,9 +32,9 @@ from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.comparing import compare
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
+from veilgraph.runtime.store.results import compare
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import Export, export_party
 
 LAST: Settings = {"train": {"select_by": "last"}}
@@ -90,7 +90,9 @@ def test_a_run_that_was_cut_off_goes_on_as_it_would_have(task: str, tmp_path: Pa
 def test_processes_compute_what_threads_do(task: str, tmp_path: Path) -> None:
     settings, graphs = task_job(task, {"train": {"epochs": 1}}), graphs_for(task)
     here, there = (
-        train(settings, tmp_path / name, parties=graphs, ids=ids_of(graphs), processes=name == "there")
+        train(
+            settings, tmp_path / name, parties=graphs, ids=ids_of(graphs), options=RunOptions(processes=name == "there")
+        )
         for name in ("here", "there")
     )
     assert here.summary["sent_bytes"] == there.summary["sent_bytes"]

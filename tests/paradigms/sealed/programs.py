@@ -22,7 +22,7 @@ from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import together
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 TWIN = ""
 

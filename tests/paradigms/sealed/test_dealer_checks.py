@@ -31,7 +31,7 @@ from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 from veilgraph.protocol.costs import Costs
-from veilgraph.run.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, resume, train
 
 OPENED = 2
 CHECKED: Settings = {"dealer_checks": OPENED / (1 + OPENED)}

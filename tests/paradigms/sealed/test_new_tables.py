@@ -31,9 +31,9 @@ from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.jobs import predict, train
-from veilgraph.run.predictions import name_ahead
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
@@ -275,5 +275,7 @@ def test_across_organisations_the_label_holder_names_nodes_at_its_own_site(tmp_p
 def test_in_processes_they_are_the_same(tmp_path: Path) -> None:
     tables = Tables(tmp_path, CASES["gcn, named"])
     tables.grow()
-    one, other = (predict(tables.run, ids=["N2"], processes=processes) for processes in (False, True))
+    one, other = (
+        predict(tables.run, ids=["N2"], options=RunOptions(processes=processes)) for processes in (False, True)
+    )
     assert float((one.uncalibrated - other.uncalibrated).abs().max()) < 4e-3

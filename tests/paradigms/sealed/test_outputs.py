@@ -35,9 +35,9 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.stated import check_stated
-from veilgraph.run.jobs import TrainResult, predict, train
-from veilgraph.run.predictions import name_ahead
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, train
+from veilgraph.runtime.store.predictions import name_ahead
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MOST = 7
 NAMED: Settings = {"named_nodes": MOST, "output": "probabilities"}
@@ -255,10 +255,12 @@ def test_a_training_without_rows_is_refused_by_the_others(tmp_path: Path) -> Non
 @nightly
 def test_named_nodes_in_processes(tmp_path: Path) -> None:
     job = saved(tmp_path / "data", small_job(2, NAMED), small_graphs())
-    run = train(job, tmp_path / "run", processes=True)
+    run = train(job, tmp_path / "run", options=RunOptions(processes=True))
     twin = predicting_twin(job, small_graphs(), weights(run.path), torch.tensor([7, 1])).predict()
     assert twin is not None
-    assert float((predict(run.path, [7, 1], processes=True).probabilities - twin).abs().max()) < 4e-3
+    assert (
+        float((predict(run.path, [7, 1], options=RunOptions(processes=True)).probabilities - twin).abs().max()) < 4e-3
+    )
 
 
 # Weights of one's own columns

@@ -33,8 +33,8 @@ from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.report.budget import protection_of
 from veilgraph.report.ledgers import ledger_at
 from veilgraph.report.run_data import read_spent
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
 
 EPSILON = 4.0

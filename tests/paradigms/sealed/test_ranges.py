@@ -30,7 +30,7 @@ from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import OUTSIDE, WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import check_ranges, together
-from veilgraph.run.jobs import resume, train
+from veilgraph.runtime.launch.jobs import resume, train
 
 CLOSE: Final = 1e-3
 """Of probabilities."""

@@ -24,9 +24,9 @@ from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.disclosures import rows_of
-from veilgraph.run.checkpoints import Checkpoints
-from veilgraph.run.jobs import TrainResult, predict, resume, train
-from veilgraph.run.run_directory import RunDirectory, load_tensors
+from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
+from veilgraph.runtime.store.checkpoints import Checkpoints
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 MLP: Settings = {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}}
 GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}
@@ -191,7 +191,7 @@ def test_changed_data_are_not_gone_on_with(tmp_path: Path) -> None:
 @nightly
 def test_four_processes_and_probabilities(tmp_path: Path) -> None:
     job = saved(tmp_path / "data", small_job(3, {"output": "probabilities"}), small_graphs(3))
-    run = train(job, tmp_path / "run", processes=True)
+    run = train(job, tmp_path / "run", options=RunOptions(processes=True))
     predicted = trained_twin(job, small_graphs(3)).predict()
     assert predicted is not None
     assert float((run.predictions.uncalibrated - predicted).abs().max()) < 1e-2

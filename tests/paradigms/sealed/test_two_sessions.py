@@ -29,7 +29,7 @@ from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import together
-from veilgraph.run.jobs import predict
+from veilgraph.runtime.launch.jobs import predict
 
 FEW, MANY, NODES = 8, 34, 40
 """Training rows: fewer than all columns, so that rows are propagated; more of them, so that columns are."""

@@ -16,8 +16,8 @@ from veilgraph.link.view import Seen, read_view
 from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.mpc.sealed.machine import DealerMachine
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.run.jobs import resume, train
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.jobs import resume, train
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 ALL = -1
 """In place of nodes, where openings have the same low bits at all of them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from veilgraph.cli.app import Out, Overrides, command, override
-from veilgraph.cli.output import echo, messages, results, tell
+from veilgraph.cli.output import echo, emit, messages, results
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def embed_command(
         )
     echo(f"publish {found.path / 'publish'}")
     echo(f"report  {found.page}")
-    tell({"publish": found.path / "publish", "page": found.page, "report": found.report})
+    emit({"publish": found.path / "publish", "page": found.page, "report": found.report})
 
 
 def _put(group: dict[str, Any], keys: list[str], value: object) -> None:

@@ -27,7 +27,7 @@ from veilgraph.privacy.ledger import Ledger, LedgerSummary
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.release_cache import fingerprint, releasing
-from veilgraph.run.lifetimes import keeper_of
+from veilgraph.runtime.session.publishers import keeper_of
 
 CHANNEL: Final = "embeddings to the public"
 _KEPT: Final = "embeddings"

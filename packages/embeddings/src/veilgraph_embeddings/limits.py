@@ -15,8 +15,8 @@ from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import party_folder, read_party_settings
-from veilgraph.run import lifetimes
-from veilgraph.run.lifetimes import lifetime_at, lifetime_of
+from veilgraph.runtime.store import lifetime as lifetimes
+from veilgraph.runtime.store.lifetime import lifetime_at, lifetime_of
 from veilgraph.tables.settings import NodeSettings
 from veilgraph_embeddings.settings import EmbedJob
 

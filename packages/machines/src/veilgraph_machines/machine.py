@@ -20,7 +20,7 @@ import torch
 from veilgraph.core.errors import ConfigError, VeilgraphError
 from veilgraph.core.threads import run_and_leave
 from veilgraph.protocol.party_settings import PartySettings
-from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, reported_failure
+from veilgraph.runtime.launch.processes import end_with_launcher, keep_freed_memory, report_failure, reported_failure
 from veilgraph_machines.rendezvous import follow
 from veilgraph_machines.secret import SECRET_BYTES, read_secret
 from veilgraph_machines.worker import serve

@@ -8,7 +8,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.lifetimes import without
+from veilgraph.runtime.store.lifetime import without
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.space import Options, Space, Span, Value
 

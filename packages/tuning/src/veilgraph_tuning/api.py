@@ -9,8 +9,8 @@ from typing import TypeAlias
 from veilgraph.api.fit import Job, settings_beside
 from veilgraph.core.arguments import check_mapping, check_whole, path_of, wrong_type
 from veilgraph.core.files import fresh_path
-from veilgraph.run.given import GivenIds, GivenParties
-from veilgraph.run.lifetimes import GivenLedgers
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties
+from veilgraph.runtime.store.lifetime import GivenLedgers
 from veilgraph_tuning import alone, trying
 from veilgraph_tuning.space import Choice, Space, Value, choice_of
 from veilgraph_tuning.trying import Tuning

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from veilgraph.cli.app import INTERRUPTED, Ledgers, Overrides, command, ledgers_of, read_settings
-from veilgraph.cli.output import echo, messages, results, say, tell
+from veilgraph.cli.output import echo, emit, messages, results, say
 from veilgraph.core.files import fresh_path
 
 
@@ -84,6 +84,6 @@ def tune_command(
         echo(f"compare with: veilgraph compare {job} --alone {path / BEST}")
     else:
         echo(f"train with: veilgraph train {path / BEST}")
-    tell(
+    emit(
         {"directory": path, "job": path / BEST, "figure": found.figure, "best": found.ranked(), "trials": found.trials}
     )

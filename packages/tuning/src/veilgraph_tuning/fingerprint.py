@@ -13,7 +13,7 @@ from torch import Tensor
 from veilgraph.privacy.release_cache import parts
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.run.inputs import write_tables
+from veilgraph.runtime.launch.inputs import write_tables
 
 
 def fingerprint(inputs: Inputs) -> str:

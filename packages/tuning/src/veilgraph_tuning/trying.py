@@ -20,12 +20,11 @@ from veilgraph.graph.settings import DESCRIPTIONS
 from veilgraph.protocol.figures import LAST, LOSS
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult
-from veilgraph.run.arguments import Progress
-from veilgraph.run.evidence import EVIDENCE
-from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
-from veilgraph.run.jobs import TrainResult, align, resume, train
-from veilgraph.run.lifetimes import GivenLedgers
-from veilgraph.run.run_directory import Record, RunDirectory
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, lasting_of
+from veilgraph.runtime.launch.jobs import Progress, RunOptions, TrainResult, align, resume, train
+from veilgraph.runtime.store.lifetime import GivenLedgers
+from veilgraph.runtime.store.records import EVIDENCE
+from veilgraph.runtime.store.run_directory import Record, RunDirectory
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.allowed import check_paid, check_space
 from veilgraph_tuning.fingerprint import fingerprint
@@ -302,7 +301,14 @@ class _Trainings:
     def _trained(self, settings: JobSettings, run: Path, progress: Progress) -> TrainResult:
         own = self._own
         if not own.aligns:
-            return train(settings, run, parties=own.parties, ids=own.ids, ledgers=own.ledgers, progress=progress)
+            return train(
+                settings,
+                run,
+                parties=own.parties,
+                ids=own.ids,
+                ledgers=own.ledgers,
+                options=RunOptions(progress=progress),
+            )
         aligned = self._out / _ALIGNED
         if not aligned.exists():
             shutil.rmtree(unfinished := self._out / _ALIGNING, ignore_errors=True)
@@ -315,7 +321,7 @@ class _Trainings:
         for party in (*settings.data.names, SERVER):
             directory.party(party).save_seed(settings.seed)
             (directory.party(party).path / EVIDENCE).unlink(missing_ok=True)  # of the alignment: a trial is another job
-        return resume(run, progress=progress)
+        return resume(run, options=RunOptions(progress=progress))
 
 
 def watched(show: Progress, watch: Callable[[int, float], None], figure: str, job: JobSettings) -> Progress:

@@ -197,7 +197,7 @@ class SealedRole(Role):
         return start
 
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
-        """The passes of this session, as ``run.fitting`` and ``run.computing`` make them where no step is judged."""
+        """The passes of this session, as ``runtime.session`` makes them where no step is judged."""
         role = SealedRole(self.session)
         role._program, role._trains, role._asked = SealedProgram(machine, context), self._trains, self._asked
         if start.epoch:

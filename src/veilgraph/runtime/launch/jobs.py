@@ -1,4 +1,4 @@
-"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict with what was trained.
+"""Jobs of every paradigm on this machine: train, resume, align the tables, and predict.
 
 Every party runs the same code in a thread over the in-memory link, or in a process of its own over local sockets.
 All a party keeps is in its part of the run directory.
@@ -8,34 +8,167 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from veilgraph.core.arguments import check_flags, check_several, check_whole, path_of
-from veilgraph.core.errors import ConfigError
+from veilgraph.core.arguments import (
+    check_flags,
+    check_functions,
+    check_mapping,
+    check_several,
+    check_text,
+    check_whole,
+    path_of,
+    resuming,
+    wrong_type,
+)
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.randomness import private_seed
 from veilgraph.core.text import megabytes
 from veilgraph.core.trace import merge_traces
 from veilgraph.core.types import SERVER, Link, PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.protocol.costs import REPEATED, size_of
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job_file import JOBS
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.run.arguments import Progress, RunOptions, check_job
-from veilgraph.run.beginning import begin, check_beginning
-from veilgraph.run.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
-from veilgraph.run.launch import run_processes, run_threads
-from veilgraph.run.lifetimes import GivenLedgers, check_kept
-from veilgraph.run.party import SimulatedWork, run_simulated
-from veilgraph.run.predictions import Predictions, checked_nodes, joined, load_predictions, name_nodes, reading
-from veilgraph.run.run_directory import LEAST_PASSES, Record, RunDirectory, view_size
-from veilgraph.run.summary import summarise
+from veilgraph.protocol.role import BEGINNING
+from veilgraph.runtime.launch.inputs import GivenIds, GivenParties, gather_inputs, save_inputs
+from veilgraph.runtime.launch.processes import run_processes, run_threads
+from veilgraph.runtime.session.party import SimulatedWork, check_spread, run_simulated
+from veilgraph.runtime.store.lifetime import GivenLedgers, check_kept
+from veilgraph.runtime.store.predictions import (
+    Predictions,
+    checked_nodes,
+    joined,
+    load_predictions,
+    name_nodes,
+    reading,
+)
+from veilgraph.runtime.store.results import summarise
+from veilgraph.runtime.store.run_directory import LEAST_PASSES, Record, RunDirectory, load_tensors, view_size
+
+Progress = Callable[[list[Record]], None]
+"""Called now and then with all epochs' records so far."""
+
+
+def check_job(settings: object, key: str = "settings") -> None:
+    """Refuses what are no job's settings.
+
+    Raises:
+        ConfigError: they are of another type, or of no paradigm.
+    """
+    if not isinstance(settings, JobSettings):
+        raise wrong_type(key, settings, "a job", "give vg.Job(...); veilgraph.fit takes a dict and a path too")
+    if not isinstance(settings, JOBS.get(settings.paradigm, ())):
+        raise ConfigError(
+            f"{key}: JobSettings are what jobs of all paradigms have, and not a job; make it with vg.Job(...)",
+            code="no-paradigm",
+            key=key,
+            value=settings.paradigm,
+        )
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a job is worked on at this machine; none of it is the job's.
+
+    Attributes:
+        custom: for ``model.local.model: custom``, makes a user's local model for a width.
+        processes: run every party in a process of its own.
+        link: what joins them, of ``LINKS``; None: memory, and sockets between processes.
+        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
+            without ``processes`` for one holder only. The result is that of one machine, to rounding.
+        progress: called now and then with all epochs' records so far.
+
+    Raises:
+        ConfigError: one is of another type, or there is no such link, or it joins no processes.
+    """
+
+    custom: CustomModel | None = None
+    processes: bool = False
+    link: str | None = None
+    machines: Mapping[PartyId, int] = field(default_factory=dict)
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        check_flags(processes=self.processes)
+        check_functions(custom=self.custom, progress=self.progress)
+        check_text(link=self.link)
+        check_mapping("machines", self.machines, "holder → how many")
+        for count in dict(self.machines).values():
+            check_whole(machines=count)
+            if count is None:
+                raise wrong_type("machines", count, "a whole number (int)", "leave the holder out for one machine")
+        LINKS.check("link", self.wire)
+        if self.processes:
+            LINKS[self.wire].invitations(())
+
+    @property
+    def wire(self) -> str:
+        """The name of what joins the parties."""
+        return (IN_PROCESSES if self.processes else IN_THREADS) if self.link is None else self.link
+
+    def check(self, settings: JobSettings) -> None:
+        """Refuse what a job cannot be worked on with.
+
+        Raises:
+            ConfigError: names the option.
+        """
+        if settings.is_custom != (self.custom is not None):
+            raise ConfigError(
+                f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
+                "width>, and only with model.local.model: custom"
+            )
+        if self.custom is not None and self.processes:
+            raise ConfigError("custom: a Python object cannot be given to separate processes; use processes=False")
+        for party, count in self.machines.items():
+            if party not in settings.data.names:
+                raise ConfigError(f"machines: {party!r} is not one of the holders {', '.join(settings.data.names)}")
+            if count < 2:
+                raise ConfigError(f"machines: {party}={count} must be at least 2; leave {party} out for one")
+        if self.machines:
+            check_spread(settings)
+        if len(self.machines) > 1 and not self.processes:
+            raise ConfigError("machines: two holders that have several need a process each; use processes=True")
+
+
+def check_warm_start(settings: JobSettings, earlier: Path) -> RunDirectory:
+    """The earlier run, if a job can begin with its weights.
+
+    Raises:
+        ConfigError: no job of this paradigm begins with an earlier run's weights, or this one is of another paradigm.
+        RunError: it is no complete run, or the server's part of it is not here.
+    """
+    key = "begin_with"
+    if not paradigm_of(settings).begins_with_weights:
+        raise ConfigError(
+            f"{key}={earlier}: jobs of paradigm={settings.paradigm} begin with weights that are drawn; leave it out",
+            key=key,
+            value=str(earlier),
+        )
+    run = RunDirectory.open(earlier)
+    if run.settings.paradigm != settings.paradigm:
+        raise ConfigError(
+            f"{key}={earlier}: that run is of paradigm={run.settings.paradigm} and the job of {settings.paradigm}; "
+            "give one of the same",
+            key=key,
+            value=str(earlier),
+        )
+    if run.summary is None or not run.party(SERVER).model_path.is_file():
+        raise RunError(f"{earlier} is not a complete run with the server's part; finish it with: {resuming(earlier)}")
+    return run
+
+
+def warm_start(run: RunDirectory, earlier: RunDirectory) -> None:
+    """Keeps the earlier run's weights for the server of a new one."""
+    tensors, _ = load_tensors(earlier.party(SERVER).model_path)
+    run.party(SERVER).keeper.put(BEGINNING, tensors, {"run": str(earlier.path)})
+
 
 log = logging.getLogger("veilgraph")
-
-_ONE_EACH: Final[Mapping[PartyId, int]] = {}
 
 
 @dataclass(frozen=True)
@@ -58,20 +191,16 @@ class TrainResult:
 def train(
     settings: JobSettings,
     out: str | Path,
+    options: RunOptions | None = None,
     *,
     parties: GivenParties | None = None,
-    custom: CustomModel | None = None,
     ids: GivenIds | None = None,
     ledgers: GivenLedgers | None = None,
-    processes: bool = False,
-    link: str | None = None,
     private_seeds: bool = False,
     record_views: bool = False,
     view_passes: int | None = None,
     profile: bool = False,
-    machines: Mapping[PartyId, int] = _ONE_EACH,
     begin_with: str | Path | None = None,
-    progress: Progress = lambda records: None,
     study: bool = False,
 ) -> TrainResult:
     """Trains a job from the start.
@@ -79,17 +208,15 @@ def train(
     Args:
         settings: the job.
         out: the run directory, made here.
-        parties: what each holder brings, in place of the job's data set: see ``veilgraph.run.given.GivenParties``.
+        options: how it is worked on at this machine; None: all parties in threads.
+        parties: what each holder brings, in place of the job's data set: see ``launch.inputs.GivenParties``.
             Graphs, vertical: row v is the same node at every holder; labels and masks are the label holder's alone.
             Horizontal: each has rows, labels and masks of its own over the same columns.
-        custom: for ``model.local.model: custom``, makes a user's local model for a width.
         ids: horizontal, with ``parties``: holder → an id for each of its rows, compared as text. A holder that gives
             ``Data`` may have them as ``Data.n_id`` in its place. Also of a holder with a ledger for life, which knows
             nodes by them.
         ledgers: holder → the folder of its ledger for life, and perhaps limits: see ``ledger_places.GivenLedgers``.
             Without, a saved graph's is beside its file, and what comes from memory has the ledger of this run alone.
-        processes: run every party in a process of its own.
-        link: what joins them, of ``veilgraph.link.factory.LINKS``; default: memory, and sockets between processes.
         private_seeds: every party draws a learning seed of its own from the operating system and keeps it in its part
             of the run. Without, all learn from the job's seed: the run can be repeated, but whoever has the job file
             can compute every party's initial weights, and from them and the first h^0 another's features.
@@ -99,11 +226,8 @@ def train(
             noise, since that cancels over passes.
         profile: every party notes when it computes, sends and waits; ``trace.json`` in the run has it together, for
             chrome://tracing or Perfetto. A session that resumes the run writes a new one in its place.
-        machines: holder → how many processes share its local part, as its own machines would (docs/deployment.md);
-            without ``processes`` for one holder only. The result is that of one machine, to rounding.
         begin_with: directory of a complete run, averaging alone: begin with its weights, whoever its holders were. So
             holders join, or leave for good.
-        progress: called now and then.
         study: nothing of it is released: it is looked at where all the data are, and no ledger for life counts it.
 
     Raises:
@@ -114,19 +238,19 @@ def train(
     check_job(settings)
     check_flags(private_seeds=private_seeds, record_views=record_views, profile=profile)
     check_whole(view_passes=view_passes)
-    options = RunOptions(custom, processes, link, machines, progress)
+    options = options or RunOptions()
     if view_passes is not None and view_passes < 0:
         raise ConfigError(f"view_passes={view_passes!r} must be at least 1, or 0 for all passes")
     inputs = gather_inputs(settings, parties, ids, out, ledgers)
     settings = inputs.settings
     options.check(settings)
-    earlier = None if earlier_path is None else check_beginning(settings, earlier_path)
+    earlier = None if earlier_path is None else check_warm_start(settings, earlier_path)
     run = RunDirectory.create(out, settings)
     save_inputs(inputs, run)
     if parties is not None and not study:
         _warn_of(inputs.passing)
     if earlier is not None:
-        begin(run, earlier)
+        warm_start(run, earlier)
     for party in (*settings.data.names, SERVER):
         run.party(party).save_seed(private_seed() if private_seeds else settings.seed)
         if record_views:
@@ -138,27 +262,19 @@ def train(
 
 def resume(
     path: str | Path,
+    options: RunOptions | None = None,
     *,
     restart: bool = False,
-    custom: CustomModel | None = None,
-    processes: bool = False,
-    link: str | None = None,
-    machines: Mapping[PartyId, int] = _ONE_EACH,
-    progress: Progress = lambda records: None,
 ) -> TrainResult:
     """Goes on with a run that was cut off; with the same ``machines`` bit-identical to an uninterrupted one.
 
-    A complete run is returned as it is. Arguments are those of ``train``, and:
+    A complete run is returned as it is.
 
     Args:
         path: directory of the run.
+        options: as in ``train``.
         restart: where a party has lost its part, or trained on other data than there is now: begin again, in place of
             what the others have trained. What is replaced is kept until there is something newer at every party.
-        custom: as in ``train``.
-        processes: as in ``train``.
-        link: as in ``train``.
-        machines: as in ``train``.
-        progress: as in ``train``.
 
     Raises:
         RunError: there is no run at ``path``, or a party's part of it is missing; without ``restart`` also where the
@@ -166,10 +282,10 @@ def resume(
     """
     path = path_of("path", path, "a run")
     check_flags(restart=restart)
-    options = RunOptions(custom, processes, link, machines, progress)
+    options = options or RunOptions()
     run = RunDirectory.open(path)
     if run.summary is not None:
-        return load_result(path)
+        return _result(run)
     options.check(run.settings)
     return _train(run, "restart" if restart else "resume", options)
 
@@ -177,11 +293,9 @@ def resume(
 def predict(
     path: str | Path,
     nodes: Sequence[int] | None = None,
+    options: RunOptions | None = None,
     *,
     ids: Sequence[str] | None = None,
-    custom: CustomModel | None = None,
-    processes: bool = False,
-    link: str | None = None,
 ) -> Predictions:
     """Predicts with a trained run, through the same joint protocol; only the label holder learns the result.
 
@@ -194,11 +308,9 @@ def predict(
         path: a complete run.
         nodes: which rows to give back, horizontal: of the evaluator's; default: all. The joint computation always
             covers all nodes, or picks them in secret, so the other parties do not learn which were asked for.
+        options: as in ``train``.
         ids: which nodes to give back, by id; for runs from tables and horizontal runs, in place of ``nodes``. On one
             machine any holder's node of a horizontal run.
-        custom: as in ``train``.
-        processes: run every party in a process of its own.
-        link: as in ``train``.
 
     Raises:
         RunError: the run is not complete, or its predictions are at another organisation.
@@ -207,7 +319,7 @@ def predict(
     path = path_of("path", path, "a run")
     check_several("nodes", nodes, "rows")
     check_several("ids", ids, "ids")
-    options = RunOptions(custom, processes, link)
+    options = options or RunOptions()
     run = RunDirectory.open(path)
     settings = run.settings
     summary = run.result()
@@ -232,18 +344,20 @@ def load_result(path: str | Path) -> TrainResult:
     Raises:
         RunError: it is not complete.
     """
-    path = path_of("path", path, "a run")
-    run = RunDirectory.open(path)
-    return TrainResult(path, run.result(), run.metrics(), _predictions(run))
+    return _result(RunDirectory.open(path_of("path", path, "a run")))
+
+
+def _result(run: RunDirectory) -> TrainResult:
+    return TrainResult(run.path, run.result(), run.metrics(), _predictions(run))
 
 
 def align(
     settings: JobSettings,
     out: str | Path,
+    options: RunOptions | None = None,
     *,
     parties: GivenParties | None = None,
     ledgers: GivenLedgers | None = None,
-    processes: bool = False,
 ) -> dict[PartyId, int]:
     """Finds the common nodes of all holders' tables and writes every party's graph into a run directory.
 
@@ -252,9 +366,9 @@ def align(
     Args:
         settings: a job whose ``data.parties`` names party files.
         out: the run directory, made here.
+        options: as in ``train``.
         parties: each holder's tables, in place of these.
         ledgers: of tables in memory, as for ``train``.
-        processes: run every party in a process of its own.
 
     Returns:
         Holder → its number of nodes; and vertical, under ``""``, how many nodes are common to all.
@@ -264,7 +378,7 @@ def align(
     """
     out = path_of("out", out)
     check_job(settings)
-    options = RunOptions(processes=processes)
+    options = options or RunOptions()
     tables = parties is not None or settings.data.from_tables
     inputs = gather_inputs(settings, parties, None, out, ledgers) if tables else None
     if inputs is None or not inputs.settings.data.from_tables:
@@ -307,7 +421,7 @@ def _train(run: RunDirectory, work: SimulatedWork, options: RunOptions) -> Train
     parties = (*run.settings.data.names, SERVER)
     _merge_traces(run, parties)
     summarise(run, parties, run.settings.data.label_party)
-    return load_result(run.path)
+    return _result(run)
 
 
 def _told_views(run: RunDirectory) -> bool:
@@ -358,7 +472,7 @@ def _run(run: RunDirectory, work: SimulatedWork, options: RunOptions, tick: Call
     with run.lock():
         if options.processes:
             arguments = {party: [str(run.path), work, party, str(machines.get(party, 1))] for party in parties}
-            run_processes("veilgraph.run.worker", arguments, tick, options.wire)
+            run_processes("veilgraph.runtime.launch.worker", arguments, tick, options.wire)
         else:
             run_threads({party: program(party) for party in parties}, settings.timeout_s, tick, options.wire)
 

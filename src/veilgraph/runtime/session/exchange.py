@@ -1,4 +1,4 @@
-"""Statements of the parties' records, and of how far their ledgers for life are, exchanged in every session.
+"""Statements of the parties' records and of their ledgers for life, exchanged in every session.
 
 Four rounds of ``HELLO``, between every two parties:
 
@@ -7,18 +7,16 @@ Four rounds of ``HELLO``, between every two parties:
     round 7   statement    of what the sender has recorded by the end of the session
     round 8   countersignature
 
-Who was told of a longer record, or of another, than the owner has now, refuses, and so does the owner, whom the others
-remind of what it said. Nothing of the data has been sent by then.
+A party refuses if another's record is shorter than, or differs from, what it heard before. So does the owner, whom the
+others remind of its own statements. Nothing of the data has been sent by then.
 
-How far a ledger for life is goes along, and the others keep it across jobs. So one that is put back, with all that its
-owner's machine has seen of it, is noticed where the owner cannot reach. The head of a ledger is an HMAC under its
-owner's salt: it tells nobody what is in it. How many lines there are is told.
+The heads of ledgers for life go along, and the others keep them across jobs (``peer_heads``). So a ledger that is put
+back, with all that its owner's machine has seen of it, is noticed where the owner cannot reach. A head is an HMAC under
+its owner's salt: it reveals nothing but the number of lines.
 """
 
 from __future__ import annotations
 
-import hmac
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,150 +28,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from typing_extensions import override
 
 from veilgraph.core.errors import ProtocolError, RunError
-from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.core.text import printable
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import gather, tensor_text, text_tensor
 from veilgraph.link.identity import Identity
 from veilgraph.link.statement import RECORDS, Countersignature, Statement, Trust
-from veilgraph.privacy.lifetime_file import LifetimeFile
-from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.agreement import MAX_HELLO_BYTES, one_line
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
-from veilgraph.run.evidence import Beginning, EvidenceFile, difference
-
-_FOLDER: Final = "heard"
-
-
-class Stand(BaseModel):
-    """How far a party's lifetime ledger is.
-
-    Attributes:
-        ledger: its id.
-        lines: how many it has.
-        head: HMAC-SHA256 of these lines, under the owner's salt.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    ledger: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    lines: Annotated[int, Field(ge=1, le=2**32)]
-    head: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-    def goes_on_from(self, other: Stand) -> bool:
-        """Whether it is of the same ledger, and further."""
-        return self.ledger == other.ledger and self.lines > other.lines
-
-
-class Stands:
-    """One party's: its own, and those that it heard of, in one session.
-
-    What it heard in other sessions since this one first looked tells nothing of this one, in which the others may have
-    said how far they are before that.
-
-    Args:
-        party: its name.
-        own: its lifetime ledger; None where it has none in this job.
-        folder: of what it hears; None on one machine, where nothing is kept.
-        releases: whether the job releases anything, so that every holder has a ledger in it.
-    """
-
-    def __init__(self, party: PartyId, own: Lifetime | None, folder: Path | None, *, releases: bool) -> None:
-        self._party, self._own, self._releases = party, own, releases
-        self._folder = None if folder is None else folder / _FOLDER
-        self._first: dict[PartyId, Stand | None] = {}
-
-    def own(self) -> Stand | None:
-        """Of its own ledger as it is now."""
-        if self._own is None:
-            return None
-        lines = self._own.lines
-        with lines.held():
-            return _stand(lines, lines.count)
-
-    def heard(self, party: PartyId) -> Stand | None:
-        """What it had last heard of another's when this session first looked.
-
-        Raises:
-            RunError: what it kept of that is damaged.
-        """
-        if party not in self._first:
-            self._first[party] = self._kept(party)
-        return self._first[party]
-
-    def keep(self, said: Mapping[PartyId, Stand | None]) -> None:
-        """Keeps what it heard in this session, unless another has heard of more: on the disk when this returns."""
-        if self._folder is None or not any(said.values()):
-            return
-        with locked(private_folder(self._folder), f"{self._folder} is in use", wait_s=math.inf):
-            for party, stand in said.items():
-                path, kept = self._path(party), self._kept(party)
-                if path is not None and stand is not None and (kept is None or stand.goes_on_from(kept)):
-                    write_whole(path, stand.model_dump_json().encode())
-
-    def _kept(self, party: PartyId) -> Stand | None:
-        path = self._path(party)
-        if path is None or not path.is_file():
-            return None
-        try:
-            return Stand.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise RunError(
-                f"{path}: damaged ({error}); restore it, or delete it, and what {party} brings next is believed"
-            ) from error
-
-    def fault_of(self, party: PartyId, now: Stand | None) -> str:
-        """What another's ledger has against it by what was heard of it before; empty for nothing."""
-        told = self.heard(party)
-        if told is None or not self._releases:
-            return ""
-        if now is None or now.ledger != told.ledger:
-            return (
-                f"{party} brings another ledger of all that it released than {self._party} heard of, which had "
-                f"{told.lines} lines: put back {party}'s ledger; or, if {party} brings other data, of which nothing "
-                f"was released before, have {self._party} delete {self._shown(party)} in its kit"
-            )
-        if now.lines < told.lines:
-            return (
-                f"{party}'s ledger of all that it released has {now.lines} lines, and {self._party} heard of "
-                f"{told.lines}: it is an older copy; put back the newest"
-            )
-        if now.lines == told.lines and now.head != told.head:
-            return f"{party}'s ledger of all that it released is not the one that {self._party} heard of; put that back"
-        return ""
-
-    def fault_of_memory(self, party: PartyId, heard: Stand | None) -> str:
-        """What this party's own ledger has against it by what another heard of it; empty for nothing."""
-        if heard is None or self._own is None:
-            return ""
-        lines = self._own.lines
-        with lines.held():
-            mine = _stand(lines, min(heard.lines, lines.count))
-        if heard.ledger != mine.ledger:
-            return ""  # the other says so
-        if mine != heard:
-            return (
-                f"{party} heard of a ledger of {self._party} with {heard.lines} lines that is not this one: it is an "
-                f"older copy, or went on by itself; put back its newest copy"
-            )
-        return ""
-
-    def _path(self, party: PartyId) -> Path | None:
-        return None if self._folder is None else self._folder / f"{party}.json"
-
-    def _shown(self, party: PartyId) -> str:
-        """That file for all to read: where the kit lies is its owner's own."""
-        path = self._path(party)
-        return "" if path is None else "/".join(path.parts[-3:])
-
-
-def _stand(lines: LifetimeFile, count: int) -> Stand:
-    salt = bytes.fromhex(lines.header.salt)
-    head = hmac.digest(salt, f"{lines.header.id}/{count}/{lines.head(count)}".encode(), "sha256")
-    return Stand(ledger=lines.header.id, lines=count, head=head.hex())
-
+from veilgraph.runtime.session.peer_heads import LedgerHead, PeerHeads
+from veilgraph.runtime.store.records import Beginning, RecordLog, difference
 
 _OPENING, _VERDICT, _STATEMENT, _HEARD = range(5, 9)
 _WAY_OUT: Final = "put back that party's newest files, or submit the job under a new name"
@@ -199,9 +64,9 @@ class Opening(_Message):
     """Its newest; null where it has nothing on record in this run."""
     heard: Statement | None = None
     """The newest that it heard of the receiver; null where it heard none."""
-    lifetime: Stand | None = None
+    lifetime: LedgerHead | None = None
     """How far its lifetime ledger is; null where it has none in this job."""
-    lifetime_heard: Stand | None = None
+    lifetime_heard: LedgerHead | None = None
     """How far it last heard that the receiver's is; null where it heard nothing."""
 
     @override
@@ -219,7 +84,7 @@ class Verdict(_Message):
     """Why the sender does not take part; empty when it does."""
 
 
-class Attesting:
+class RecordExchange:
     """One party's side of it, for one session.
 
     Args:
@@ -227,18 +92,18 @@ class Attesting:
         parties: of the job, this one among them.
         identity: of the party; None on one machine, where nothing is signed.
         trust: by what others' statements are checked.
-        stands: how far lifetime ledgers are.
+        peer_heads: how far lifetime ledgers are.
     """
 
     def __init__(
         self,
-        file: EvidenceFile,
+        file: RecordLog,
         parties: Sequence[PartyId],
         identity: Identity | None,
         trust: Trust,
-        stands: Stands,
+        peer_heads: PeerHeads,
     ) -> None:
-        self._file, self._identity, self._trust, self._stands = file, identity, trust, stands
+        self._file, self._identity, self._trust, self._peer_heads = file, identity, trust, peer_heads
         self.opened = False
         beginning = file.found.beginning
         self._run, self._party = beginning.run, beginning.party
@@ -282,23 +147,23 @@ class Attesting:
         reason = file.fault or file.changed()
         if not reason:
             self._sign()
-        stand = self._stands.own()
+        own_head = self._peer_heads.own()
 
         def opening_to(party: PartyId) -> Opening:
-            known = self._stands.heard(party)
-            return Opening(statement=file.newest, heard=file.heard(party), lifetime=stand, lifetime_heard=known)
+            known = self._peer_heads.heard(party)
+            return Opening(statement=file.newest, heard=file.heard(party), lifetime=own_head, lifetime_heard=known)
 
         openings = self._exchange(link, _OPENING, Opening, opening_to)
         reasons = [f"{reason}; {_WAY_OUT}" if reason else ""]
         for party, opening in openings.items():
             reasons.append(self._fault_of_statement(party, opening.statement))
             reasons.append("" if reason else self._fault_of_memory(party, opening.heard))
-            reasons.append(self._stands.fault_of_memory(party, opening.lifetime_heard))
+            reasons.append(self._peer_heads.fault_of_memory(party, opening.lifetime_heard))
             if party != SERVER:
-                reasons.append(self._stands.fault_of(party, opening.lifetime))
+                reasons.append(self._peer_heads.fault_of(party, opening.lifetime))
         statements = {party: opening.statement for party, opening in openings.items()}
         self._countersign(link, _VERDICT, statements, reasons)
-        self._stands.keep({party: opening.lifetime for party, opening in openings.items()})
+        self._peer_heads.keep({party: opening.lifetime for party, opening in openings.items()})
         self.opened = True
 
     def tell(self, link: Link) -> None:
@@ -309,13 +174,13 @@ class Attesting:
             LinkError: as ``Link.send`` and ``Link.receive``.
         """
         self._sign()
-        stand = self._stands.own()
-        said = lambda _: Opening(statement=self._file.newest, lifetime=stand)  # noqa: E731
+        own_head = self._peer_heads.own()
+        said = lambda _: Opening(statement=self._file.newest, lifetime=own_head)  # noqa: E731
         told = self._exchange(link, _STATEMENT, Opening, said)
         statements = {party: opening.statement for party, opening in told.items()}
         reasons = [self._fault_of_statement(party, statement) for party, statement in statements.items()]
         self._countersign(link, _HEARD, statements, reasons)
-        self._stands.keep({party: opening.lifetime for party, opening in told.items()})
+        self._peer_heads.keep({party: opening.lifetime for party, opening in told.items()})
 
     def _countersign(
         self, link: Link, round_: int, statements: Mapping[PartyId, Statement | None], reasons: Iterable[str]
@@ -436,14 +301,14 @@ class Attesting:
         return found
 
 
-def attesting(
+def record_exchange(
     folder: Path,
     job: JobSettings,
     party: PartyId,
     identity: Identity | None,
     names: Mapping[PartyId, str],
-    stands: Stands,
-) -> Attesting:
+    peer_heads: PeerHeads,
+) -> RecordExchange:
     """One party's side of it.
 
     Args:
@@ -452,7 +317,7 @@ def attesting(
         party: its name.
         identity: None on one machine.
         names: party → the name in its certificate, where that is another one.
-        stands: how far lifetime ledgers are, and were.
+        peer_heads: how far lifetime ledgers are, and were.
 
     Raises:
         RunError: a record cannot be read.
@@ -465,5 +330,5 @@ def attesting(
         roots=[root.public_bytes(Encoding.PEM).decode() for root in roots],
         names=dict(names) if roots else {},
     )
-    file = EvidenceFile(folder, beginning)
-    return Attesting(file, (*job.data.names, SERVER), identity, Trust(roots, names), stands)
+    file = RecordLog(folder, beginning)
+    return RecordExchange(file, (*job.data.names, SERVER), identity, Trust(roots, names), peer_heads)

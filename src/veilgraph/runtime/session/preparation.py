@@ -1,18 +1,24 @@
-"""From tables to what a party brings to a job: as an earlier session kept it, or read anew and kept."""
+"""From tables to a party's graph: as an earlier session kept it, or read anew and kept.
+
+A prediction reads the tables anew and notes how they have moved since training, in the party's log and its part of the
+run.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.files import write_whole
 from veilgraph.core.randomness import PUBLIC_SEEDS, LearningStreams, private_seed
-from veilgraph.core.types import SERVER, Kind, Link, Tag
+from veilgraph.core.tensor_file import Record
+from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.party import PartyGraph, load_party, reload_party, save_party
 from veilgraph.link.collectives import exchange, tensor_text, text_tensor
@@ -23,9 +29,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import check_leave
-from veilgraph.run.drifting import note_drift
-from veilgraph.run.run_directory import PartyStore
-from veilgraph.tables.describe import PROFILES, Profile, moved
+from veilgraph.runtime.store import DRIFT
+from veilgraph.runtime.store.run_directory import PartyStore
+from veilgraph.tables.describe import PROFILES, Moved, Profile, moved
 from veilgraph.tables.encode import FeatureEncoding
 
 _ALIGNMENT: Final = "alignment.json"
@@ -233,3 +239,30 @@ def _identity(path: Path) -> str:
         return str(json.loads(path.read_text(encoding="utf-8"))["identity"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: damaged ({error}); delete it, and the parties read their tables anew") from error
+
+
+_LOGGED: Final = 12
+
+
+def note_drift(folder: Path, party: PartyId, found: Sequence[Moved], compared: int) -> None:
+    """Warn of what has moved since training, of so many columns and relations, and keep it in a part of the run."""
+    for each in found[:_LOGGED]:
+        log.warning("%s: has moved since training: %s", party, each)
+    if len(found) > _LOGGED:
+        log.warning("%s: %d more columns and relations have moved since training", party, len(found) - _LOGGED)
+    told = {"made_at": datetime.now(UTC).isoformat(timespec="seconds"), "compared": compared}
+    write_whole(folder / DRIFT, json.dumps({**told, "moved": list(map(asdict, found))}).encode())
+
+
+def read_drift(folder: Path) -> Record:
+    """What ``note_drift`` kept; nothing before the first prediction.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    path = folder / DRIFT
+    try:
+        found: Record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise RunError(f"{path}: damaged ({error}); predict anew") from error
+    return found

@@ -1,57 +1,39 @@
-"""A party's ledger for life in its jobs: where it is, what it limits, who pays for what, and what is sent again.
+"""A party's ledger for life: where it lies, what it limits, and who has none.
 
-Whose data come from files, or who names one, has one. A saved graph has one without being asked: beside the file, in
-the folder ``ledger``, in a folder with the party's name as it was saved, whatever a job calls it. Of what comes from
-memory nobody knows where it belongs: its ledger is named, or it has that of its run alone. A party file says all this
-itself (``ledger``, ``limits``).
-
-What the ledger may come to is in its folder, in ``limits.yaml``, so that it holds for whoever pays from it.
-
-A node with an id is the same in every job. Nodes of a graph without ids are nobody's in particular: everybody pays for
-them.
+A saved graph's ledger is beside its file: in the folder ``ledger``, in a folder with the party's name as it was saved,
+whatever a job calls it. A party file names its own (``ledger``, ``limits``). Data from memory have the ledger of their
+run alone, unless the caller names one. The limits lie in the ledger's folder (``limits.yaml``), so that they hold for
+whoever pays from it.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import numpy as np
-import torch
 import yaml
-from torch import Tensor
 
 from veilgraph.core.arguments import check_mapping, path_of, wrong_type
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import locked, private_folder, real_file, write_whole
-from veilgraph.core.randomness import LearningStreams, seed_of
+from veilgraph.core.files import private_folder, real_file, write_whole
 from veilgraph.core.settings import NAME_PATTERN
-from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.core.types import PartyId
 from veilgraph.core.yaml_file import read_yaml
 from veilgraph.graph.party import load_party_ids, pack_ids, saved_name, unpack_ids
-from veilgraph.privacy.canaries import Canaries
-from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
 from veilgraph.privacy.lifetime_file import FILE, Marks
-from veilgraph.privacy.lifetime_ledger import Account, Budget, Lifetime
-from veilgraph.privacy.plan import Plan
-from veilgraph.privacy.release_cache import FOLDER, LifetimeCache
+from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
-from veilgraph.run.run_directory import PartyStore, RunDirectory
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 GivenLedgers: TypeAlias = "Mapping[PartyId, str | os.PathLike[str] | Mapping[str, object]]"
 """Holder → folder of its ledger for life; or ``{"folder": ..., "max_epsilon": ...}`` and other limits of ``LIMITS``."""
@@ -299,62 +281,6 @@ def _limits(said: object, source: str) -> LimitSettings:
     return parse_limits(said, source)
 
 
-_BUSY: Final = (
-    "another training pays from the same ledger for life in every step, and both might end without a model where "
-    "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
-)
-
-
-@dataclass(frozen=True)
-class Lasting:
-    """What a party has beyond a run.
-
-    Attributes:
-        ledger: of all its jobs.
-        ids: of all rows of its graph; None where nobody told its nodes apart.
-    """
-
-    ledger: Lifetime
-    ids: Sequence[str] | None
-
-    def each_key(self, nodes: int) -> Keys:
-        """What each row goes by: its node's key, or its place; of so many."""
-        return np.arange(nodes, dtype=np.uint64) if self.ids is None else self.ledger.each_key(self.ids)
-
-    def account(self, settings: JobSettings, delta: float | None) -> Account:
-        """What a job pays from.
-
-        Args:
-            settings: the job.
-            delta: of the job's ε; None where each is pure.
-
-        Raises:
-            RunError: another ledger is about the same people.
-        """
-        keys = EVERYBODY
-        if self.ids is not None:
-            self.ledger.lines.check_people(self.ids)
-            keys = self.ledger.keys(self.ids)
-        return Account(self.ledger, keys, delta, settings.hash(), settings.name)
-
-
-@contextmanager
-def training_alone(lasting: Lasting | None, settings: JobSettings) -> Iterator[str]:
-    """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
-
-    Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
-    """
-    privacy = settings.privacy
-    with ExitStack() as held:
-        busy = ""
-        if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
-            try:
-                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / "training"), _BUSY))
-            except RunError as error:
-                busy = str(error)
-        yield busy
-
-
 def default_marks() -> Path:
     """Where this account keeps what it has seen of ledgers: in XDG_STATE_HOME, or ~/.local/state."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "veilgraph" / "ledgers"
@@ -418,71 +344,3 @@ def budget_of(limits: LimitSettings) -> Budget:
         limits.epsilon_unit,
         limits.epsilon_neighbours,
     )
-
-
-def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
-    """Return the name of a release: its snapshot, its canaries, and the settings that released values follow from.
-
-    All are public, or drawn for the run. Of a release with canaries no other run is sent anything, nor the reverse.
-    """
-    named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
-    return json.dumps(named) if any(named) else ""
-
-
-def sent_rows(
-    account: Account,
-    ledger: Ledger,
-    settings: JobSettings,
-    plan: Plan,
-    lasting: Lasting,
-    each: Keys,
-    canaries: Canaries | None,
-    classes: int | None = None,
-) -> LifetimeCache:
-    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
-    privacy = plan.settings
-    bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
-    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
-    return LifetimeCache(
-        account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
-    )
-
-
-def sent_values(
-    account: Account,
-    ledger: Ledger | None,
-    settings: JobSettings,
-    lasting: Lasting,
-    each: Keys,
-    canaries: Canaries | None,
-    *follows: object,
-) -> LifetimeCache:
-    """Return what a holder ever released of labels, or of features that nodes perturb: each is its node's own.
-
-    Args:
-        account: what the job pays from.
-        ledger: of the run; None where nothing is paid there.
-        settings: the job.
-        lasting: what the holder has beyond the run.
-        each: of the released nodes, in their order.
-        canaries: of the run.
-        follows: settings beside the mechanism that released values follow from.
-    """
-    named = snapshot_of(settings, canaries, *follows)
-    return LifetimeCache(account, each, ledger, snapshot=named, by_place=lasting.ids is None)
-
-
-def order_of(each: Keys, common: int) -> Tensor:
-    """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
-    return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))
-
-
-def release_streams(lifetime: Lifetime) -> LearningStreams:
-    """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
-    return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
-
-
-def keeper_of(account: Account, how: str) -> FolderKeeper:
-    """Of what was released as a whole in one way, in a folder of its own."""
-    folder = account.lifetime.lines.folder / FOLDER / sha256(how.encode()).hexdigest()
-    return FolderKeeper(private_folder(folder))

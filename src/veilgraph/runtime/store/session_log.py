@@ -1,29 +1,39 @@
-"""A party's record of what it sends: kept while it works, so that a killed party's record has no gap."""
+"""What a party notes of each session: what it sends, and which packages the parties run.
+
+Traffic is noted while the party works, so that a killed party's record has no gap.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final, Literal
 
+import torch
+
 from veilgraph.core.errors import RunError
-from veilgraph.core.files import write_whole
-from veilgraph.core.types import Kind
+from veilgraph.core.files import append, write_whole
+from veilgraph.core.types import Kind, PartyId
+from veilgraph.core.version import __version__
 from veilgraph.link.view import RecordedLink, TrafficEntry
 from veilgraph.privacy.publisher import Spent
+from veilgraph.protocol.agreement import MOST_PACKAGES
 from veilgraph.protocol.disclosures import disclosure_lines, disclosures
 from veilgraph.protocol.job import JobSettings
-from veilgraph.run.names import SENDING
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.store import SENDING
+from veilgraph.runtime.store.run_directory import PartyStore
 
 Phase = Literal["align", "train", "predict", "audit"]
 _COLUMNS: Final = tuple(field.name for field in fields(TrafficEntry))
 
 
-class SendingRecord:
+class TrafficLog:
     """What one party sends in one piece of work.
 
     While it lasts, ``note`` writes the counts so far to sending.json; ``close`` turns them into lines of
@@ -109,3 +119,68 @@ def traffic_rows(entries: Sequence[TrafficEntry]) -> list[dict[str, Any]]:
     """Traffic as JSON: kinds by name, in lower case."""
     rows = [{name: getattr(entry, name) for name in _COLUMNS} for entry in entries]  # ``asdict`` copies, at every epoch
     return [row | {"kind": row["kind"].name.lower()} for row in rows]
+
+
+_FIRST: Final = ("veilgraph", "torch")
+SOFTWARE_FILE: Final = "software.jsonl"
+
+Software = Mapping[str, str]
+"""Package → version."""
+
+log = logging.getLogger("veilgraph")
+
+
+def installed_software() -> dict[str, str]:
+    """Return this process's veilgraph and torch, and the packages that add parts by entry points."""
+    own = {"veilgraph": __version__, "torch": str(torch.__version__)}
+    # A command of another package takes no part in a session.
+    groups = [each for each in entry_points().groups if each.startswith("veilgraph.") and each != "veilgraph.commands"]
+    dists = [each.dist for group in groups for each in entry_points(group=group)]
+    added = {dist.name: dist.version for dist in dists if dist is not None and dist.name not in own}
+    return dict(list({**own, **dict(sorted(added.items()))}.items())[:MOST_PACKAGES])
+
+
+def record_software(folder: Path, work: str, parties: Mapping[PartyId, Software]) -> None:
+    """Append a session's record to a party's part of a run, and warn where versions differ.
+
+    Args:
+        folder: the party's part of the run.
+        work: of the session.
+        parties: party → what it stated; a statement, which nobody can check.
+    """
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    line = json.dumps({"time": time, "work": work, "software": parties}, sort_keys=True)
+    append(folder / SOFTWARE_FILE, line.encode() + b"\n")
+    if len(set(map(_versions, parties.values()))) > 1:
+        log.warning("the parties' software differs, and results may: %s", _listed(parties))
+
+
+def software_words(folders: Iterable[Path]) -> str:
+    """Describe the software of all sessions in one line; empty where none is on record.
+
+    Raises:
+        RunError: a record is damaged.
+    """
+    sessions: dict[str, None] = {}
+    for path in (folder / SOFTWARE_FILE for folder in folders):
+        try:
+            text = path.read_text(encoding="utf-8") if path.is_file() else ""
+            whole = text[: text.rfind("\n") + 1].splitlines()  # without a line that was cut off
+            sessions |= dict.fromkeys(_listed(json.loads(line)["software"]) for line in whole)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path}: damaged ({error}); delete it") from error
+    return "; later ".join(sessions)
+
+
+def _listed(parties: Mapping[PartyId, Software]) -> str:
+    by_versions: dict[str, list[PartyId]] = {}
+    for party, software in parties.items():
+        by_versions.setdefault(_versions(software), []).append(party)
+    if len(by_versions) == 1:
+        return f"all parties with {next(iter(by_versions))}"
+    return ", ".join(f"{' and '.join(names)} with {versions}" for versions, names in by_versions.items())
+
+
+def _versions(software: Software) -> str:
+    listed = sorted(software.items(), key=lambda item: (item[0] not in _FIRST, item[0] == "torch", item[0]))
+    return ", ".join(f"{name} {version}" for name, version in listed) or "software not stated"

@@ -1,7 +1,6 @@
-"""A party's evidence.jsonl: what it stated of its records, what it heard of others', and who countersigned.
+"""A party's evidence.jsonl: its statements of its records, those that it heard, and countersignatures.
 
-The first line says whose file it is and holds the salt of its heads. Every further line is a statement, the party's own
-or one that it heard, or a countersignature under one of its own. The lines are chained, and the file is one of the
+The first line says whose file it is and holds the salt of its heads. The lines are chained, and the file is one of the
 records that a statement is about. A line is on the disk before anybody else hears what it says.
 
 ``verify`` tells from files alone whether the records of a run are those that its parties signed and countersigned.
@@ -25,7 +24,7 @@ from veilgraph.core.errors import ProtocolError, RunError
 from veilgraph.core.files import append, sync_folder
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.link.statement import RECORDS, Countersignature, Extent, Statement, Trust
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 EVIDENCE: Final = RECORDS[-1]
 _WAY_OUT: Final = "restore a copy of the file that has every line"
@@ -162,7 +161,7 @@ def difference(statement: Statement, records: Sequence[Heads], before: Statement
     return ""
 
 
-class EvidenceFile:
+class RecordLog:
     """A party's evidence while it takes part in a session.
 
     Attributes:

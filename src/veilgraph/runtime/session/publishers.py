@@ -1,26 +1,35 @@
-"""A party's privacy ledger in its part of a run: opened for a piece of work, with the door that pays from it."""
+"""The publisher of a session, with its ledgers open: what pays for each release, and what is sent again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from veilgraph.core.errors import DataError, RunError
+from veilgraph.core.files import locked, private_folder
+from veilgraph.core.randomness import LearningStreams, seed_of
 from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import FolderKeeper
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.ledger import Ledger, delta_at
-from veilgraph.privacy.lifetime_ledger import Account
+from veilgraph.privacy.lifetime_costs import EVERYBODY, Keys
+from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LabelPublisher, LocalPublisher
 from veilgraph.privacy.plan import Plan, SampledPlan
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
-from veilgraph.privacy.release_cache import ReleaseCache, RunCache
+from veilgraph.privacy.release_cache import FOLDER, LifetimeCache, ReleaseCache, RunCache
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
@@ -28,12 +37,9 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.label_release import nodes_perturbed, released_labels
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, depends_on
-from veilgraph.run import names
-from veilgraph.run.lifetimes import Lasting, order_of, sent_rows, sent_values
-from veilgraph.run.run_directory import PartyStore
+from veilgraph.runtime.store import LEDGER
+from veilgraph.runtime.store.run_directory import PartyStore
 
-LEDGER: Final = names.LEDGER
-LEDGER_SUMMARY: Final = "ledger.json"
 _NO_DELTA: Final = 1e-12
 """Of ledgers in which every ε is pure: a ledger has a δ, and these hold at any."""
 
@@ -47,7 +53,7 @@ def publisher_of(
     *,
     begun: bool,
     alignment: str = "",
-    lasting: Lasting | None = None,
+    lasting: LifetimeAccount | None = None,
 ) -> Iterator[Publisher]:
     """A holder's publisher with its ledger open; an open door where nothing has a price, and at the server.
 
@@ -92,7 +98,7 @@ class _Holder:
     limit: float | None
     begun: bool
     alignment: str
-    lasting: Lasting | None
+    lasting: LifetimeAccount | None
 
     @contextmanager
     def noised_rows(self, plan: Plan | None) -> Iterator[Publisher]:
@@ -135,7 +141,7 @@ class _Holder:
         if order is not None and plan.settings.aggregation is not None:
             each = each[order.numpy()]
         classes = graph.num_classes if graph.party in self.settings.summing else None
-        return sent_rows(
+        return cached_rows(
             account, ledger, self.settings, plan, lasting, each[: graph.common], self.store.canaries(), classes
         )
 
@@ -160,10 +166,10 @@ class _Holder:
                 each, canaries = lasting.each_key(graph.num_nodes), store.canaries()
                 rows = each if graph.party in settings.learning else each[: graph.common]
                 scaling = settings.data.feature_scaling
-                cache = sent_values(account, ledger, settings, lasting, rows, canaries, scaling)
+                cache = cached_values(account, ledger, settings, lasting, rows, canaries, scaling)
                 if known is not None:
                     rows = each[: graph.common][known.numpy()]
-                    label_cache = sent_values(account, ledger, settings, lasting, rows, canaries)
+                    label_cache = cached_values(account, ledger, settings, lasting, rows, canaries)
             yield LocalPublisher(mechanism, response, ledger, system_secrets, cache, label_cache)
 
     @contextmanager
@@ -187,7 +193,7 @@ class _Holder:
                 cache = RunCache(ledger, store.keeper, depends_on(self.alignment, graph, nodes))
             else:
                 each = lasting.each_key(graph.num_nodes)[nodes.numpy()]
-                cache = sent_values(account, ledger, settings, lasting, each, store.canaries())
+                cache = cached_values(account, ledger, settings, lasting, each, store.canaries())
             yield LabelPublisher(response, labels, ledger, system_secrets, cache)
 
     @contextmanager
@@ -306,3 +312,127 @@ def _has_released(store: PartyStore) -> bool:
     Its own bytes alone do not say so: they are kept before they are paid for.
     """
     return store.keeper.path(RELEASE).is_file()
+
+
+_BUSY: Final = (
+    "another training pays from the same ledger for life in every step, and both might end without a model where "
+    "limits.max_epsilon is spent: go on with this one (resume) when that has ended"
+)
+
+
+@dataclass(frozen=True)
+class LifetimeAccount:
+    """What a party has beyond a run.
+
+    Attributes:
+        ledger: of all its jobs.
+        ids: of all rows of its graph; None where nobody told its nodes apart.
+    """
+
+    ledger: Lifetime
+    ids: Sequence[str] | None
+
+    def each_key(self, nodes: int) -> Keys:
+        """What each row goes by: its node's key, or its place; of so many."""
+        return np.arange(nodes, dtype=np.uint64) if self.ids is None else self.ledger.each_key(self.ids)
+
+    def account(self, settings: JobSettings, delta: float | None) -> Account:
+        """What a job pays from.
+
+        Args:
+            settings: the job.
+            delta: of the job's ε; None where each is pure.
+
+        Raises:
+            RunError: another ledger is about the same people.
+        """
+        keys = EVERYBODY
+        if self.ids is not None:
+            self.ledger.lines.check_people(self.ids)
+            keys = self.ledger.keys(self.ids)
+        return Account(self.ledger, keys, delta, settings.hash(), settings.name)
+
+
+@contextmanager
+def training_alone(lasting: LifetimeAccount | None, settings: JobSettings) -> Iterator[str]:
+    """Holds the ledger for a training that pays in every step, under a limit; else two would spend it between them.
+
+    Gives why the party refuses the job: another training holds it. Empty where none does, and where none has to.
+    """
+    privacy = settings.privacy
+    with ExitStack() as held:
+        busy = ""
+        if lasting is not None and math.isfinite(lasting.ledger.budget.epsilon) and privacy and not privacy.once:
+            try:
+                held.enter_context(locked(private_folder(lasting.ledger.lines.folder / "training"), _BUSY))
+            except RunError as error:
+                busy = str(error)
+        yield busy
+
+
+def snapshot_of(settings: JobSettings, canaries: Canaries | None, *follows: object) -> str:
+    """Return the name of a release: its snapshot, its canaries, and the settings that released values follow from.
+
+    All are public, or drawn for the run. Of a release with canaries no other run is sent anything, nor the reverse.
+    """
+    named = [settings.snapshot, "" if canaries is None else canaries.key.hex(), *map(repr, follows)]
+    return json.dumps(named) if any(named) else ""
+
+
+def cached_rows(
+    account: Account,
+    ledger: Ledger,
+    settings: JobSettings,
+    plan: Plan,
+    lasting: LifetimeAccount,
+    each: Keys,
+    canaries: Canaries | None,
+    classes: int | None = None,
+) -> LifetimeCache:
+    """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
+    privacy = plan.settings
+    bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
+    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
+    return LifetimeCache(
+        account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
+    )
+
+
+def cached_values(
+    account: Account,
+    ledger: Ledger | None,
+    settings: JobSettings,
+    lasting: LifetimeAccount,
+    each: Keys,
+    canaries: Canaries | None,
+    *follows: object,
+) -> LifetimeCache:
+    """Return what a holder ever released of labels, or of features that nodes perturb: each is its node's own.
+
+    Args:
+        account: what the job pays from.
+        ledger: of the run; None where nothing is paid there.
+        settings: the job.
+        lasting: what the holder has beyond the run.
+        each: of the released nodes, in their order.
+        canaries: of the run.
+        follows: settings beside the mechanism that released values follow from.
+    """
+    named = snapshot_of(settings, canaries, *follows)
+    return LifetimeCache(account, each, ledger, snapshot=named, by_place=lasting.ids is None)
+
+
+def order_of(each: Keys, common: int) -> Tensor:
+    """Return the nodes by their keys, common ones first, which is the same order in every job: Tensor[N] int64."""
+    return torch.from_numpy(np.lexsort((each, np.arange(len(each)) >= common)))
+
+
+def release_streams(lifetime: Lifetime) -> LearningStreams:
+    """Of the fixed random weights that rows are made with: the same in every job, so that rows are the same."""
+    return LearningStreams(seed_of(lifetime.secret("projection")), lifetime.lines.header.party)
+
+
+def keeper_of(account: Account, how: str) -> FolderKeeper:
+    """Of what was released as a whole in one way, in a folder of its own."""
+    folder = account.lifetime.lines.folder / FOLDER / sha256(how.encode()).hexdigest()
+    return FolderKeeper(private_folder(folder))

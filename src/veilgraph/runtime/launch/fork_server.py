@@ -1,6 +1,8 @@
-"""Parties' processes as forks of one that has imported what they run: ``python -m veilgraph.run.nursery PLAN ...``.
+"""Parties' processes as forks of one that has imported what they run.
 
-Importing takes seconds of computing: here it is done once for all parties. A nursery lives for one session and begins
+It is started as ``python -m veilgraph.runtime.launch.fork_server PLAN ...``.
+
+Importing takes seconds of computing: here it is done once for all parties. A server lives for one session and begins
 with what the launching process has at that moment (environment, folder, umask, limits), as would processes of their
 own. It computes nothing and starts no thread, for no thread survives a fork.
 """
@@ -26,7 +28,7 @@ from typing import IO, Final
 from veilgraph.core.threads import run_and_leave
 
 FORKS: Final = sys.platform == "linux"
-"""Elsewhere libraries do not bear it: there the nursery imports nothing, and each party does for itself."""
+"""Elsewhere libraries do not bear it: there the server imports nothing, and each party does for itself."""
 _SET_NAME: Final = 15
 """Of prctl(2)."""
 _PATIENCE_S: Final = 10.0
@@ -34,7 +36,7 @@ _MOST_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Birth:
+class WorkerSpec:
     """What a party's process begins with.
 
     Attributes:
@@ -48,12 +50,12 @@ class Birth:
     keeps: Sequence[int]
 
 
-class Nursery:
+class ForkServer:
     """The launching process's view of it.
 
     Args:
-        parties: in the order of their births.
-        process: of the nursery.
+        parties: in the order of their specs.
+        process: of the server.
         ends: the file in which it writes how each party ended.
     """
 
@@ -65,9 +67,9 @@ class Nursery:
         return self._process.poll() is None
 
     def codes(self) -> dict[str, int]:
-        """Party → exit code, negative for a signal, of those that have ended; of a dead nursery for the others."""
+        """Party → exit code, negative for a signal, of those that have ended; of a dead server for the others."""
         died = None if self.runs() else self._process.returncode
-        # not by read: the position in the file is the nursery's as well
+        # not by read: the position in the file is the server's as well
         lines = os.pread(self._ends.fileno(), _MOST_BYTES, 0).split(b"\n")[:-1]
         ended = {self._parties[int(index)]: int(code) for index, code in map(bytes.split, lines)}
         codes = {party: ended.get(party, died) for party in self._parties}
@@ -75,33 +77,33 @@ class Nursery:
 
 
 @contextmanager
-def born(module: str, births: Mapping[str, Birth]) -> Iterator[Nursery]:
+def spawn_workers(module: str, specs: Mapping[str, WorkerSpec]) -> Iterator[ForkServer]:
     """Runs ``module``'s ``main(arguments)`` in a process for each party; at the end of the block all have ended.
 
     Their standard input ends with this process. Until they are born, what is written to the first one's standard error
-    is the nursery's.
+    is the server's.
     """
     with tempfile.TemporaryFile() as ends, tempfile.TemporaryFile() as plan:
-        parties = {party: asdict(birth) for party, birth in births.items()}
-        content = {"module": module, "ends": ends.fileno(), "births": parties, "forks": FORKS}
+        parties = {party: asdict(spec) for party, spec in specs.items()}
+        content = {"module": module, "ends": ends.fileno(), "workers": parties, "forks": FORKS}
         plan.write(json.dumps(content).encode())  # too long for an argument where there are many parties
         plan.seek(0)
-        told = _shared(births.values())  # who looks at the processes sees of which run they are
+        told = _shared(specs.values())  # who looks at the processes sees of which run they are
         with subprocess.Popen(
-            [sys.executable, "-m", "veilgraph.run.nursery", str(plan.fileno()), *told],
-            pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(births.values())],
+            [sys.executable, "-m", "veilgraph.runtime.launch.fork_server", str(plan.fileno()), *told],
+            pass_fds=[ends.fileno(), plan.fileno(), *_descriptors(specs.values())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=next(iter(births.values())).output,
+            stderr=next(iter(specs.values())).output,
         ) as process:
             try:
-                yield Nursery(list(births), process, ends)
+                yield ForkServer(list(specs), process, ends)
             finally:
                 _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Has the nursery kill its parties. Without a nursery they end by their standard input."""
+    """Has the server kill its parties. Without a server they end by their standard input."""
     process.terminate()
     try:
         process.wait(_PATIENCE_S)
@@ -109,49 +111,49 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
-def _shared(births: Iterable[Birth]) -> list[str]:
+def _shared(specs: Iterable[WorkerSpec]) -> list[str]:
     """The first arguments, as far as all have the same."""
-    columns = zip(*(birth.arguments for birth in births), strict=False)
+    columns = zip(*(spec.arguments for spec in specs), strict=False)
     return [column[0] for column in takewhile(lambda column: len(set(column)) == 1, columns)]
 
 
-def _descriptors(births: Iterable[Birth]) -> set[int]:
-    return {each for birth in births for each in (birth.output, *birth.keeps)}
+def _descriptors(specs: Iterable[WorkerSpec]) -> set[int]:
+    return {each for spec in specs for each in (spec.output, *spec.keeps)}
 
 
 def main(arguments: list[str]) -> int:
-    """Gives birth to the parties and notes how each ends; in a party's process, runs that and returns its exit code."""
+    """Gives spec to the parties and notes how each ends; in a party's process, runs that and returns its exit code."""
     with open(int(arguments[0]), "rb") as file:  # noqa: PTH123 - a descriptor
         plan = json.load(file)
     module, ends = plan["module"], plan["ends"]
-    births = {party: Birth(**birth) for party, birth in plan["births"].items()}
-    inherited = _descriptors(births.values()) | {ends}
+    specs = {party: WorkerSpec(**spec) for party, spec in plan["workers"].items()}
+    inherited = _descriptors(specs.values()) | {ends}
     if plan["forks"]:
         import_module(module)
         gc.freeze()  # what is there is shared, and not looked through again by each party
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it hands that down
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT, signal.SIGTERM})
     running: dict[int, int] = {}
-    for index, (party, birth) in enumerate(births.items()):
+    for index, (party, spec) in enumerate(specs.items()):
         with warnings.catch_warnings(action="ignore"):  # of threads: libraries' own, which bear a fork
             pid = os.fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            os.dup2(birth.output, 2)
-            for each in inherited.difference(birth.keeps):
+            os.dup2(spec.output, 2)
+            for each in inherited.difference(spec.keeps):
                 os.close(each)
             if not plan["forks"]:
-                os.execv(sys.executable, [sys.executable, "-m", module, *birth.arguments])  # noqa: S606
-            return _live(party, module, list(birth.arguments))
+                os.execv(sys.executable, [sys.executable, "-m", module, *spec.arguments])  # noqa: S606
+            return _child_main(party, module, list(spec.arguments))
         running[pid] = index
     for each in inherited - {ends}:  # a peer that is gone is noticed when the last copy of its end is closed
         os.close(each)
-    _attend(running, ends)
+    _reap(running, ends)
     os._exit(0)  # an interpreter takes long to tidy up
 
 
-def _live(party: str, module: str, arguments: list[str]) -> int:
-    """A party's life: under its name, and with nothing that was drawn before its birth to be drawn again."""
+def _child_main(party: str, module: str, arguments: list[str]) -> int:
+    """A party's life: under its name, and with nothing that was drawn before its spec to be drawn again."""
     ctypes.CDLL(None).prctl(_SET_NAME, party.encode())  # what top and ps call it
     for library in ("torch", "numpy.random"):  # Python's own generators do so by themselves
         if library in sys.modules:
@@ -160,7 +162,7 @@ def _live(party: str, module: str, arguments: list[str]) -> int:
     return code
 
 
-def _attend(running: dict[int, int], ends: int) -> None:
+def _reap(running: dict[int, int], ends: int) -> None:
     """Notes how each process ends; kills them all when it is told to end itself.
 
     Args:

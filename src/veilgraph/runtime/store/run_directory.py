@@ -70,7 +70,7 @@ from veilgraph.mpc.aggregation.survivors import RECORD
 from veilgraph.privacy.canaries import Canaries
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.protocol.job_file import read_job
-from veilgraph.run.checkpoints import Checkpoints
+from veilgraph.runtime.store.checkpoints import Checkpoints
 
 __all__ = ["PartyStore", "Record", "RunDirectory", "load_tensors", "save_tensors"]
 
@@ -112,7 +112,9 @@ class RunDirectory:
             write_job(settings, path / "job.yaml")
         except OSError as error:
             raise RunError(f"{path}: cannot be written ({error}); choose another {argument('out')}") from error
-        return cls(path)
+        run = cls(path)
+        run.settings = settings  # what was written need not be parsed
+        return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:

@@ -29,7 +29,7 @@ from veilgraph.graph.party import pack_ids, unpack_ids
 from veilgraph.nn.calibration import Calibration
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import MAX_NODES
-from veilgraph.run.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, load_tensors, save_tensors
 
 _FILE: Final = "predictions.safetensors"
 _ROWS: Final = "nodes"

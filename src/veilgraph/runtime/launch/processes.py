@@ -1,4 +1,4 @@
-"""Runs the parties of a job on this machine; and a holder's local part on several, its own or processes of this one."""
+"""Run the parties of a job on this machine, in threads or in processes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import cache
 from typing import IO, Final, TypeVar
 
 import torch
 
-from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, VeilgraphError, error_of_json
-from veilgraph.core.threads import leave_behind
+from veilgraph.core.errors import LinkTimeout, PeerFailed, VeilgraphError, error_of_json
+from veilgraph.core.threads import abandon_threads
 from veilgraph.core.types import Link, PartyId
 from veilgraph.link.factory import IN_PROCESSES, IN_THREADS, LINKS
 from veilgraph.mpc.ring import available_cores
-from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.role import Role
-from veilgraph.protocol.spreading import Machines, installed_spreading
-from veilgraph.run.nursery import Birth, born
+from veilgraph.runtime.launch.fork_server import WorkerSpec, spawn_workers
 
 Result = TypeVar("Result")
 Tick = Callable[[], None]
@@ -95,7 +91,7 @@ def run_threads(
     finally:
         torch.set_num_threads(threads_before)
         if left := [thread for thread in threads if thread.is_alive()]:
-            leave_behind(left)
+            abandon_threads(left)
     if failures:
         raise first_cause(failures.values(), [party for party in programs if party not in failures])
     return {party: results[party] for party in programs}
@@ -124,25 +120,25 @@ def run_processes(
     with ExitStack() as stack:
         outputs = {party: stack.enter_context(tempfile.TemporaryFile()) for party in arguments}
         reports = {party: stack.enter_context(tempfile.TemporaryFile()) for party in arguments}
-        births = {
-            party: Birth(
+        specs = {
+            party: WorkerSpec(
                 [*words, str(reports[party].fileno()), wire, *invited[party].arguments],
                 outputs[party].fileno(),
                 [reports[party].fileno(), *(each.fileno() for each in invited[party].inherited)],
             )
             for party, words in arguments.items()
         }
-        nursery = stack.enter_context(born(module, births))
+        server = stack.enter_context(spawn_workers(module, specs))
         for invitation in invited.values():
             for each in invitation.inherited:
                 each.close()
 
         def failed() -> list[VeilgraphError]:
-            codes = nursery.codes()
+            codes = server.codes()
             return [reported_failure(each, code, reports[each], outputs[each]) for each, code in codes.items() if code]
 
-        _wait(nursery.runs, lambda: any(nursery.codes().values()), tick, lambda: any(map(_explains, failed())))
-        silent = [party for party in arguments if party not in nursery.codes()]
+        _wait(server.runs, lambda: any(server.codes().values()), tick, lambda: any(map(_explains, failed())))
+        silent = [party for party in arguments if party not in server.codes()]
         failures = failed()
     if failures:
         raise first_cause(failures, silent)
@@ -249,35 +245,3 @@ def reported_failure(party: PartyId, code: int, report: IO[bytes], output: IO[by
         lines = output.read().decode(errors="replace").strip().splitlines()
         end = f"ended with code {code}: {lines[-1] if lines else 'no message'}"
     return PeerFailed(f"{party}'s process {end}", code=PROCESS_DIED, value=code, party=party)
-
-
-def check_spread(settings: JobSettings) -> None:
-    """Whether a job's holders can have several machines.
-
-    Raises:
-        ConfigError: they cannot, or nothing is installed that computes on several.
-    """
-    reason = paradigm_of(settings).session.unspreadable(settings)
-    if reason is not None:
-        raise ConfigError(reason)
-    installed_spreading()
-
-
-def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
-    """A block in which the role's local part is computed on several machines.
-
-    Args:
-        role: a data holder, not yet set up.
-        machines: which; None: this one alone.
-
-    Raises:
-        ConfigError: the job or the role has no such part, or nothing is installed that computes on several.
-        LinkError: a machine did not come, or is gone.
-    """
-    if machines is None:
-        return nullcontext()
-    session = role.session
-    check_spread(session.settings)
-    if (part := role.local_part()) is None:
-        raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
-    return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)

@@ -1,8 +1,10 @@
-"""Entry point of one party's process: ``python -m veilgraph.run.worker RUN WORK PARTY MACHINES REPORT WIRE ...``.
+"""Entry point of one party's process.
+
+``python -m veilgraph.runtime.launch.worker RUN WORK PARTY MACHINES REPORT WIRE ...``
 
 MACHINES is how many processes share the party's local part, 1 for this one alone. REPORT is the descriptor of the file
 for the error that it fails with; WIRE what joins the parties, with the arguments of its invitation.
-Started by ``run.launch.run_processes``; a user has no need to call it.
+Started by ``launch.processes.run_processes``; a user has no need to call it.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from pathlib import Path
 from veilgraph.core.errors import VeilgraphError
 from veilgraph.core.threads import run_and_leave
 from veilgraph.link.factory import LINKS
-from veilgraph.run.launch import end_with_launcher, keep_freed_memory, report_failure, share_cores
-from veilgraph.run.party import SimulatedWork, run_simulated
-from veilgraph.run.run_directory import RunDirectory
+from veilgraph.runtime.launch.processes import end_with_launcher, keep_freed_memory, report_failure, share_cores
+from veilgraph.runtime.session.party import SimulatedWork, run_simulated
+from veilgraph.runtime.store.run_directory import RunDirectory
 
 _WORKS: dict[str, SimulatedWork] = {work: work for work in ("align", "train", "resume", "restart", "predict")}
 

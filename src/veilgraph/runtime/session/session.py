@@ -18,10 +18,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.spreading import Machines
-from veilgraph.run.attesting import Attesting
-from veilgraph.run.lifetimes import kept, lifetime_at, lifetime_of, limits_in
-from veilgraph.run.run_directory import TABLES, PartyStore, RunDirectory
-from veilgraph.run.sending import SendingRecord
+from veilgraph.runtime.session.exchange import RecordExchange
+from veilgraph.runtime.store.lifetime import kept, lifetime_at, lifetime_of, limits_in
+from veilgraph.runtime.store.run_directory import TABLES, PartyStore, RunDirectory
+from veilgraph.runtime.store.session_log import TrafficLog
 
 Work = Literal["align", "train", "resume", "predict", "audit"]
 Auditor = Callable[[RunDirectory, PartyId, Link], None]
@@ -29,7 +29,7 @@ Auditor = Callable[[RunDirectory, PartyId, Link], None]
 
 
 @dataclass(frozen=True)
-class Part:
+class SessionSpec:
     """What a party brings to a piece of work.
 
     Attributes:
@@ -110,7 +110,7 @@ class Part:
 
 
 @dataclass
-class Sitting:
+class Session:
     """A party at work, in one session.
 
     Attributes:
@@ -122,10 +122,10 @@ class Sitting:
         publisher: the door through which anything of its data leaves, while it is open.
     """
 
-    part: Part
+    part: SessionSpec
     link: Link
-    record: SendingRecord
-    evidence: Attesting
+    record: TrafficLog
+    evidence: RecordExchange
     trace: AnyTrace
     publisher: Publisher = OPEN
 

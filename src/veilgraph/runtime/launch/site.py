@@ -1,0 +1,374 @@
+"""One party's part of a job on its own machine, its learning seed, and the check of a job before it is submitted.
+
+A party has a secret for life. Of it, the job and its tables it makes a mark, which tells others only whether these are
+those of an earlier run. Its seed follows from the secret and from the marks of all parties: it comes again only where
+no party has changed anything, and then it repeats what was computed before. Masks, shares, keys and noise never follow
+from it.
+
+The answer to a check is what the site's first ``HELLO`` of the job would say, and one bit: whether anything of its own
+stands against it, such as a fault of a table. The details stay in the site's log. The tables are held to the party file
+alone, so that the bit is the same for every job, and asking again with other settings tells no more.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from veilgraph.core.errors import ConfigError, DataError, RunError, VeilgraphError
+from veilgraph.core.files import locked, private_folder, write_whole
+from veilgraph.core.randomness import private_seed, seed_of
+from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
+from veilgraph.core.settings import unsettled
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.link.identity import Identity
+from veilgraph.link.view import RecordedLink
+from veilgraph.protocol.acceptance import agree_on_job, refusal_of
+from veilgraph.protocol.agreement import PROTOCOL_VERSION, one_line
+from veilgraph.protocol.aligning import split_by_labels
+from veilgraph.protocol.consent import Consent, JobRequest
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.limits import REASON_CHARACTERS, joined
+from veilgraph.protocol.organisation import Organisation
+from veilgraph.runtime.session.party import run_party
+from veilgraph.runtime.session.preparation import kept_identity
+from veilgraph.runtime.session.session import Auditor, SessionSpec, Work
+from veilgraph.runtime.store.results import summarise
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory, view_size
+from veilgraph.runtime.store.session_log import installed_software, record_software
+from veilgraph.tables.describe import describe_party
+
+_FILE: Final = "secret"
+
+
+def learning_secret(folder: Path) -> bytes:
+    """The party's secret for life, drawn from the operating system at its first job.
+
+    Raises:
+        RunError: the file is damaged, or cannot be made.
+    """
+    path = folder / _FILE
+    try:
+        with locked(private_folder(folder), f"{folder} is in use; try again", wait_s=math.inf):
+            if not path.is_file():
+                write_whole(path, system_secrets(SEED_BYTES))
+            secret = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be made or read ({error}); keep the kit where you may write") from error
+    if len(secret) != SEED_BYTES:
+        raise RunError(
+            f"{path}: {len(secret)} bytes in place of {SEED_BYTES}; restore it, or delete it, and jobs that were run "
+            "before give other results when they are repeated"
+        )
+    return secret
+
+
+def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> str:
+    """What a party states of a job and its tables: 64 hexadecimal digits; none where its draws are to be new.
+
+    Jobs that add noise are never repeated: the noise is new, and the same values under it twice would say more of them.
+    Nor are jobs whose sums may lack holders: over other survivors the same values would show a single holder's.
+
+    Args:
+        secret: the party's.
+        job: the job; its name does not count.
+        organisation: the holder's own; None at the server.
+
+    Raises:
+        DataError: a table cannot be read.
+    """
+    if job.adds_noise or job.tolerates_dropouts or (organisation is not None and organisation.settings.seed == "fresh"):
+        return ""
+    tables = "" if organisation is None else organisation.digest()
+    return derive_key(secret, f"mark/{_hash(job)}/{tables}").hex()
+
+
+def learning_seed(
+    secret: bytes, job: JobSettings, organisation: Organisation | None, marks: Mapping[PartyId, str]
+) -> int:
+    """The party's seed for a new run.
+
+    Args:
+        secret: the party's.
+        job: the job.
+        organisation: the holder's own; None at the server.
+        marks: party → what it stated, in the job's order; where one stated none, the seed is new.
+    """
+    if organisation is not None and organisation.settings.seed == "job":
+        return job.seed
+    if not all(marks.values()):
+        return private_seed()
+    return seed_of(derive_key(secret, f"seed/{_hash(job)}/{json.dumps(list(marks.items()))}"))
+
+
+def _hash(job: JobSettings) -> str:
+    return job.model_copy(update={"name": ""}).hash()
+
+
+SiteWork = Literal["align", "train", "predict", "audit"]
+LAST_JOB_S: Final = 30.0
+"""Longest wait for this site's process of the job before, which may be inside a long computation when another party
+was lost and the job is gone on with: the engine ends it within 15 seconds."""
+SITE_WORKS: Final[dict[str, SiteWork]] = {
+    "align": "align",
+    "train": "train",
+    "predict": "predict",
+    "audit": "audit",
+}
+
+
+def take_part(
+    runs: Path,
+    settings: JobSettings,
+    party: PartyId,
+    work: SiteWork,
+    link: Link,
+    recorder: RecordedLink,
+    *,
+    party_file: Path | None,
+    resume: bool,
+    restarts: bool = False,
+    allows_audit: bool = False,
+    auditor: Auditor | None = None,
+    identity: Identity | None = None,
+    names: Mapping[PartyId, str] = MappingProxyType({}),
+    job_id: str,
+    consent: Path,
+    learning: Path,
+    seen: Path | None = None,
+) -> None:
+    """Agrees on the job with the other parties, then does this party's part of it in ``runs/<name of the job>``.
+
+    Args:
+        runs: folder of this party's runs.
+        settings: the job; its ``data.holders`` are names.
+        party: a holder or the server.
+        work: align (or collect) only; train, aligned first if need be; predict for the tables as they are now; or
+            audit what was trained.
+        link: to the other parties.
+        recorder: counts what crosses ``link``; it may be ``link`` itself.
+        party_file: the holder's own; None at the server.
+        resume: go on with a run that was cut off.
+        restarts: the server's leave to begin again where the parties cannot go on; a holder's is in its party file.
+        allows_audit: the server's leave to audit, and so to keep what it sends and receives; a holder's is in its
+            party file.
+        auditor: audits.
+        identity: with which the party signs its records; None where the parties have no certificates.
+        names: party → the name in its certificate, where that is another one, as the server's is.
+        job_id: the engine's, of what was submitted.
+        consent: folder in which a holder counts its jobs.
+        learning: folder in which the party keeps the secret that its seeds follow from.
+        seen: folder of what it has seen of its lifetime ledger; None: its account's.
+
+    Raises:
+        VeilgraphError: a party refuses the job, at every party alike; or something failed.
+    """
+    if not settings.data.is_apart:
+        raise ConfigError(
+            "data.holders: across organisations a job names its holders, as in data: {holders: [bank, shop]}; every "
+            "holder brings its own party file"
+        )
+    organisation = None
+    if party != SERVER:
+        request = requested(job_id, settings, work, resume=resume)
+        read = own_organisation(party, party_file)
+        organisation = replace(read, consent=Consent(read.settings.consent, consent, request, runs))
+    path = runs / settings.name
+    allows_audit = allows_audit if organisation is None else organisation.settings.limits.allow_audit
+    refuses = [occupied(path, settings, work, resume=resume), _unaudited(party, work, allows=allows_audit)]
+    secret = learning_secret(learning)
+    stated: dict[str, Any] = {"work": work, "resume": resume, "software": installed_software()}
+    if work in ("align", "train"):
+        stated["mark"] = mark(secret, settings, organisation)
+    hellos = agree_on_job(link, settings, party, organisation, "; ".join(filter(None, refuses)), stated)
+    run = RunDirectory.open(path) if (path / "job.yaml").is_file() else RunDirectory.create(path, settings)
+    with run.lock(LAST_JOB_S):
+        store = run.party(party)
+        record_software(store.path, work, {name: hello.software for name, hello in hellos.items()})
+        if not store.has_seed():
+            marks = {name: hello.mark for name, hello in hellos.items()}
+            store.save_seed(learning_seed(secret, settings, organisation, marks))
+        if allows_audit and work == "train" and store.view_size() is None:
+            store.record_views(view_size(settings))
+        own = None if organisation is None else organisation.settings
+        part = SessionSpec(
+            run,
+            party,
+            _work(work, store),
+            organisation=organisation,
+            machines=None if organisation is None else organisation.machines,
+            restarts=restarts if own is None else own.limits.restart,
+            identity=identity,
+            names=names,
+            auditor=auditor,
+            marks=seen,
+        )
+        run_party(part, link, recorder)
+        if work == "train" and party in settings.scoring:
+            summarise(run, [party], party)
+
+
+def own_organisation(party: PartyId, party_file: Path | None) -> Organisation:
+    """What a holder brings, of the party file that its site joined with.
+
+    Raises:
+        ConfigError: it joined without one, or the file breaks a rule.
+    """
+    if party_file is None:
+        raise ConfigError(f"{party} has no party file; join again with: veilgraph net join KIT --party party.yaml")
+    return Organisation.read(party_file, party)
+
+
+def requested(job_id: str, settings: JobSettings, work: SiteWork, *, resume: bool) -> JobRequest:
+    """What a submitted job asks of this party.
+
+    Raises:
+        ConfigError: the engine's id of the job is none.
+    """
+    try:
+        return JobRequest(job=job_id, work=work, resume=resume, settings=settings)
+    except ValidationError as error:
+        raise unsettled(error, "the engine's id of the job", "; submit it anew") from error
+
+
+def _work(work: SiteWork, store: PartyStore) -> Work:
+    return "resume" if work == "train" and store.epochs() else work
+
+
+def _unaudited(party: PartyId, work: SiteWork, *, allows: bool) -> str:
+    """Why the party takes part in no audit; empty when it does, or it is none."""
+    if work != "audit" or allows:
+        return ""
+    if party == SERVER:
+        return "the server joined without --allow-audit: it answers no audit"
+    return "limits.allow_audit=false: set it in the party file before training, or submit no audit"
+
+
+def occupied(path: Path, settings: JobSettings, work: SiteWork, *, resume: bool) -> str:
+    """Why the run directory here cannot be used for this work; empty when it can."""
+    exists = (path / "job.yaml").is_file()
+    same = exists and RunDirectory.open(path).settings.hash() == settings.hash()
+    if work in ("predict", "audit"):
+        trained = same and RunDirectory(path).trained()
+        return "" if trained else f"no trained run {settings.name!r} of this job is here; train it first"
+    if not exists:
+        return ""
+    if not same:
+        return f"a run {settings.name!r} of another job is here; give the job another name"
+    if RunDirectory(path).trained() or RunDirectory(path).begun():
+        return "" if resume else f"a run {settings.name!r} is here; submit with --resume, or give the job another name"
+    return ""
+
+
+_NO_CHECKS: Final = "limits.allow_check=false: it says nothing of jobs that are not submitted"
+
+log = logging.getLogger("veilgraph")
+
+
+class Checked(BaseModel):
+    """What a site says; as ``Hello``, but read leniently, for it may be of another release."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    version: Annotated[int, Field(ge=0, le=2**32)]
+    """Of the protocol."""
+    job: Annotated[str, Field(max_length=128, pattern=r"^[0-9a-z]*$")] = ""
+    """SHA-256 of the settings as the site read them; empty where it could not, or where it answers no checks."""
+    refuses: Annotated[str, Field(max_length=REASON_CHARACTERS), AfterValidator(one_line)] = ""
+    """Why the site would refuse the job at once; empty when it would not."""
+    waits: bool = False
+    """Whether a person there would have to approve it."""
+    unsaid: bool = False
+    """Whether something stands against it that the site's own log alone says."""
+
+    @classmethod
+    def withheld(cls) -> Self:
+        """Of a site whose own log alone says what stands against the job."""
+        return cls(version=PROTOCOL_VERSION, unsaid=True)
+
+
+def check_here(
+    runs: Path,
+    settings: JobSettings,
+    party: PartyId,
+    *,
+    party_file: Path | None,
+    job_id: str,
+    consent: Path,
+) -> Checked:
+    """Holds a job to a party's limits, consent and runs, and its tables to their own rules; no job is counted or begun.
+
+    Args:
+        runs: folder of this party's runs.
+        settings: the job; its ``data.holders`` are names.
+        party: a holder or the server.
+        party_file: the holder's own; None at the server.
+        job_id: the engine's, of what asks.
+        consent: folder in which a holder counts its jobs.
+    """
+    try:
+        if not settings.data.is_apart or party not in (*settings.data.names, SERVER):
+            raise ConfigError(f"data.holders: across organisations a job names its holders, {party} among them")
+        refuses, waits = "", False
+        if party == SERVER:
+            refuses = occupied(runs / settings.name, settings, "train", resume=False)
+        else:
+            own = own_organisation(party, party_file)
+            if not own.settings.limits.allow_check:
+                return Checked(version=PROTOCOL_VERSION, refuses=_NO_CHECKS)
+            refuses = _refusal(runs, settings, own, job_id, consent)
+            waits = own.settings.consent.approval == "ask" and not refuses
+            if not refuses:
+                _check_tables(settings, own)
+    except VeilgraphError as error:
+        log.warning("would not take part in %s: %s: %s", settings.name, type(error).__name__, error)
+        return Checked.withheld()
+    log.info("would %s in %s%s", "take no part" if refuses else "take part", settings.name, refuses and f": {refuses}")
+    return Checked(version=PROTOCOL_VERSION, job=settings.hash(), refuses=refuses, waits=waits)
+
+
+def _refusal(runs: Path, settings: JobSettings, own: Organisation, job_id: str, consent: Path) -> str:
+    """Why a holder would refuse the job before anything of its data was sent; empty when it would not."""
+    path, counted = runs / settings.name, own.settings.consent
+    reasons = [
+        occupied(path, settings, "train", resume=False),
+        refusal_of(own, settings) or "",
+        split_by_labels(settings, own.settings),
+    ]
+    if counted.limited:
+        request = requested(job_id, settings, "train", resume=False)
+        aligns = settings.is_aligned and not _is_aligned(path, own.settings.party)
+        reasons.append(Consent(counted, consent, request, runs).against(aligns=aligns))
+    return joined(reasons)
+
+
+def _is_aligned(path: Path, party: PartyId) -> bool:
+    """Whether a run that is here has been aligned, so that a training of it begins without."""
+    return (path / "job.yaml").is_file() and bool(kept_identity(RunDirectory.open(path).party(party)))
+
+
+def _check_tables(settings: JobSettings, own: Organisation) -> None:
+    """Reads a holder's tables by its party file; of the job only who has the labels is asked.
+
+    Raises:
+        DataError: the tables break a rule, or the job wants labels of them that they do not have.
+    """
+    nodes, party = own.settings.nodes, own.settings.party
+    released = settings.label_release
+    labelled = settings.data.label_party if released is None else released.holder
+    if settings.is_aligned and party == labelled and nodes.label is None:
+        raise DataError(
+            f"nodes.label: the job has the labels at {party}, whose party file names none; name their column, or have "
+            "the job name another label holder",
+            key="nodes.label",
+            party=party,
+        )
+    describe_party(own.settings, own.folder)

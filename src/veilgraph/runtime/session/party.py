@@ -1,0 +1,441 @@
+"""One party's session of a job: what it opens, computes, keeps on record and closes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict, replace
+from typing import Final, Literal
+
+from veilgraph.core.errors import ConfigError, VeilgraphError
+from veilgraph.core.files import write_whole
+from veilgraph.core.randomness import LearningStreams
+from veilgraph.core.secrets import system_secrets
+from veilgraph.core.tensor_file import load_facts
+from veilgraph.core.trace import NO_TRACE, AnyTrace, Trace
+from veilgraph.core.types import SERVER, Link, PartyId
+from veilgraph.graph.party import PartyGraph, load_party, reload_party
+from veilgraph.link.view import RecordedLink
+from veilgraph.link.wrapper import TracedLink
+from veilgraph.nn.local.build import CustomModel
+from veilgraph.privacy.aggregation import delta_of_too_many, too_many_units
+from veilgraph.privacy.publisher import Publisher
+from veilgraph.protocol.acceptance import agree_on_job
+from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.judge import Judge, Predicted
+from veilgraph.protocol.limits import LimitSettings, delta_too_large
+from veilgraph.protocol.organisation import Aligned, Organisation
+from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.resumption import Point
+from veilgraph.protocol.role import Role
+from veilgraph.protocol.role import Session as RoleContext
+from veilgraph.protocol.spreading import Machines, installed_spreading
+from veilgraph.runtime.session.exchange import record_exchange
+from veilgraph.runtime.session.peer_heads import PeerHeads
+from veilgraph.runtime.session.preparation import prepare
+from veilgraph.runtime.session.publishers import (
+    LifetimeAccount,
+    publisher_of,
+    release_streams,
+    training_alone,
+    with_canaries,
+)
+from veilgraph.runtime.session.session import Session, SessionSpec, Work
+from veilgraph.runtime.session.training import Fitted, fit, infer
+from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
+from veilgraph.runtime.store.predictions import (
+    CALIBRATION,
+    SEPARATOR,
+    calibration_in,
+    forget_named,
+    named_nodes,
+    save_predictions,
+)
+from veilgraph.runtime.store.run_directory import Record, RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.session_log import Phase, TrafficLog, traffic_rows
+
+log = logging.getLogger("veilgraph")
+_SHOWN: Final = 12
+
+SimulatedWork = Work | Literal["restart"]
+"""On one machine: to resume, and where a party has lost its checkpoints to begin again."""
+
+_TRAFFIC: Final[dict[Phase, str]] = {
+    "align": "alignment_traffic.json",
+    "train": "traffic.json",
+    "predict": "prediction_traffic.json",
+    "audit": "audit_traffic.json",
+}
+
+
+def run_party(part: SessionSpec, link: Link, recorder: RecordedLink) -> None:
+    """What one party does from beginning to end, once the job is agreed on.
+
+    It reads and writes its own part of the run; the label holder also writes metrics.jsonl and, where every party has
+    a run directory of its own, every holder that learns the scores.
+
+    Args:
+        part: the party's.
+        link: of the party; closed at the end.
+        recorder: counts what crosses the wire, beneath or in place of ``link``.
+    """
+    with _opened(part, link, recorder) as session:
+        if part.work == "audit":
+            _audit(session)
+            return
+        aligned = _aligned(session)
+        if part.work == "align":
+            session.tell()
+            return
+        with _published(part, aligned) as (aligned, session.publisher):
+            _log_lifetime(part)
+            compute(session, aligned)
+            _log_lifetime(part)
+
+
+@contextmanager
+def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[Session]:
+    """Opens what a session needs; at its end, however it ends, what was sent is on record."""
+    store = part.store
+    phase: Phase = "train" if part.work == "resume" else part.work
+    trace = new_trace(part)
+    if isinstance(trace, Trace):
+        link = TracedLink(link, trace)
+    view = None if part.work == "audit" else store.new_view(part.work)
+    if view is not None:
+        link = RecordedLink(link, keep=view.append)
+    record = TrafficLog(part.settings, store, phase, recorder)
+    record.note()
+    peer_heads = PeerHeads(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    evidence = record_exchange(store.path, part.settings, part.party, part.identity, part.names, peer_heads)
+    session = Session(part, link, record, evidence, trace)
+    try:
+        evidence.open(link)
+        yield session
+    finally:
+        link.close()
+        if isinstance(trace, Trace):
+            trace.write(store.trace_path)
+        if view is not None:
+            view.close()
+        write_whole(store.path / _TRAFFIC[phase], json.dumps(traffic_rows(recorder.traffic())).encode())
+        record.close(session.publisher.spent())
+        evidence.close()
+
+
+def _audit(session: Session) -> None:
+    part = session.part
+    if part.auditor is None:
+        raise ConfigError("work=audit is done across organisations: give an auditor")
+    session.record.note()
+    part.auditor(part.run, part.party, session.link)
+    session.tell()
+
+
+def _aligned(session: Session) -> Aligned:
+    """The party's data: of its tables, or as the run was given them."""
+    part, store, settings = session.part, session.part.store, session.part.settings
+    if settings.data.from_tables:
+        anew = part.work == "predict"
+        aligned = prepare(store, session.link, settings, part.organisation, anew=anew, restarts=part.may_restart)
+        done = "read" if not settings.is_aligned else "aligned"
+        log.info("the tables are %s: %s", done, aligned.identity[:_SHOWN])
+    else:
+        # A training begins with graphs that the job's data or Python's gave: those were checked before they were saved.
+        checked = part.work == "train" and settings.data.graphs is not None
+        read = reload_party if checked else load_party
+        graph = None if part.party == SERVER else read(store.graph_path)
+        aligned = Aligned(graph=graph, ids=store.ids())
+    session.record.note()
+    return aligned
+
+
+def _log_lifetime(part: SessionSpec) -> None:
+    """What all of the party's releases come to, in its own log: a refusal tells the others less."""
+    if part.lifetime is not None and log.isEnabledFor(logging.INFO):
+        log.info("%s", str(part.lifetime))  # as it is now
+
+
+@contextmanager
+def _published(part: SessionSpec, aligned: Aligned) -> Iterator[tuple[Aligned, Publisher]]:
+    """The party's data, with canaries where the job has any, and the door through which anything of them leaves."""
+    store, settings, begun = part.store, part.settings, part.work != "train"
+    watched = None
+    if aligned.graph is not None:
+        graph, watched = with_canaries(store, settings, aligned.graph, begun=begun)
+        aligned = replace(aligned, graph=graph)
+    lasting = None
+    if part.lifetime is not None and aligned.graph is not None:
+        lasting = LifetimeAccount(part.lifetime, aligned.ids if part.place is None else part.place.ids)
+    with (
+        publisher_of(
+            store, settings, aligned.graph, part.limit, begun=begun, alignment=aligned.identity, lasting=lasting
+        ) as publisher,
+        training_alone(lasting if part.work in ("train", "resume") else None, settings) as busy,
+    ):
+        aligned = replace(aligned, refuses=aligned.refuses or busy)
+        if watched is not None:
+            publisher.watched = watched
+        yield aligned, publisher
+
+
+def new_trace(part: SessionSpec) -> AnyTrace:
+    """The trace of a training that is profiled; else one that notes nothing."""
+    if part.work not in ("train", "resume") or not part.store.trace_path.is_file():
+        return NO_TRACE
+    return Trace(part.party, 1 + (*part.settings.data.names, SERVER).index(part.party))
+
+
+def run_simulated(
+    run: RunDirectory,
+    party: PartyId,
+    work: SimulatedWork,
+    link: Link,
+    custom: CustomModel | None = None,
+    machines: Machines | None = None,
+) -> None:
+    """What one party does where all parties share a machine and a run directory."""
+    settings, recorder = run.settings, RecordedLink(link)
+    organisation = None
+    if settings.data.from_tables:
+        organisation = None if party == SERVER else Organisation.read((settings.data.parties or {})[party], party)
+        agree_on_job(recorder, settings, party, organisation)
+    limits = LimitSettings() if organisation is None else organisation.settings.limits
+    restarts = work == "restart" or limits.restart
+    done: Work = "resume" if work == "restart" else work
+    run_party(SessionSpec(run, party, done, custom, organisation, machines, restarts), recorder, recorder)
+
+
+TOLD_EVERY_S: Final = 30.0
+"""So long at most, or an epoch if that is longer, a party's log says nothing of how far it is."""
+
+
+def compute(session: Session, aligned: Aligned) -> None:
+    """Trains, or predicts, with the other parties."""
+    part, store = session.part, session.part.store
+    context, paradigm = _context(session, aligned), paradigm_of(part.settings)
+    aligned = paradigm.session.release(context, aligned)
+    role = paradigm.session.role(context, aligned)
+    with spread(role, part.machines), closing(role):
+        if part.work == "predict":
+            _predict(session, role)
+        else:
+            released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
+            leave = part.may_restart or part.settings.learns_alone  # then nobody else is taken back
+            _train(session, role, [] if released_now else store.checkpoints.points(restarts=leave))
+        if (account := session.publisher.account()) is not None:
+            account = {**account, "lasting": part.lifetime is not None}
+            write_whole(store.path / LEDGER_SUMMARY, json.dumps(account).encode())
+        if isinstance(role, Judge):
+            predicted = role.predictions()
+            save_predictions(
+                store,
+                predicted.probabilities,
+                _predicted_ids(role, aligned.written or aligned.ids, predicted),
+                aligned.class_names,
+                predicted.nodes,
+                predicted.columns,
+                predicted.keys,
+                alike=_predicted_ids(role, aligned.ids, predicted) if aligned.written else None,
+                classes_alone=predicted.classes_alone,
+                calibration=calibration_in(load_facts(store.model_path)),
+            )
+            forget_named(store)
+    if not part.settings.learns_alone:
+        session.tell()  # a party that states its records has ended its work
+    store.checkpoints.end()
+    if part.work != "predict" and isinstance(role, Judge):
+        _compare_with_alone(role, part)  # nobody waits for it any more
+
+
+def _compare_with_alone(role: Judge, part: SessionSpec) -> None:
+    """Note what the holder reaches by itself; a run that is complete stays so where that fails."""
+    try:
+        found = role.alone()
+    except VeilgraphError as error:
+        log.warning("%s: what it would reach alone is not known: %s", part.party, error)
+        return
+    if found is not None:
+        write_whole(part.store.path / ALONE, json.dumps(found).encode())
+
+
+def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted) -> list[str] | None:
+    if predicted.names is not None:
+        return list(predicted.names)
+    if predicted.rows is not None:
+        named = [str(row) for row in range(role.graph.num_nodes)] if ids is None else ids
+        words = [text.replace(SEPARATOR, " ") for text in named]
+        return [SEPARATOR.join(words[row] for row in rows) for rows in predicted.rows.tolist()]
+    if ids is None:
+        return None
+    common = list(ids[: role.graph.common])
+    return common if predicted.nodes is None else [common[node] for node in predicted.nodes.tolist()]
+
+
+def _context(session: Session, aligned: Aligned) -> RoleContext:
+    part, store = session.part, session.part.store
+    names = part.work == "predict" and part.settings.predicts_named and aligned.graph is not None
+    return RoleContext(
+        part.settings,
+        session.link,
+        _streams(part),
+        system_secrets,
+        alignment=aligned.identity,
+        refuses=_refuses(part, aligned),
+        publisher=session.publisher,
+        trace=session.trace,
+        restarts=part.may_restart,
+        asked=named_nodes(store, aligned) if names else None,
+        keeper=store.keeper,
+        custom=part.custom,
+    )
+
+
+def _streams(part: SessionSpec) -> LearningStreams:
+    """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
+    settings, privacy = part.settings, part.settings.privacy
+    of_job = part.organisation is not None and part.organisation.settings.seed == "job"
+    if part.lifetime is None or privacy is None or not privacy.once or part.party not in settings.publishing or of_job:
+        return LearningStreams(part.store.seed(), part.party)
+    return release_streams(part.lifetime)
+
+
+def _refuses(part: SessionSpec, aligned: Aligned) -> str:
+    """Why the party does not go on with the nodes that it has in common with the others; empty when it does."""
+    graph, job = aligned.graph, part.settings
+    if aligned.refuses or graph is None:
+        return aligned.refuses
+    units = too_many_units(job.privacy, graph) if part.party in job.noising else ""
+    return (
+        delta_too_large(job, graph.common) or units or _breaks_own_delta(part, graph) or _breaks_own_rule(part, graph)
+    )
+
+
+def _breaks_own_delta(part: SessionSpec, graph: PartyGraph) -> str:
+    """Return why the party's own δ, at which its budget for life is, protects none of its units; empty if it does."""
+    if part.lifetime is None or math.isinf(part.lifetime.budget.epsilon):
+        return ""
+    budget = part.lifetime.budget
+    return delta_of_too_many(budget.delta, budget.unit or "node", graph, "limits.max_delta")
+
+
+def _breaks_own_rule(part: SessionSpec, graph: PartyGraph) -> str:
+    """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
+    own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
+    if own is None or part.settings.degree_rule(part.party) is None:
+        return ""
+    if paradigm_of(part.settings).privacy.most_edges_at_a_node(graph) <= own:
+        return ""
+    return (
+        "a node of its graph has more neighbours than limits.most_neighbours: raise that, or have the edges exported "
+        "with fewer at a node, a choice that no ε covers"
+    )
+
+
+def _predict(session: Session, role: Role) -> None:
+    part = session.part
+    role.infer_only()
+    role.setup([])
+    role.keep()
+    if part.settings.learns_alone:
+        session.tell()
+    role.load_weights(load_tensors(part.store.model_path)[0])
+    infer(role, 0)
+
+
+def _train(session: Session, role: Role, held: list[Point]) -> None:
+    part, run, store = session.part, session.part.run, session.part.store
+    epochs, alone = part.settings.train.epochs, part.settings.learns_alone
+    writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
+
+    def begin(epoch: int, last: int) -> None:
+        if alone:  # the others are done: they do not wait for what it learns
+            session.tell()
+        log.info("training begins after epoch %d", epoch)
+        if last < epochs:
+            log.warning("the privacy budget ends training after epoch %d of %d", last, epochs)
+        if writes:
+            run.begin_metrics(epoch)
+
+    def log_epoch(epoch_record: Record) -> None:
+        if writes:
+            run.append_metrics(epoch_record)
+
+    told = time.monotonic()
+
+    def done(epoch: int, kept: bool) -> None:
+        nonlocal told
+        if kept:
+            session.record.note(session.publisher.spent())
+        if kept or time.monotonic() - told >= TOLD_EVERY_S:
+            told = time.monotonic()
+            log.info("epoch %d of at most %d", epoch, epochs)
+        if kept:
+            settle()
+
+    def settle() -> None:
+        if writes and store.checkpoints.is_settled():
+            run.settle_metrics()
+
+    fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
+    save_tensors(store.model_path, role.weights(), _calibration(role) if isinstance(role, Judge) else {})
+    if released := role.opened_weights():
+        save_tensors(store.released_path, released, {})
+    store.checkpoints.settle()
+    settle()
+    write_whole(store.path / "result.json", json.dumps(_result(role, fitted)).encode())
+
+
+def _calibration(role: Judge) -> Record:
+    """What the model's later predictions are calibrated by as well: kept with its weights."""
+    found = role.calibration(role.predictions().probabilities)
+    return {} if found is None else {CALIBRATION: asdict(found)}
+
+
+def _result(role: Role, fitted: Fitted) -> Record:
+    if not isinstance(role, Judge):
+        return {"started_at": fitted.started_at}
+    alone = role.without_releases()
+    return {
+        "nodes": role.graph.common,
+        "best_epoch": fitted.judgement.best_epoch,
+        **role.scores(everything=True).summary(),
+        **({} if alone is None else {"without_releases": alone}),
+        "started_at": fitted.started_at,
+    }
+
+
+def check_spread(settings: JobSettings) -> None:
+    """Whether a job's holders can have several machines.
+
+    Raises:
+        ConfigError: they cannot, or nothing is installed that computes on several.
+    """
+    reason = paradigm_of(settings).session.unspreadable(settings)
+    if reason is not None:
+        raise ConfigError(reason)
+    installed_spreading()
+
+
+def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None]:
+    """A block in which the role's local part is computed on several machines.
+
+    Args:
+        role: a data holder, not yet set up.
+        machines: which; None: this one alone.
+
+    Raises:
+        ConfigError: the job or the role has no such part, or nothing is installed that computes on several.
+        LinkError: a machine did not come, or is gone.
+    """
+    if machines is None:
+        return nullcontext()
+    session = role.session
+    check_spread(session.settings)
+    if (part := role.local_part()) is None:
+        raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
+    return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)
