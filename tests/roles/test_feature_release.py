@@ -32,7 +32,7 @@ from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, Mul
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.releases import ReleasedLabels
 
 SPARSE = MultiBit(4.0, 0.0, 1.0, 40, sampled=2)
 DENSE = MultiBit(4.0, 0.0, 1.0, 6, sampled=2)

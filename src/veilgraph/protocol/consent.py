@@ -162,8 +162,7 @@ class Consent:
     def against(self, *, aligns: bool) -> str:
         """Why the job would be refused if it came now, and nothing is counted; empty when it would not.
 
-        Args:
-            aligns: whether it would begin with an alignment.
+        ``aligns`` says whether it would begin with an alignment.
         """
         entries, now = self._journal.entries(), utc_now()
         job, alignment = (used_up(self._settings, entries, what, now) for what in COUNTED)
@@ -187,7 +186,7 @@ class Consent:
             yield refuses
 
     def answer(self, wait_s: float) -> str | None:
-        """Asks a person, the first time, and waits so long: a refusal, empty for approval; None for no answer yet."""
+        """Ask a person, the first time, and wait so long: a refusal, empty for approval; None for no answer yet."""
         if self._shown is None:
             self._ask()
         until = min(time.monotonic() + wait_s, self._deadline)
@@ -296,10 +295,7 @@ def utc_now() -> datetime:
 
 
 class Journal:
-    """A journal in a folder that only this account can read.
-
-    Args:
-        folder: made at need, 0700; the journal in it is 0600.
+    """A journal in a folder that only this account can read: made at need, 0700, with the journal in it 0600.
 
     Raises:
         RunError: the folder or the file is open to others, or cannot be made.
@@ -331,11 +327,7 @@ class Journal:
 
     @contextmanager
     def held(self) -> Iterator[_Held]:
-        """The journal for this process alone, until the end of the block; others wait.
-
-        Raises:
-            RunError: it cannot be read or written.
-        """
+        """The journal for this process alone, until the end of the block; others wait. Raises ``RunError``."""
         try:
             new = not self.path.exists()
             descriptor = descriptor_of(self.path, os.O_RDWR | os.O_APPEND)
@@ -370,7 +362,7 @@ class _Held:
         self.entries = _parse(content)
 
     def append(self, entry: Entry) -> None:
-        """Adds a line; it is on the disk when this returns."""
+        """Add a line; it is on the disk when this returns."""
         self._write(_line(entry))
         self.entries.append(entry)
 
@@ -400,8 +392,7 @@ def _parse(content: bytes) -> list[Entry]:
     return entries[::-1]
 
 
-REQUESTS: Final = "requests"
-"""Folder beside the journal."""
+REQUESTS: Final = "requests"  # folder beside the journal
 _JOB_ID: Final = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 MAX_REASON_CHARACTERS: Final = 200
 
@@ -435,7 +426,7 @@ class Waiting:
 
 @contextmanager
 def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
-    """Shows a request for as long as the block lasts or, where the process is killed, its process.
+    """Show a request for as long as the block lasts or, where the process is killed, its process.
 
     Args:
         folder: of the site's journal.
@@ -470,7 +461,7 @@ def all_waiting(folder: Path) -> list[Waiting]:
 
 
 def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") -> None:
-    """Writes a person's answer to what was shown.
+    """Write a person's answer to what was shown.
 
     Raises:
         ConfigError: the reason is too long or not one line.
