@@ -22,7 +22,7 @@ from veilgraph.core.secrets import derive_key
 from veilgraph.privacy import accountant
 from veilgraph.privacy.chained_file import now
 from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
-from veilgraph.privacy.lifetime_costs import Costs, Keys, Price, keyed_hashes, price
+from veilgraph.privacy.lifetime_costs import Costs, Keys, keyed_hashes, price
 from veilgraph.privacy.lifetime_file import Entry, LifetimeFile, Marks, cohort_name
 
 # A budget of exactly what was calibrated to it has room for that, however the sum was rounded.
@@ -191,7 +191,7 @@ class Lifetime:
     def total_with(self, event: Event, count: int, jobs: int = 1) -> float:
         """The total once every node has paid for so many more such jobs' releases; infinite as ``total``."""
         with self._held():
-            return self._total_with(event, price(event, count, self.delta).times(jobs))
+            return self._total_with(event, count, jobs=jobs)
 
     def fits(self, total: float) -> bool:
         """Whether the budget has room for such a total."""
@@ -224,20 +224,19 @@ class Lifetime:
         return self._costs.most(self.delta)
 
     def _fits(self, event: Event, count: int, keys: Keys) -> bool:
-        if math.isinf(self.budget.epsilon):
-            return True
-        return self.fits(self._total_with(event, price(event, count, self.delta), keys))
+        return math.isinf(self.budget.epsilon) or self.fits(self._total_with(event, count, keys))
 
-    def _total_with(self, event: Event, more: Price, keys: Keys | None = None) -> float:
-        """The total once these nodes, or all, have paid more for such an event."""
+    def _total_with(self, event: Event, count: int, keys: Keys | None = None, jobs: int = 1) -> float:
+        """The total once these nodes, or all, have paid for so many more such jobs' releases."""
         about = self._about(event)
         if about is None or not about.bounds(event):
-            return math.inf
+            return math.inf  # before its price is looked for, which can take minutes
+        more = price(event, count, self.delta).times(jobs)
         return max(self._total(about), self._costs.most(self.delta, keys, more))
 
     def _refusal(self, event: Event, count: int, keys: Keys, channel: str) -> str:
         budget, about = self.budget.epsilon, self._about(event)
-        total, before = self._total_with(event, price(event, count, self.delta), keys), self._total(about)
+        total, before = self._total_with(event, count, keys), self._total(about)
         if about is not None and math.isinf(total):
             other = next((each for each in (event, *self._events) if not about.bounds(each)), event)
             said = f"about {other.unit}, {other.neighbours}"
