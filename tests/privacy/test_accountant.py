@@ -20,12 +20,20 @@ from veilgraph.privacy.accountant import (
     classical_multiplier,
     gaussian_delta,
     gaussian_epsilon,
-    multiplier_for_total,
     per_step,
     releases_within,
     total,
 )
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, from_json, to_json
+from veilgraph.privacy.event import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    LocalEvent,
+    from_json,
+    sensitivity_in_clips,
+    to_json,
+)
+from veilgraph.privacy.mechanism import Gaussian
 
 DELTA = 1e-4
 
@@ -279,13 +287,13 @@ def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
 @settings(max_examples=100)
 @given(EPSILONS, DELTAS, st.integers(1, 10_000), st.sampled_from(["zero-out", "replacement"]))
 def test_the_plan_costs_no_more_than_the_budget(epsilon, delta, releases, neighbours):
-    event = GaussianEvent(multiplier_for_total(epsilon, delta, releases, neighbours), neighbours)
+    event = GaussianEvent(Gaussian.for_total(epsilon, delta, releases, sensitivity_in_clips(neighbours)), neighbours)
     assert epsilon * (1 - 1e-5) <= total({event: releases}, delta) <= epsilon
 
 
 def test_noise_grows_with_the_root_of_the_releases():
-    assert multiplier_for_total(4.0, 1e-4, 400, "zero-out") == pytest.approx(20 * analytic_multiplier(4.0, 1e-4))
-    assert multiplier_for_total(4.0, 1e-4, 1, "replacement") == pytest.approx(2 * analytic_multiplier(4.0, 1e-4))
+    assert Gaussian.for_total(4.0, 1e-4, 400, 1.0) == pytest.approx(20 * analytic_multiplier(4.0, 1e-4))
+    assert Gaussian.for_total(4.0, 1e-4, 1, 2.0) == pytest.approx(2 * analytic_multiplier(4.0, 1e-4))
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.99])
@@ -307,7 +315,7 @@ def test_epsilon_must_be_finite_and_positive(epsilon):
     for calibrate in (
         lambda: classical_multiplier(epsilon, 1e-4),
         lambda: analytic_multiplier(epsilon, 1e-4),
-        lambda: multiplier_for_total(epsilon, 1e-4, 1, "zero-out"),
+        lambda: Gaussian.for_total(epsilon, 1e-4, 1, 1.0),
     ):
         with refused(ConfigError, key="epsilon"):
             calibrate()
@@ -319,4 +327,4 @@ def test_delta_and_releases_are_checked():
     with refused(ConfigError, key="delta", value=1.0):
         analytic_multiplier(0.5, 1.0)
     with refused(ConfigError, key="releases", value=0):
-        multiplier_for_total(1.0, 1e-4, 0, "zero-out")
+        Gaussian.for_total(1.0, 1e-4, 0, 1.0)

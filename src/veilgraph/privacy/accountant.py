@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.threads import made_once
-from veilgraph.privacy.event import Event, LaplaceEvent, Neighbours, check_whole, sensitivity_in_clips
+from veilgraph.privacy.event import Event, LaplaceEvent, check_whole
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mixture import Composer
@@ -283,16 +283,6 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
     return _MARGIN / bisected(low, high, lambda mu: gaussian_delta(epsilon, mu) > delta)[0]
-
-
-def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neighbours: Neighbours) -> float:
-    """The noise over the clip with which Gaussian releases cost ``epsilon_total`` together; it grows as √releases.
-
-    Every unit takes part in every release; replacement needs twice the noise of zero-out. Errors as
-    ``least_multiplier``.
-    """
-    check_whole("releases", releases, 1)
-    return analytic_multiplier(epsilon_total, delta) * math.sqrt(releases) * sensitivity_in_clips(neighbours)
 
 
 def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:

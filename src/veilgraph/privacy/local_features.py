@@ -441,17 +441,12 @@ class MultiBit(FeatureMechanism):
         return ones.view(torch.int8).mul_(2).sub_(1)
 
 
-def one_bit(epsilon: float, low: float, high: float, features: int) -> MultiBit:
-    """The 1-bit mechanism: a bit of every feature, each with ε/d, which is the multi-bit mechanism with m = d."""
-    return MultiBit(epsilon, low, high, features, sampled=features)
-
-
 class OneBit(MultiBit):
-    """``one_bit`` as a job names it."""
+    """The 1-bit mechanism as a job names it: a bit of every feature, each with ε/d, so the multi-bit one with m = d."""
 
     has_sampled: ClassVar[bool] = False
 
     @classmethod
     @override
     def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
-        return one_bit(settings.epsilon, settings.low, settings.high, features)
+        return MultiBit(settings.epsilon, settings.low, settings.high, features, features)

@@ -27,7 +27,7 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant, noise
-from veilgraph.privacy.event import Calibration, Event, GaussianEvent, LaplaceEvent, Neighbours, Unit
+from veilgraph.privacy.event import Calibration, Event, GaussianEvent, LaplaceEvent, Neighbours, Unit, check_whole
 
 _LARGEST_ENTRY = 1e150  # squares still fit float64
 _FEWEST_COLUMNS: Final = 3  # of James-Stein: below, it is no better than what it is given
@@ -237,7 +237,9 @@ class Gaussian(_NoisyRows):
     @classmethod
     @override
     def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
-        return clips * accountant.multiplier_for_total(epsilon, delta, releases, "zero-out")
+        """As ``Mechanism.for_total``: σ grows as √releases (Dong, Roth & Su 2022, corollary 3.3)."""
+        check_whole("releases", releases, 1)
+        return clips * (accountant.analytic_multiplier(epsilon, delta) * math.sqrt(releases))
 
     @property
     @override

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import descriptor_of, private_folder, sync_folder
+from veilgraph.core.files import append, descriptor_of, locked, private_folder, sync_folder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import ConsentSettings
@@ -329,19 +330,10 @@ class Journal:
     def held(self) -> Iterator[_Held]:
         """The journal for this process alone, until the end of the block; others wait. Raises ``RunError``."""
         try:
-            new = not self.path.exists()
-            descriptor = descriptor_of(self.path, os.O_RDWR | os.O_APPEND)
+            with locked(self.path.parent, f"{self.path.parent} is in use", wait_s=math.inf):
+                yield _Held(self.path)
         except OSError as error:
             raise self._unusable(error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if new:
-                sync_folder(self.path.parent)
-            yield _Held(descriptor)
-        except OSError as error:
-            raise self._unusable(error) from error
-        finally:
-            os.close(descriptor)
 
     def _unusable(self, error: OSError) -> RunError:
         return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
@@ -350,26 +342,22 @@ class Journal:
 class _Held:
     """What a process may do that holds the journal."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        content = b""
-        while part := os.pread(descriptor, 1 << 20, len(content)):
-            content += part
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.exists():
+            append(path, b"")
+            sync_folder(path.parent)
+        content = path.read_bytes()
         if content and not content.endswith(b"\n"):
-            torn = Entry(time=utc_now(), what="torn")
-            self._write(b"\n" + _line(torn))
-            content += b"\n" + _line(torn)
+            torn = b"\n" + _line(Entry(time=utc_now(), what="torn"))
+            append(path, torn, sync=True)
+            content += torn
         self.entries = _parse(content)
 
     def append(self, entry: Entry) -> None:
         """Add a line; it is on the disk when this returns."""
-        self._write(_line(entry))
+        append(self._path, _line(entry), sync=True)
         self.entries.append(entry)
-
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[os.write(self._descriptor, line) :]
-        os.fsync(self._descriptor)
 
 
 def _line(entry: Entry) -> bytes:
