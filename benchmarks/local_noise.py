@@ -12,7 +12,7 @@ import time
 import torch
 
 from veilgraph.core.secrets import system_secrets
-from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism, LocalLaplace, MultiBit, one_bit
+from veilgraph.privacy.local_features import AnalyticGaussian, FeatureMechanism, LocalLaplace, MultiBit
 from veilgraph.privacy.randomised_response import LabelResponse
 
 ROWS, COLUMNS = 20_000, 5_000
@@ -25,7 +25,7 @@ def mechanisms(columns: int) -> dict[str, FeatureMechanism]:
     some = {f"multi-bit, m = {m}": MultiBit(1.0, 0.0, 1.0, columns, m) for m in (1, columns // 20, columns // 2)}
     return {
         **some,
-        "one-bit, m = d": one_bit(1.0, 0.0, 1.0, columns),
+        "one-bit, m = d": MultiBit(1.0, 0.0, 1.0, columns, columns),
         "analytic Gaussian": AnalyticGaussian(1.0, 0.0, 1.0, columns, 1e-6),
         "Laplace": LocalLaplace(1.0, 0.0, 1.0, columns),
     }

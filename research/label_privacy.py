@@ -34,9 +34,9 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.label_release import nodes_perturbed, with_perturbed
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.releases import nodes_perturbed, with_perturbed
 
 EPSILONS: Final = (1.0, 2.0, 4.0, 8.0, None)
 SETS: Final = ("digits", "cora")

@@ -36,8 +36,8 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.tensor_file import load_tensors, save_tensors
 from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent, Unit
-from veilgraph.privacy.lifetime_ledger import About, Lifetime
+from veilgraph.privacy.event import AggregationEvent, Event, GaussianEvent, Scope, Unit
+from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.runtime.store.lifetime import LIMITS_FILE, lifetime_at
 
@@ -342,7 +342,7 @@ def test_neither_cost_bounds_a_row_or_a_node_with_its_edges() -> None:
     units: dict[Unit, float] = {"node": moved.node, "edge": moved.edge}
     for unit, by in units.items():
         cost = AggregationEvent(2 / by, "replacement", unit)
-        assert [other for other in get_args(Unit) if About(other, "replacement").bounds(cost)] == [unit]
+        assert [other for other in get_args(Unit) if Scope(other, "replacement").bounds(cost)] == [unit]
 
 
 def test_jobs_and_embeddings_pay_from_one_total_by_the_ids(party: Path, tmp_path: Path) -> None:

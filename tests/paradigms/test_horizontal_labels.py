@@ -45,11 +45,11 @@ from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
+from veilgraph.protocol.releases import nodes_perturbed
 from veilgraph.report.ledgers import outlook_facts
 from veilgraph.report.page import page_html, several_html
 from veilgraph.runtime.launch.jobs import predict, resume, train

@@ -1,7 +1,8 @@
-"""The accountant against numerical integration, pinned totals and an independent library."""
+"""Events, what they come to together, and calibration: against the closed forms, the library and the papers."""
 
 from __future__ import annotations
 
+import json
 import math
 
 import dp_accounting
@@ -15,13 +16,24 @@ from scipy.stats import norm
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.privacy.accountant import (
+    analytic_multiplier,
+    classical_multiplier,
     gaussian_delta,
     gaussian_epsilon,
     per_step,
     releases_within,
     total,
 )
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
+from veilgraph.privacy.event import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    LocalEvent,
+    from_json,
+    sensitivity_in_clips,
+    to_json,
+)
+from veilgraph.privacy.mechanism import Gaussian
 
 DELTA = 1e-4
 
@@ -180,3 +192,140 @@ def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
 def test_local_releases_of_features_and_of_labels_are_not_added_up():
     with refused(ConfigError, key="unit", value="label"):
         total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)
+
+
+POSITIVE = st.floats(1e-6, 1e6)
+RELATIONS = st.sampled_from(["zero-out", "replacement"])
+UNITS = st.sampled_from(["row", "edge", "node", "label"])
+
+
+def test_replacement_doubles_the_pure_epsilon():
+    assert LaplaceEvent(5.0).epsilon == 0.2
+    assert LaplaceEvent(5.0, "replacement").epsilon == 0.4
+
+
+@given(
+    st.builds(GaussianEvent, POSITIVE, RELATIONS, UNITS)
+    | st.builds(LaplaceEvent, POSITIVE, RELATIONS, UNITS)
+    | st.builds(LocalEvent, POSITIVE, st.sampled_from(["node", "label"]))
+)
+def test_an_event_survives_json(event: Event):
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "5", None])
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [(GaussianEvent, "noise_multiplier"), (LaplaceEvent, "scale_multiplier"), (LocalEvent, "epsilon")],
+)
+def test_noise_that_is_no_positive_number_is_refused(kind, named, value):
+    with refused(ConfigError, key=named):
+        kind(value)
+
+
+def test_unknown_relations_and_units_are_refused():
+    with refused(ConfigError, key="neighbours", value="add"):
+        GaussianEvent(1.0, "add")  # type: ignore[arg-type]
+    with refused(ConfigError, key="unit", value="graph"):
+        LaplaceEvent(1.0, "zero-out", "graph")  # type: ignore[arg-type]
+    with refused(ConfigError, key="unit", value="row"):
+        LocalEvent(1.0, "row")  # type: ignore[arg-type]
+
+
+def test_a_local_release_protects_any_value_against_any_other():
+    assert LocalEvent(1.0).neighbours == "replacement"
+    assert to_json(LocalEvent(0.5, "label")) == {"kind": "local", "epsilon": 0.5, "unit": "label"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"kind": "cauchy", "noise_multiplier": 1.0, "neighbours": "zero-out", "unit": "row"},
+        {"kind": ["gaussian"], "noise_multiplier": 1.0, "neighbours": "zero-out", "unit": "row"},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "neighbours": "zero-out"},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "neighbours": "zero-out", "unit": "row", "q": 0.1},
+        {"kind": "laplace", "noise_multiplier": 1.0, "neighbours": "zero-out", "unit": "row"},
+        {"kind": "gaussian", "noise_multiplier": "1", "neighbours": "zero-out", "unit": "row"},
+        {"kind": "gaussian", "noise_multiplier": 1.0, "neighbours": ["zero-out"], "unit": "row"},
+        {"kind": "local", "epsilon": 1.0},
+        {"kind": "local", "epsilon": 1.0, "neighbours": "zero-out", "unit": "node"},
+    ],
+)
+def test_what_is_no_known_event_is_refused(data):
+    with pytest.raises(ConfigError, match=r"event|neighbours|noise_multiplier"):
+        from_json(data)
+
+
+EPSILONS = st.floats(0.01, 200)
+DELTAS = st.floats(1e-10, 0.01)
+
+
+def test_pinned_multipliers():
+    # sqrt(2·ln(1.25e5)) by hand: ln 125000 = 11.736069, times 2 is 23.472138, its root 4.844805.
+    assert classical_multiplier(0.5, 1e-5) == pytest.approx(2 * 4.844805, rel=1e-6)
+    # Balle & Wang's curve with 50-digit arithmetic.
+    assert analytic_multiplier(1.0, 1e-5) == pytest.approx(3.730632, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-4), (1.0, 1e-5), (4.0, 1e-4), (32.0, 1e-6)])
+def test_analytic_multiplier_agrees_with_the_library(epsilon, delta):
+    assert analytic_multiplier(epsilon, delta) == pytest.approx(
+        dp_accounting.get_sigma_gaussian(epsilon, delta), rel=1e-6
+    )
+
+
+@settings(max_examples=100)
+@given(EPSILONS, DELTAS)
+def test_analytic_noise_is_enough_and_hardly_more(epsilon, delta):
+    multiplier = analytic_multiplier(epsilon, delta)
+    assert gaussian_delta(epsilon, 1 / multiplier) <= delta
+    assert gaussian_delta(epsilon, 1.00001 / multiplier) > delta
+
+
+@settings(max_examples=100)
+@given(EPSILONS, DELTAS, st.integers(1, 10_000), st.sampled_from(["zero-out", "replacement"]))
+def test_the_plan_costs_no_more_than_the_budget(epsilon, delta, releases, neighbours):
+    event = GaussianEvent(Gaussian.for_total(epsilon, delta, releases, sensitivity_in_clips(neighbours)), neighbours)
+    assert epsilon * (1 - 1e-5) <= total({event: releases}, delta) <= epsilon
+
+
+def test_noise_grows_with_the_root_of_the_releases():
+    assert Gaussian.for_total(4.0, 1e-4, 400, 1.0) == pytest.approx(20 * analytic_multiplier(4.0, 1e-4))
+    assert Gaussian.for_total(4.0, 1e-4, 1, 2.0) == pytest.approx(2 * analytic_multiplier(4.0, 1e-4))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 0.99])
+def test_where_the_classical_formula_holds_the_analytic_one_needs_less(epsilon):
+    assert analytic_multiplier(epsilon, 1e-4) < classical_multiplier(epsilon, 1e-4)
+
+
+def test_the_classical_formula_is_refused_where_it_is_not_proven():
+    with refused(ConfigError, key="epsilon", value=1.0):
+        classical_multiplier(1.0, 1e-4)
+    paper = classical_multiplier(32.0, 1e-4, as_in_the_paper=True)
+    assert paper == pytest.approx(math.sqrt(2 * math.log(12_500)) / 32)
+    # And it is not true there: the release costs more than it says.
+    assert per_step(GaussianEvent(paper), 1e-4) > 32
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
+def test_epsilon_must_be_finite_and_positive(epsilon):
+    for calibrate in (
+        lambda: classical_multiplier(epsilon, 1e-4),
+        lambda: analytic_multiplier(epsilon, 1e-4),
+        lambda: Gaussian.for_total(epsilon, 1e-4, 1, 1.0),
+    ):
+        with refused(ConfigError, key="epsilon"):
+            calibrate()
+
+
+def test_delta_and_releases_are_checked():
+    with refused(ConfigError, key="delta", value=0.0):
+        classical_multiplier(0.5, 0.0)
+    with refused(ConfigError, key="delta", value=1.0):
+        analytic_multiplier(0.5, 1.0)
+    with refused(ConfigError, key="releases", value=0):
+        Gaussian.for_total(1.0, 1e-4, 0, 1.0)

@@ -24,7 +24,7 @@ from tests.privacy.lifetime.ledgers import ledger
 from veilgraph.privacy import mechanism as mechanisms
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import sensitivity_in_clips
-from veilgraph.privacy.ledger import Ledger, Protected
+from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
 from veilgraph.privacy.mechanism import JamesStein, Laplace
 from veilgraph.privacy.release_cache import LifetimeCache, Release
@@ -59,7 +59,7 @@ def claimed(tmp_path, event, releases=1):
     with closing(Ledger.open(tmp_path / "ledger.jsonl", DELTA, None, job="ab" * 32)) as ledger:
         for step in range(releases):
             ledger.spend(event, "embeddings to server", step)
-        return ledger.totals()[Protected(event.unit, event.neighbours)]
+        return ledger.totals()[event.scope]
 
 
 def known(world):

@@ -25,7 +25,6 @@ from veilgraph.privacy.local_features import (
     MultiBit,
     best_sample_size,
     data_range,
-    one_bit,
 )
 from veilgraph.privacy.randomised_response import GRID, least_cells
 
@@ -124,8 +123,8 @@ def test_a_bit_is_one_in_exactly_the_first_cells(monkeypatch, x):
 MECHANISMS: dict[str, FeatureMechanism] = {
     "one of four": MultiBit(1.0, LOW, HIGH, 4, 1),
     "three of four": MultiBit(3.0, LOW, HIGH, 4, 3),
-    "one-bit": one_bit(2.0, LOW, HIGH, 4),
-    "one-bit, little ε": one_bit(0.01, LOW, HIGH, 4),
+    "one-bit": MultiBit(2.0, LOW, HIGH, 4, 4),
+    "one-bit, little ε": MultiBit(0.01, LOW, HIGH, 4, 4),
     "gaussian": AnalyticGaussian(1.0, LOW, HIGH, 4, 1e-4),
     "laplace": LocalLaplace(1.0, LOW, HIGH, 4),
 }
@@ -194,7 +193,9 @@ def test_the_papers_sample_size_is_up_to_a_quarter_worse_and_no_release_of_it_pa
 
 def test_unlimited_epsilon_gives_features_at_the_ends_back():
     x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
-    assert torch.equal(one_bit(1e6, 0.0, 1.0, 3).rectify(one_bit(1e6, 0.0, 1.0, 3).release(x, system_secrets)), x)
+    assert torch.equal(
+        MultiBit(1e6, 0.0, 1.0, 3, 3).rectify(MultiBit(1e6, 0.0, 1.0, 3, 3).release(x, system_secrets)), x
+    )
 
 
 @pytest.mark.parametrize("m", [1, 2, 20, 39, 40])
@@ -274,7 +275,7 @@ def test_nobody_releases_nothing():
 
 def test_events_cost_the_declared_epsilon():
     assert MultiBit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
-    assert one_bit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
+    assert MultiBit(0.7, 0.0, 1.0, 9, 9).event() == LocalEvent(0.7, "node")
     assert LocalLaplace(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
     event = AnalyticGaussian(0.7, 0.0, 1.0, 9, 1e-5).event()
     assert isinstance(event, GaussianEvent)

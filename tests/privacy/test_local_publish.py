@@ -85,7 +85,7 @@ def test_with_gaussian_noise_releases_compose_to_less_than_their_sum(tmp_path: P
         door = publisher(ledger, mechanism=mechanism)
         assert door.room() == 3
         assert released(door) > 3
-        assert door.delta == 1e-5
+        assert door.about()["delta"] == 1e-5
         assert door.room() == 0
 
 
@@ -103,7 +103,7 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
         door.labels(LABELS)
         spent = door.spent()
         assert (spent.releases, spent.epsilon_release, spent.epsilon_total) == ({"features": 1, "labels": 1}, 3.0, 3.0)
-        assert (door.budget, door.delta) == (8.0, 0.0)
+        assert (door.budget, door.about()["delta"]) == (8.0, 0.0)
     assert publisher(None).spent().epsilon_total == math.inf
 
 

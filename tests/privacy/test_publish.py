@@ -246,8 +246,8 @@ def test_a_ledger_keeps_the_delta_that_it_was_begun_with(tmp_path: Path) -> None
         more = replace(graph, features=torch.zeros(nodes, 1))
         with publisher_of(store, settings, more, None, begun=False) as door:
             assert isinstance(door, NoisedPublisher)
-            assert door.account()["delta"] == door.delta
-            return door.delta
+            assert door.account()["delta"] == door.about()["delta"]
+            return float(door.about()["delta"])
 
     assert [delta_with(nodes) for nodes in (900, 1100, 9999)] == [1e-4] * 3
     with refused(RunError, key=tmp_path / "ledger.jsonl"):

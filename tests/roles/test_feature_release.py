@@ -28,15 +28,15 @@ from veilgraph.graph.features import is_sparse
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, MultiBit, one_bit, packed
+from veilgraph.privacy.local_features import FeatureMechanism, LocalLaplace, MultiBit, packed
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.releases import ReleasedLabels
 
 SPARSE = MultiBit(4.0, 0.0, 1.0, 40, sampled=2)
 DENSE = MultiBit(4.0, 0.0, 1.0, 6, sampled=2)
-ALL = one_bit(4.0, 0.0, 1.0, 6)
+ALL = MultiBit(4.0, 0.0, 1.0, 6, 6)
 NOISE = LocalLaplace(4.0, 0.0, 1.0, 6)
 
 

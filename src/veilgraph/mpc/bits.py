@@ -34,8 +34,7 @@ from veilgraph.link.collectives import broadcast, gather, receive_as
 
 WORD_BITS = 64
 
-Group: TypeAlias = tuple[PartyId, ...]
-"""Holders that share a value, in the job's order."""
+Group: TypeAlias = tuple[PartyId, ...]  # holders that share a value, in the job's order
 
 
 def words_for(entries: int) -> int:
@@ -44,14 +43,7 @@ def words_for(entries: int) -> int:
 
 
 def to_planes(integers: Tensor) -> Tensor:
-    """Integers → bit planes.
-
-    Args:
-        integers: int32 or int64 [entries].
-
-    Returns:
-        int64 [32 or 64, words], the least significant bit's plane first; zeros beyond the last entry.
-    """
+    """Integers [entries] → bit planes, int64 [32 or 64, words]: the lowest bit's first, zeros beyond the last entry."""
     width = integers.element_size()
     padded = np.zeros((words_for(integers.numel()) * WORD_BITS, width), np.uint8)
     little_endian = integers.numpy().astype(f"<i{width}", copy=False)
@@ -104,11 +96,9 @@ def _and_cross(x: Tensor, y: Tensor) -> Tensor:
     return (x[:1] & y[1:]) ^ (x[1:] & y[:1])
 
 
-AND = Product(2, 1, _and_local, _and_cross)
-"""u, v → u·v."""
+AND = Product(2, 1, _and_local, _and_cross)  # u, v → u·v
 
-AND_EACH = Product(3, 2, _and_local, _and_cross)
-"""u, v, w → u·v, u·w: the mask of u serves both."""
+AND_EACH = Product(3, 2, _and_local, _and_cross)  # u, v, w → u·v, u·w: the mask of u serves both
 
 
 @dataclass(frozen=True)
@@ -127,7 +117,7 @@ class Level:
 
 
 def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, step: int, round_: int) -> None:
-    """The dealer's part of one level: sends each group's C_last; a holder gets those of all its groups in one message.
+    """The dealer's part of one level: send each group's C_last; a holder gets those of all its groups in one message.
 
     Args:
         link: the server's.
@@ -136,9 +126,6 @@ def deal(link: Link, seeds: Mapping[PartyId, bytes], level: Level, words: int, s
         words: of a plane.
         step: with ``round_``, of the exchange's tag; together never used twice in a session.
         round_: see ``step``.
-
-    Raises:
-        LinkError: as ``Link.send``.
     """
     corrections: dict[PartyId, list[Tensor]] = {}
     for group in level.groups:
@@ -164,7 +151,7 @@ def multiply(
     step: int,
     round_: int,
 ) -> dict[Group, Tensor]:
-    """One holder's part of one level.
+    """One holder's part of one level: group → its share of z, int64 [results, count, words].
 
     Args:
         link: this holder's.
@@ -174,12 +161,6 @@ def multiply(
             order.
         step: with ``round_``, of the exchange's tag.
         round_: see ``step``.
-
-    Returns:
-        Group → this holder's share of z, int64 [results, count, words].
-
-    Raises:
-        LinkError: as ``Link.send`` and ``receive_as``.
     """
     party, product = link.party, level.product
     tag = Tag(Kind.MASKED_BITS, step, round_)

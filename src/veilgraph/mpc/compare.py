@@ -18,18 +18,7 @@ So ties go to the first holder, and where all have −inf nobody wins and the su
 compared instead of winners of a tournament because a pair's two values are private to two holders: the first products
 cost half as much as those of shared bits, no winner has to be selected obliviously, and all pairs go at the same time.
 
-Views. All parties are honest but curious; the server colludes with nobody; up to P − 1 holders may collude.
-
-- Holders in a coalition C see masked planes E of the others and the dealer's C_last, which are uniform and independent
-  because each is under a stretch of keystream that is used once and unknown in C (for C_last: the share of an honest
-  member of the group; of a group without one, C knows everything already); and, for i in C, the others' shares of
-  w_i, which are uniform with the one condition that together with C's own they give w_i. A simulator that knows C's
-  values and its wins draws exactly that. So C learns its own wins and nothing else. If C are all but one holder, it
-  follows where that one has the maximum, among the entries known in C; and no more of its values. A holder whose value
-  is −inf does not even learn whether all others' are.
-- The server sees one masked tensor of each holder: uniform with the one condition that the sum is the maximum's code.
-  It learns the maximum, neither who attained it nor any other value. It knows all correlated randomness, and therefore
-  must not read what holders send each other: over a server that carries it, that is sealed.
+What each party sees, and why it says no more than that: docs/proofs.md#the-secure-maximum.
 """
 
 from __future__ import annotations
@@ -61,8 +50,7 @@ from veilgraph.mpc.bits import (
 )
 from veilgraph.mpc.mask import PairwiseMasks, add
 
-INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
-"""Type of the values → type of their codes."""
+INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}  # type of the values → type of their codes
 
 
 def order_codes(values: Tensor) -> Tensor:
@@ -71,10 +59,7 @@ def order_codes(values: Tensor) -> Tensor:
     The bits of an IEEE 754 number grow with its magnitude; turned into two's complement they grow with the value.
 
     Args:
-        values: float32 or float64 without NaN, any shape.
-
-    Returns:
-        int32 or int64 of the same shape.
+        values: float32 or float64 without NaN, any shape; codes are int32 or int64 of the same.
     """
     return _ordered(values) - _ordered(_minus_infinity(values.dtype))
 
@@ -124,14 +109,12 @@ def unpacked(words: Tensor, entries: int, dtype: torch.dtype) -> Tensor:
     return torch.cat([words, words >> 32]).to(torch.int32)[:entries]
 
 
-SEED_TAG = Tag(Kind.SEED, 0, 1)
-"""Round 0 is the seed of the secure product."""
+SEED_TAG = Tag(Kind.SEED, 0, 1)  # round 0 is the seed of the secure product
 
+# Entries that are compared at a time, a multiple of 64; with four holders that takes each some 40 MB.
 BLOCK_ENTRIES: Final = 1 << 18
-"""Entries that are compared at a time, a multiple of 64; with four holders that takes each some 40 MB."""
 
-ROUNDS: Final = 32
-"""Maxima of one step, at most; a job has one for each of its layers, counted from 1."""
+ROUNDS: Final = 32  # maxima of one step, at most; a job has one for each of its layers, counted from 1
 
 
 def _digits_local(x: Tensor) -> Tensor:
@@ -221,7 +204,7 @@ class SecureMax(_Side):
         self._seed = receive_as(link, SERVER, SEED_TAG, (SEED_BYTES,), torch.uint8).numpy().tobytes()
 
     def compete(self, values: Tensor, step: int, round_: int) -> Tensor:
-        """Takes part in one maximum, which the server receives.
+        """Take part in one maximum, which the server receives.
 
         Args:
             values: t of this holder, of the session's dtype and of one shape at all holders; −inf where unknown.
@@ -309,34 +292,19 @@ class SecureMax(_Side):
 
 
 class MaxServer(_Side):
-    """The server's side of all secure maxima of a session: deals ahead, and receives the maximum.
-
-    Args:
-        link: the server's.
-        holders: all of them, in the job's order.
-        secrets: source of the seeds.
-        dtype: of the values, float32 or float64.
-
-    Raises:
-        ConfigError: as ``SecureMax``.
-    """
+    """The server's side of all secure maxima of a session: deals ahead, and receives the maximum. As ``SecureMax``."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource, dtype: torch.dtype) -> None:
         super().__init__(link, holders, dtype)
         self._seeds = {holder: secrets(SEED_BYTES) for holder in holders}
 
     def send_seeds(self) -> None:
-        """Gives every holder its seed, once."""
+        """Give every holder its seed, once."""
         for holder, seed in self._seeds.items():
             self._link.send(holder, SEED_TAG, torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
     def deal(self, shape: Sequence[int], step: int, round_: int) -> None:
-        """Sends the correlated randomness of one maximum of ``shape``; depends on no value, so it may run ahead.
-
-        Raises:
-            ConfigError: ``round_`` is out of range.
-            LinkError: as ``Link.send``.
-        """
+        """Send the correlated randomness of one maximum of ``shape``; depends on no value, so it may run ahead."""
         for block, entries in enumerate(_block_sizes(prod(shape))):
             exchanges = self._exchanges(round_, block)
             for level, exchange in zip([*self._comparing, *self._winning], exchanges, strict=True):
@@ -363,10 +331,7 @@ class MaxServer(_Side):
 
 
 def plain_max(values: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Twin of the secure maximum.
-
-    Args:
-        values: of every holder, in the job's order, floating and of one shape.
+    """Twin of the secure maximum, of all holders' values in the job's order, floating and of one shape.
 
     Returns:
         The elementwise maximum, and for every holder the bool mask of where it attains it: the first one of several,

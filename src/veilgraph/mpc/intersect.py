@@ -31,20 +31,18 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.collectives import broadcast, receive_as
 
+# A compressed point. The point at infinity has no encoding of this length, and all others have prime order.
 POINT_BYTES: Final = 33
-"""A compressed point. The point at infinity has no encoding of this length, and all others have prime order."""
 TOKEN_BYTES: Final = 16
+# Points per message: about half a second of work. A piece with fewer rows, perhaps none, ends its list.
 PIECE_ROWS: Final = 1 << 13
-"""Points per message: about half a second of work. A piece with fewer rows, perhaps none, ends its list."""
-MAX_IDS: Final = 10_000_000
-"""Largest set of a holder: a list without end would keep its relays busy for ever."""
+MAX_IDS: Final = 10_000_000  # largest set of a holder: a list without end would keep its relays busy for ever
 
 _GROUP_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # FIPS 186-4, D.1.2.3
 _SCALAR_SOURCE_BYTES: Final = 48  # 128 bits more than the order: the remainder is uniform
 _TOKEN_DTYPE: Final = np.dtype(f"S{TOKEN_BYTES}")
 
-Tokens = NDArray[np.bytes_]
-"""[n] S16: compared as 16 unsigned bytes, the first the most significant."""
+Tokens = NDArray[np.bytes_]  # [n] S16: compared as 16 unsigned bytes, the first the most significant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,13 +62,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class ServerAlignment:
-    """What the server reports.
-
-    Attributes:
-        common: C, the number of common ids.
-        identity: as in ``Alignment``.
-        set_sizes: as in ``Alignment``.
-    """
+    """What the server reports: C, the number of common ids, and as in ``Alignment``."""
 
     common: int
     identity: str
@@ -84,7 +76,7 @@ def align_holder(
     secrets: SecretSource = system_secrets,
     stated: Mapping[PartyId, int] | None = None,
 ) -> Alignment:
-    """Finds the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
+    """Find the ids that all holders have; every holder calls it, and the server ``align_server``. Once per link.
 
     Args:
         link: of this holder.
@@ -127,7 +119,7 @@ def align_holder(
 
 
 def align_server(link: Link, holders: Sequence[PartyId]) -> ServerAlignment:
-    """Intersects the holders' tokens and tells every holder the result.
+    """Intersect the holders' tokens and tell every holder the result.
 
     Raises:
         DataError: no id is common to all holders; the holders have been told.
@@ -165,12 +157,9 @@ class _Ring:
             self._send(step, 0, self._blind.hash_and_multiply(ids[start : start + PIECE_ROWS]))
 
     def relay(self) -> dict[PartyId, int]:
-        """Multiplies all others' lists by this holder's key and passes them on, one piece of each in turn.
+        """Multiply all others' lists by this holder's key and pass them on, one piece of each in turn: owner → length.
 
         Whatever a piece waits for at the previous holder comes earlier in that holder's turns, so no ring can lock.
-
-        Returns:
-            Owner → length of its list.
         """
         sizes = dict.fromkeys(self._owners[1:], 0)
         unfinished = list(range(1, len(self._owners)))

@@ -39,34 +39,27 @@ from veilgraph.link.collectives import exchange
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc import ring
 
-SLACK_BITS: Final = 4
-"""Binary places above a value's last that are moved with it."""
+SLACK_BITS: Final = 4  # binary places above a value's last that are moved with it
 
+# Dtype → integers of the same size, where they hold the exponent, and stored binary digits.
 _EXPONENTS: Final = {
     torch.float32: (torch.int32, 0x7F80_0000, 23),
     torch.float64: (torch.int64, 0x7FF0_0000_0000_0000, 52),
 }
-"""Dtype → integers of the same size, where they hold the exponent, and stored binary digits."""
-_PIECE: Final = 1 << 15
-"""Values that are moved at a time, so that what is computed on the way stays in the cache."""
+_PIECE: Final = 1 << 15  # Values that are moved at a time, so that what is computed on the way stays in the cache.
 _BLOCK_BYTES: Final = 16
-_WITHIN: Final = -1
-"""In place of the fractional bits, which are no fewer than 0."""
+_WITHIN: Final = -1  # in place of the fractional bits, which are no fewer than 0
 
 
 class SecretRounding:
-    """One holder's, for a job.
-
-    Args:
-        key: 32 secret bytes, the same in every session of a job, so that its results are.
-    """
+    """One holder's, for a job: ``key`` is secret, and the same in every session, so that its results are."""
 
     def __init__(self, key: bytes) -> None:
         # Equal values must be moved equally, and there is one value in each block: a permutation, not a mode.
         self._cipher = Cipher(algorithms.AES256(derive_key(key, "secret rounding")), modes.ECB())  # noqa: S305
 
     def move(self, encoded: Tensor, values: Tensor, bits: int) -> None:
-        """Adds round(u·w·2^bits) to every element, in place.
+        """Add round(u·w·2^bits) to every element, in place.
 
         Args:
             encoded: int64, ``values`` in the ring.
@@ -86,20 +79,13 @@ class SecretRounding:
             out.add_(_uniform(encryptor, part, bits).mul_(powers).mul_(unit).round_().to(torch.int64))
 
     def within(self, values: Tensor, cell: float) -> Tensor:
-        """Offsets u·cell for values on a grid, in which the grid is lost.
+        """Offsets u·cell, to be added to values on a grid, in which the grid is lost; in their shape and dtype.
 
         Noisy rows are multiples of a cell that all know, and so is a sum of them: it would show the smallest w, as
         rounding moves small values by less than a cell.
 
-        Args:
-            values: float32 or float64, multiples of ``cell`` or what was made of them.
-            cell: of the grid.
-
-        Returns:
-            A tensor of the shape and dtype of ``values``, to be added to them.
-
         Raises:
-            DataError: ``values`` are of another dtype.
+            DataError: ``values`` are neither float32 nor float64.
         """
         integers, _, _ = _format(values.dtype)
         offsets, encryptor = torch.empty_like(values, memory_format=torch.contiguous_format), self._cipher.encryptor()
@@ -125,8 +111,7 @@ def _uniform(encryptor: CipherContext, part: Tensor, use: int) -> Tensor:
 
 
 _WORDS: Final = 10
-INTEGER_BITS: Final = 64 * _WORDS
-"""Whole numbers that are summed under masks are taken mod 2^640."""
+INTEGER_BITS: Final = 64 * _WORDS  # whole numbers that are summed under masks are taken mod 2^640
 
 
 class PairwiseMasks:
@@ -153,7 +138,7 @@ class PairwiseMasks:
         round_: int = 0,
         rounding_key: bytes | None = None,
     ) -> PairwiseMasks:
-        """Exchanges ephemeral public keys with the other holders; the keys live in memory for one session.
+        """Exchange ephemeral public keys with the other holders; the keys live in memory for one session.
 
         Args:
             link: of this holder.
@@ -213,9 +198,7 @@ class PairwiseMasks:
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
         """
-        encoded = self._encoded(values, bits, purpose, remedy)
-        self.rounding.move(encoded, values, bits)
-        return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
+        return self._hide(values, bits, purpose, step, remedy, self.rounding)
 
     def hide_exactly(self, values: Tensor, bits: int, purpose: str, step: int, remedy: str) -> Tensor:
         """As ``hide``, of multiples of one step that all holders have: their sum's low bits say nothing of summands.
@@ -223,18 +206,13 @@ class PairwiseMasks:
         Raises:
             RangeOverflow: as ``hide``, or the values have more fractional bits.
         """
-        encoded = self._encoded(values, bits, purpose, remedy)
-        if not torch.equal(encoded.to(torch.float64) * 2.0**-bits, values):
-            raise RangeOverflow(
-                f"{self._party}'s {purpose}: {bits} fractional bits do not hold the values exactly, as their sum under "
-                f"masks needs; {remedy}",
-                key=purpose,
-                value=bits,
-            )
-        return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
+        return self._hide(values, bits, purpose, step, remedy, None)
 
-    def _encoded(self, values: Tensor, bits: int, purpose: str, remedy: str) -> Tensor:
-        return ring.encode(values, bits, f"{self._party}'s {purpose}", remedy, len(self._keys).bit_length())
+    def _hide(
+        self, values: Tensor, bits: int, purpose: str, step: int, remedy: str, rounding: SecretRounding | None
+    ) -> Tensor:
+        encoded = encoded_for_sum(values, bits, self._party, purpose, remedy, len(self._keys) + 1, rounding)
+        return encoded.add_(self.mask(purpose, step, tuple(values.shape)))
 
     def hidden_for(
         self, link: Link, tag: Tag, values: Tensor, bits: int, purpose: str, remedy: str, *, exactly: bool = False
@@ -245,6 +223,42 @@ class PairwiseMasks:
         if isinstance(link, RecordedLink):
             link.note(tag, lambda: hidden - self.mask(purpose, tag.step, tuple(values.shape)))
         return hidden
+
+
+def encoded_for_sum(
+    values: Tensor,
+    bits: int,
+    party: PartyId,
+    what: str,
+    remedy: str,
+    parties: int,
+    rounding: SecretRounding | None,
+) -> Tensor:
+    """A party's values in the ring, with room for the sum over so many parties.
+
+    Args:
+        values: floating; the dtype says how many digits they have.
+        bits: fractional bits.
+        party: whose values they are.
+        what: names them in an error.
+        remedy: the setting to change when they do not fit.
+        parties: how many add up.
+        rounding: of the party; None for multiples of 2^-bits, whose low bits say nothing of a summand's size.
+
+    Raises:
+        RangeOverflow: the values do not fit, or are not such multiples where they must be.
+    """
+    encoded = ring.encode(values, bits, f"{party}'s {what}", remedy, (parties - 1).bit_length())
+    if rounding is not None:
+        rounding.move(encoded, values, bits)
+    elif not torch.equal(encoded.to(torch.float64) * 2.0**-bits, values):
+        raise RangeOverflow(
+            f"{party}'s {what}: {bits} fractional bits do not hold the values exactly, as their sum under masks needs; "
+            f"{remedy}",
+            key=what,
+            value=bits,
+        )
+    return encoded
 
 
 def sum_among(
@@ -264,14 +278,11 @@ def sum_among(
         link: of this holder.
         others: the other holders.
         masks: of the session, among them all.
-        values: this holder's, as for ``hide``.
+        values: this holder's, as for ``hide``; the sum has their shape and dtype.
         tag: of the messages.
         bits: fractional bits.
         purpose: with the tag's step names the masks; never used twice in a session.
         remedy: the setting to change when the values do not fit.
-
-    Returns:
-        The sum, in the shape and dtype of ``values``.
 
     Raises:
         RangeOverflow: the values or their sum do not fit.
@@ -287,17 +298,7 @@ def sum_integers_among(
 ) -> list[int]:
     """The sums of all holders' whole numbers, exact, which every holder learns, and nothing else of them.
 
-    Args:
-        link: of this holder.
-        others: the other holders.
-        masks: of the session, among them all.
-        values: this holder's, as many as every other's.
-        tag: of the messages.
-        purpose: with the tag's step names the masks; never used twice in a session.
-
-    Raises:
-        RangeOverflow: a value does not fit into 640 bits with room for the sum.
-        LinkError: as ``exchange``.
+    Args and errors as of ``sum_among``; a value must fit into 640 bits with room for the sum.
     """
     limit, modulus = (1 << (INTEGER_BITS - 1)) // (len(others) + 1), 1 << INTEGER_BITS
     if any(abs(value) >= limit for value in values):
@@ -327,7 +328,7 @@ def integers_of(words: Tensor) -> list[int]:
 
 
 def open_sum(pieces: Iterable[Tensor], bits: int, dtype: torch.dtype, what: str, remedy: str) -> Tensor:
-    """Adds one masked matrix of every holder, so that the masks cancel, and decodes the sum.
+    """Add one masked matrix of every holder, so that the masks cancel, and decode the sum.
 
     Raises:
         RangeOverflow: the sum reached into the guard bits.
@@ -347,7 +348,7 @@ def add(pieces: Iterable[Tensor]) -> Tensor:
 
 
 def share_contribution(contribution: Tensor, masks: PairwiseMasks, purpose: str) -> Tensor:
-    """Turns what each holder contributes to a secret sum into its uniform share of that sum, without a message.
+    """Turn what each holder contributes to a secret sum into its uniform share of that sum, without a message.
 
     Args:
         contribution: int64, this holder's summand; the secret is the sum over the holders.

@@ -44,11 +44,9 @@ from veilgraph.mpc import ring
 from veilgraph.mpc.mask import PairwiseMasks, add
 from veilgraph.mpc.ring import DenseOperand, RemadeOperand, StaticOperand
 
-BLOCK_BYTES: Final = 1 << 26
-"""Of the widest matrix in a block of rows."""
+BLOCK_BYTES: Final = 1 << 26  # of the widest matrix in a block of rows
 
-AHEAD: Final = 2
-"""Blocks that are prepared, and dealt, before they are needed."""
+AHEAD: Final = 2  # blocks that are prepared, and dealt, before they are needed
 
 
 class Direction(IntEnum):
@@ -151,12 +149,12 @@ class Dealer:
         }
 
     def send_seeds(self) -> None:
-        """Gives every holder its seed, once."""
+        """Give every holder its seed, once."""
         for holder, seed in self._seeds.items():
             self._link.send(holder, Tag(Kind.SEED), torch.frombuffer(bytearray(seed), dtype=torch.uint8))
 
     def deal(self, direction: Direction, step: int) -> None:
-        """Sends every holder i the matrices U_i·ΣV − ΣZ of this product, the sums over the other holders."""
+        """Send every holder i the matrices U_i·ΣV − ΣZ of this product, the sums over the other holders."""
         for block in range(len(self._blocks)):
             if direction is Direction.FORWARD and block >= AHEAD:
                 gather(self._link, self._seeds, Tag(Kind.READY, step, block - AHEAD), (1,), torch.uint8)
@@ -184,16 +182,19 @@ def _sum(masks: Iterable[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The offline half of one block of a product."""
+    """The offline half of one block of a product.
+
+    Attributes:
+        masks: owner → V, the mask of what this holder sends to that owner (the same for all owners when backward).
+        pieces: owner → E·V + Z, this holder's share of the product with that owner's features.
+        correlation: the dealer's half for the product with this holder's own features.
+        blind: M of a backward product of three or more holders; ``masks`` have it taken off.
+    """
 
     masks: dict[PartyId, Tensor]
-    """owner → V, the mask of what this holder sends to that owner (the same for all owners when backward)."""
     pieces: dict[PartyId, Tensor]
-    """owner → E·V + Z, this holder's share of the product with that owner's features."""
     correlation: Tensor
-    """The dealer's half for the product with this holder's own features."""
     blind: Tensor | None = None
-    """M of a backward product of three or more holders; ``masks`` have it taken off."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +210,7 @@ class _Block:
         return int(self.rows.stop - self.rows.start)
 
 
-Item = tuple[Direction, int, int]
-"""Direction, step and block."""
+Item = tuple[Direction, int, int]  # direction, step and block
 
 
 class SecureProduct:
@@ -307,15 +307,12 @@ class SecureProduct:
     def forward(
         self, step: int, shares: Mapping[PartyId, Tensor], *, learns: bool = False
     ) -> Iterator[tuple[slice, Tensor]]:
-        """This holder's share of Σ_i x^i·W^i, block by block.
+        """This holder's share of Σ_i x^i·W^i, block by block: the rows, and int64 [rows, d].
 
         Args:
             step: of the session.
             shares: owner → this holder's share of that owner's weight block, int64 [F_owner, d].
             learns: whether ``backward`` of this step follows, and the next step's ``forward``: they are prepared.
-
-        Yields:
-            The rows, and their share, int64 [rows, d].
         """
         party = self._link.party
         for number, block in enumerate(self._blocks):
@@ -333,15 +330,12 @@ class SecureProduct:
             yield block.rows, share
 
     def backward(self, step: int, gradient: Callable[[slice], Tensor], *, learns: bool = True) -> dict[PartyId, Tensor]:
-        """Shares of x^iᵀ·Σ_j g_j for every block of weights i.
+        """Shares of x^iᵀ·Σ_j g_j for every block of weights i: owner → int64 [F_owner, d].
 
         Args:
             step: of the session.
             gradient: gives rows of this holder's g in the ring, int64 [rows, d].
             learns: whether another step follows, whose ``forward`` is prepared.
-
-        Returns:
-            owner → int64 [F_owner, d].
         """
         totals: dict[PartyId, Tensor] = {}
         for number, block in enumerate(self._blocks):
@@ -358,7 +352,7 @@ class SecureProduct:
         return totals
 
     def close(self) -> None:
-        """Ends background work."""
+        """End background work."""
         self._background.shutdown(wait=True, cancel_futures=True)
 
     def _take(self, item: Item, *, learns: bool) -> Prepared:
@@ -378,6 +372,5 @@ class SecureProduct:
 
 
 def _place(item: Item) -> tuple[int, int, int]:
-    """Of an item in the order of a session."""
     direction, step, block = item
     return step, int(direction), block

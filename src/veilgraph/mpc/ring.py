@@ -35,12 +35,9 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, RangeOverflow
 
 _RING_BITS: Final = 64
-_ALIGNED: Final = 16
-"""Rows, columns and inner dimension are filled up with zeros to multiples of this, for cuBLAS."""
-_FEWEST_ROWS: Final = 32
-"""``torch._int_mm`` refuses 16 rows and fewer on CUDA."""
-_INT8_CAPABILITY: Final = (7, 5)
-"""NVIDIA devices from here on have int8 matrix units."""
+_ALIGNED: Final = 16  # rows, columns and inner dimension are filled up with zeros to multiples of this, for cuBLAS
+_FEWEST_ROWS: Final = 32  # ``torch._int_mm`` refuses 16 rows and fewer on CUDA
+_INT8_CAPABILITY: Final = (7, 5)  # NVIDIA devices from here on have int8 matrix units
 
 
 @dataclass(frozen=True)
@@ -141,30 +138,24 @@ def _digits(matrix: Tensor, limbs: Limbs) -> Iterator[Tensor]:
 
 
 def _filled(size: int) -> int:
-    """The next multiple of 16, at least 16."""
     return max(1, -(-size // _ALIGNED)) * _ALIGNED
 
 
 CPU: Final = torch.device("cpu")
 
-MAX_DETECTED_BITS: Final = 12
-"""Fractional bits that values have at most where nothing says how many."""
+MAX_DETECTED_BITS: Final = 12  # fractional bits that values have at most where nothing says how many
 
-GUARD_BITS = 2
-"""Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS)."""
+GUARD_BITS = 2  # Top bits of an opened value that must all equal its sign: the value stays below 2^(63 − GUARD_BITS).
 
-_SPARSE_BELOW = 0.12
-"""Density below which the sparse product is the faster one."""
+_SPARSE_BELOW = 0.12  # density below which the sparse product is the faster one
 _MIN_ROWS_PER_THREAD = 256
-_TRANSPOSED_ROWS = 512
-"""Rows that a transposed product takes at a time: they stay in the cache."""
+_TRANSPOSED_ROWS = 512  # rows that a transposed product takes at a time: they stay in the cache
 _CHECKED_ROWS = 1 << 16
-_PART = 1 << 18
-"""Elements that are encoded or decoded at a time."""
+_PART = 1 << 18  # elements that are encoded or decoded at a time
 
 _SLICES = 4
+# Slices of a sparse matrix depend on its size alone: floating sums over them come out the same on every machine.
 _ENTRIES_PER_SLICE = 50_000
-"""Slices of a sparse matrix depend on its size alone: floating sums over them come out the same on every machine."""
 
 Result = TypeVar("Result")
 
@@ -172,7 +163,7 @@ Result = TypeVar("Result")
 def encode(
     values: Tensor, bits: int, what: str, remedy: str, headroom_bits: int = 0, factor: float | None = None
 ) -> Tensor:
-    """Real → ring: round(values·2^bits), or round(factor·values·2^bits) computed in float64.
+    """Real → ring: round(values·2^bits), or round(factor·values·2^bits) computed in float64: int64 of the same shape.
 
     Args:
         values: floating tensor of any shape.
@@ -181,9 +172,6 @@ def encode(
         remedy: says in the error which setting to change.
         headroom_bits: further top bits to leave free, for sums of several encoded values.
         factor: multiplies all values.
-
-    Returns:
-        int64 tensor of the same shape.
 
     Raises:
         RangeOverflow: a value is not finite or does not fit into 63 − GUARD_BITS bits.
@@ -310,14 +298,10 @@ class SparseOperand(StaticOperand):
 
 
 class LimbOperand(StaticOperand):
-    """A dense static int64 matrix A [N, F] whose limbs lie on a device.
+    """A dense static int64 matrix A [N, F] whose limbs lie on a device, where products are computed.
 
-    Limbs of A and of Aᵀ take 16 bytes an element together with int8 limbs and 48 with float64.
-
-    Args:
-        matrix: A, int64, on any device.
-        device: where products are computed; right factors come from the CPU and results go back to it.
-        limbs: default: the faster ones of the device.
+    Right factors come from the CPU and results go back to it. Limbs of A and of Aᵀ take 16 bytes an element together
+    with int8 limbs and 48 with float64.
     """
 
     def __init__(self, matrix: Tensor, device: torch.device, limbs: Limbs | None = None) -> None:
@@ -341,7 +325,7 @@ def dense_operand(matrix: Tensor, device: torch.device = CPU) -> StaticOperand:
 
 
 def static_operand(matrix: Tensor, convert: Callable[[Tensor], Tensor], device: torch.device = CPU) -> StaticOperand:
-    """Wraps features for repeated products in the layout that is faster for their density.
+    """Wrap features for repeated products in the layout that is faster for their density.
 
     Args:
         matrix: [N, F], strided or sparse CSR.

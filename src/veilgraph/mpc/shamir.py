@@ -14,8 +14,7 @@ from veilgraph.core.secrets import SecretSource
 
 FIELD: Final = 2**255 - 19
 ELEMENT_BYTES: Final = 32
-_SOURCE_BYTES: Final = 64
-"""Twice the size of the field: the remainder is uniform to 2^-256."""
+_SOURCE_BYTES: Final = 64  # twice the size of the field: the remainder is uniform to 2^-256
 
 
 def draw(secrets: SecretSource) -> int:
@@ -43,16 +42,13 @@ def of_bytes(content: bytes) -> int:
 
 
 def split(secret: int, threshold: int, holders: int, secrets: SecretSource) -> list[int]:
-    """Shares of a secret.
+    """Shares of a secret for holders 1 to n.
 
     Args:
         secret: element of the field.
         threshold: t, how many shares give it back.
         holders: n, how many there are.
         secrets: source of the polynomial.
-
-    Returns:
-        The shares of holders 1 to n.
 
     Raises:
         ConfigError: t is not in 1 … n.
@@ -71,11 +67,7 @@ def _evaluate(coefficients: Sequence[int], point: int) -> int:
 
 
 def weights(points: Sequence[int]) -> list[int]:
-    """Lagrange's weights for f(0) from f at ``points``: they depend on nothing else, and serve many secrets.
-
-    Args:
-        points: numbers of holders, distinct, at least the threshold of them.
-    """
+    """Lagrange's weights for f(0) from f at ``points``, distinct numbers of holders: they serve many secrets."""
     found = []
     for point in points:
         above, below = 1, 1

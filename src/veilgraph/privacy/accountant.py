@@ -6,10 +6,7 @@ closed form (Balle & Wang 2018, theorem 8). By hand: ``dp_accounting`` agrees to
 as above it, takes 25 times as long, and adds 0.9 s of import to the 2.3 s of a party's process. Anything else is
 composed numerically by it, from its privacy loss distribution, rounded towards more loss.
 
-One number stands for a release of vectors. For Gaussian noise that is because only the shift's ℓ2 norm matters.
-For Laplace noise with density f, ∫ min(f(x), e^ε f(x − s)) dx is log-concave in the shift s (a minimum of log-concave
-functions, integrated: Prékopa), so δ(s), one minus it, is quasi-convex and largest at a corner of the ℓ1 ball: the
-worst vector moves one coordinate by the whole sensitivity, which is the scalar mechanism.
+One number stands for a release of vectors: docs/proofs.md#one-number-for-a-release-of-vectors.
 
 The pure ε of local releases is added to the total of all others (basic composition): a node makes one or two of them,
 from which δ buys nearly nothing, and the total stays what local differential privacy means by ε, at any δ.
@@ -28,26 +25,22 @@ from typing import TYPE_CHECKING, Final
 
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.threads import made_once
-from veilgraph.privacy.event import Event, LaplaceEvent, Neighbours, check_whole, sensitivity_in_clips
+from veilgraph.privacy.event import Event, LaplaceEvent, check_whole
 
 if TYPE_CHECKING:
     from veilgraph.privacy.mixture import Composer
 
-MOST_RELEASES: Final = 1 << 32
-"""``releases_within`` counts no further."""
+MOST_RELEASES: Final = 1 << 32  # ``releases_within`` counts no further
 
-_RESOLUTION: Final = 1e-13
-"""Relative, of roots that are bisected."""
+_RESOLUTION: Final = 1e-13  # relative, of roots that are bisected
 
-_FINEST_STEP: Final = 1e-4
-"""Width of a cell of the privacy loss distribution; the library's own default."""
+_FINEST_STEP: Final = 1e-4  # width of a cell of the privacy loss distribution; the library's own default
 
-_MOST_CELLS: Final = 2e6
-"""Cells are widened beyond this many, which costs exactness on the safe side and bounds the memory."""
+_MOST_CELLS: Final = 2e6  # cells are widened beyond this many: safe, less exact, and the memory is bounded
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """The exact δ at ``epsilon`` of Gaussian noise: Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2).
+    """The exact δ at ε ≥ 0 of Gaussian noise: Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2).
 
     Both terms are written with the Mills ratio (1 − Φ)/φ, of which e^ε·φ(ε/μ + μ/2) = φ(ε/μ − μ/2) leaves nothing
     that could overflow.
@@ -77,14 +70,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, rounded up.
-
-    Args:
-        mu: as in ``gaussian_delta``.
-        delta: 0 < δ < 1.
-
-    Returns:
-        ε, at most 1e-13 of it above the root; infinity if it is beyond every float.
+    """The smallest ε with ``gaussian_delta(ε, mu)`` ≤ ``delta``, at most 1e-13 of it above; it may be infinite.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -94,13 +80,20 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     # δ ≤ Φ(−t) ≤ exp(−t²/2) with t = ε/μ − μ/2.
-    low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
-    if math.isinf(high):
+    most = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    if math.isinf(most):
         return math.inf
-    while high - low > _RESOLUTION * high:
+    return bisected(0.0, most, lambda epsilon: gaussian_delta(epsilon, mu) <= delta)[1]
+
+
+def bisected(
+    low: float, high: float, holds: Callable[[float], bool], resolution: float = _RESOLUTION
+) -> tuple[float, float]:
+    """Narrow an interval down to where ``holds``, false at its first end and true at its last, begins to be true."""
+    while high - low > resolution * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if gaussian_delta(middle, mu) <= delta else (middle, high)
-    return high
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return low, high
 
 
 def total(counts: Mapping[Event, int], delta: float) -> float:
@@ -111,8 +104,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
         delta: δ of the total, 0 < δ < 1.
 
     Returns:
-        ε: exact for Gaussian events, an upper bound with any that are composed numerically; the sum of the pure ε for
-        all others, which is also added to the rest; 0 if nothing was released.
+        ε: exact for Gaussian events, an upper bound with any that are composed numerically; pure ε are added.
 
     Raises:
         ConfigError: ``delta`` or a count is out of range, or the events differ in unit or neighbouring relation.
@@ -135,11 +127,7 @@ def total(counts: Mapping[Event, int], delta: float) -> float:
 
 
 def per_step(event: Event, delta: float) -> float:
-    """The ε of one release by itself, at ``delta``: not what a run of many costs.
-
-    Raises:
-        ConfigError: ``delta`` is not strictly between 0 and 1.
-    """
+    """The ε of one release by itself, at ``delta``: not what a run of many costs."""
     return total({event: 1}, delta)
 
 
@@ -192,17 +180,15 @@ def check_delta(delta: float) -> None:
 def _composed(mu: float, events: tuple[tuple[Event, int], ...], delta: float) -> float:
     """ε at ``delta`` of one Gaussian release of ``mu`` and so many of each event; infinite where none can be found.
 
-    Kept, for it takes tens of milliseconds, and ledgers, summaries and reports ask for the same totals.
+    Kept: it takes tens of milliseconds, and ledgers, summaries and reports ask for the same totals.
     """
     found = composed(mu, events)
     return math.inf if found is None else float(found.get_epsilon(delta))
 
 
 def composed(mu: float, events: Sequence[tuple[Event, int]]) -> Composer | None:
-    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and so many of each numeric event.
-
-    Returns:
-        The accountant; None where losses are without bound.
+    """``dp_accounting``'s accountant with one Gaussian release of ``mu`` and these; None where losses are without
+    bound.
     """
     bounded = [(event.largest_loss, count) for event, count in events if type(event).distribution is Event.distribution]
     loss_range = mu * mu / 2 + 10 * mu + 2 * sum(largest * count for largest, count in bounded)
@@ -249,18 +235,16 @@ def _check_not_negative(name: str, value: float) -> None:
         raise ConfigError(f"{name}={value!r} must be a number >= 0")
 
 
+# Less noise protects nothing, and its grid would be finer than float64 resolves within the clip.
 SMALLEST_MULTIPLIER: Final = 1e-9
-"""Less noise protects nothing, and its grid would be finer than float64 resolves within the clip."""
 LARGEST_MULTIPLIER: Final = 1e100
 
-_MUCH: Final = 1e300
-"""In place of an infinite ε, which no root finder takes."""
+_MUCH: Final = 1e300  # in place of an infinite ε, which no root finder takes
 
+# On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one.
 _MARGIN = 1 + 1e-9
-"""On every multiplier, so that the ε computed back from it, rounded up by itself, stays within the wanted one."""
 
-_TOLERANCE = 1e-4
-"""Of a multiplier found by numerical accounting, relative."""
+_TOLERANCE = 1e-4  # of a multiplier found by numerical accounting, relative
 
 
 def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool = False) -> float:
@@ -286,10 +270,7 @@ def classical_multiplier(epsilon: float, delta: float, *, as_in_the_paper: bool 
 
 
 def analytic_multiplier(epsilon: float, delta: float) -> float:
-    """The least noise over the sensitivity that makes one release (ε, δ)-private, at any ε > 0.
-
-    Returns:
-        The multiplier, above the exact one by about 1e-9 of it.
+    """The least noise over the sensitivity that makes one release (ε, δ)-private, and about 1e-9 of it more.
 
     Raises:
         ConfigError: an argument is out of range.
@@ -301,35 +282,13 @@ def analytic_multiplier(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while gaussian_delta(epsilon, high) <= delta:
         low, high = high, 2 * high
-    while high - low > _RESOLUTION * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(epsilon, middle) <= delta else (low, middle)
-    return _MARGIN / low
-
-
-def multiplier_for_total(epsilon_total: float, delta: float, releases: int, neighbours: Neighbours) -> float:
-    """The noise over the clip with which ``releases`` Gaussian releases cost ``epsilon_total`` together.
-
-    Every unit takes part in every release. σ grows as √releases.
-
-    Args:
-        epsilon_total: ε of all releases together.
-        delta: δ of all releases together.
-        releases: how many, ≥ 1.
-        neighbours: replacement needs twice the noise of zero-out.
-
-    Raises:
-        ConfigError: an argument is out of range.
-    """
-    check_whole("releases", releases, 1)
-    return analytic_multiplier(epsilon_total, delta) * math.sqrt(releases) * sensitivity_in_clips(neighbours)
+    return _MARGIN / bisected(low, high, lambda mu: gaussian_delta(epsilon, mu) > delta)[0]
 
 
 def laplace_scale_for_total(epsilon_total: float, delta: float, releases: int) -> float:
-    """The scale over the ℓ1 sensitivity with which ``releases`` Laplace releases cost ``epsilon_total`` together.
+    """The scale over the ℓ1 sensitivity with which Laplace releases cost ``epsilon_total`` together.
 
-    Never more than pure composition asks for, releases / ε; less where δ allows it. Arguments and errors are those of
-    ``least_multiplier``.
+    Never more than pure composition asks for, releases / ε; less where δ allows it. As ``least_multiplier``.
     """
     _check_epsilon(epsilon_total)
     check_delta(delta)
@@ -345,7 +304,7 @@ def least_multiplier(
 
     Args:
         event_of: multiplier → event; the more noise, the less it costs.
-        epsilon_total: ε of all releases together.
+        epsilon_total: ε of all releases together, at ``delta``.
         delta: δ of all releases together.
         releases: how many, ≥ 1; every unit takes part in each.
         guess: where to begin; best from above.

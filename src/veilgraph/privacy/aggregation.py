@@ -26,8 +26,7 @@ from veilgraph.privacy.event import Unit, check_whole
 from veilgraph.privacy.mechanism import Mechanism, clip_to_grid
 from veilgraph.privacy.settings import PrivacySettings
 
-MOST_NODES: Final = 1 << 31
-"""Two node numbers must fit one int64."""
+MOST_NODES: Final = 1 << 31  # two node numbers must fit one int64
 
 
 @torch.no_grad()
@@ -38,10 +37,8 @@ def bound_degrees(edge_index: Tensor, num_nodes: int, bound: int) -> Tensor:
     their two node numbers alone, and a pair is kept iff it is among the first D pairs at both its nodes. So at most
     three pairs differ where one is added or removed: docs/proofs.md#edges-that-stay.
 
-    The order of the edges does not matter: the mask is permuted with them. O(E log E) time, O(E) memory.
-
     Args:
-        edge_index: Tensor[2, E] int64, node numbers below ``num_nodes``.
+        edge_index: Tensor[2, E] int64, node numbers below ``num_nodes``, in any order.
         num_nodes: N, at most 2^31.
         bound: D ≥ 1, most distinct neighbours of a node, whatever the directions.
 
@@ -100,12 +97,13 @@ def delta_of_too_many(delta: float, unit: Unit, graph: PartyGraph, key: str) -> 
     """Return why δ protects none of the units of a holder's ε; empty where it has fewer than 1/δ of them.
 
     Edges are pairs of nodes. Their number is known to nobody else, and jobs of one δ after another would find it, to
-    the last edge: pairs are counted in powers of two.
+    the last edge: pairs are counted in powers of two. Nodes that are not common count: releases depend on their
+    features.
 
     Args:
         delta: δ.
         unit: of the ε.
-        graph: of a holder that releases; nodes that are not common count, since releases depend on their features.
+        graph: of a holder that releases.
         key: the setting of δ.
     """
     most = 2 * graph.num_edges if unit == "edge" else graph.num_nodes
@@ -138,15 +136,13 @@ def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
     )
 
 
+# Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
+# is private.
 Then = Callable[[Tensor], Tensor]
-"""Rows of the next hop, Tensor[N, d], of the sums that were released before, Tensor[N, k·d], and of nothing else that
-is private."""
 
-_COPIES: Final = 2.0**32
-"""Of the weight of one copy of a pair, a 1 is so many."""
+_COPIES: Final = 2.0**32  # of the weight of one copy of a pair, a 1 is so many
 _LARGEST_WHOLE: Final = 2.0**52
-_FREE_CELL: Final = 2.0**-40
-"""Of rows in a release without noise, which protects nothing."""
+_FREE_CELL: Final = 2.0**-40  # of rows in a release without noise, which protects nothing
 
 
 def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) -> sp.csr_array:
@@ -170,12 +166,7 @@ def pair_matrix(edge_index: Tensor, edge_weight: Tensor | None, num_nodes: int) 
 
 
 def most_neighbours(edge_index: Tensor, num_nodes: int) -> int:
-    """The most nodes that any node has an edge with, to it or from it, itself not counted.
-
-    Args:
-        edge_index: Tensor[2, E] int64.
-        num_nodes: N.
-    """
+    """The most nodes that any node has an edge with, to it or from it, itself not counted."""
     between = edge_index[:, edge_index[0] != edge_index[1]]
     low, high = between.aminmax(dim=0)
     pairs = torch.unique(torch.stack([low, high]), dim=1)
@@ -241,15 +232,12 @@ class NoisySums:
         return torch.cat(released, dim=1)
 
     def clean(self, rows: Tensor, released: Tensor, then: Then | None = None) -> Tensor:
-        """What the noise was added to, of the nodes whose neighbours' rows were all released.
+        """What the noise was added to: Tensor[C, w] float64, only right at nodes without neighbours beyond the first C.
 
         Args:
             rows: Tensor[N, d], as released.
             released: Tensor[C, w], of the first C nodes, as ``release`` gave them.
             then: as it was released with; of all nodes, C = N.
-
-        Returns:
-            Tensor[C, w] float64; only right at nodes without neighbours beyond the first C.
         """
         count, width = len(released), rows.shape[1]
         first = self._of_length_1(rows)
@@ -262,7 +250,6 @@ class NoisySums:
         return torch.cat(found, dim=1)
 
     def _next(self, released: Sequence[Tensor], then: Then | None) -> Tensor:
-        """X_k of Y_1, …, Y_k."""
         made = released[-1] if then is None else then(torch.cat(list(released), dim=1))
         return self._of_length_1(made)
 

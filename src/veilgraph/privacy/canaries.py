@@ -20,8 +20,7 @@ from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy import noise
 from veilgraph.privacy.event import Neighbours
 
-_LENGTH = 10.0
-"""Of a canary over the clip, so that clipping too has to do its part."""
+_LENGTH = 10.0  # of a canary over the clip, so that clipping too has to do its part
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,6 @@ class Canaries:
     @classmethod
     def draw(cls, count: int, nodes: int, source: SecretSource) -> Self:
         """Fresh ones.
-
-        Args:
-            count: m ≥ 1.
-            nodes: N.
-            source: of the key.
 
         Raises:
             ConfigError: there are fewer rows than canaries.
@@ -68,7 +62,7 @@ class Canaries:
         return expand(self.key, "canaries/coins", (self.count,)) < 0
 
     def directions(self, width: int, step: int, order: int = 2) -> Tensor:
-        """The directions u of one release.
+        """The directions u of one release: Tensor[m, d] float64.
 
         They turn round from step to step, so that noise that comes twice, or what is added to all releases alike,
         cancels in a sum along them.
@@ -76,10 +70,9 @@ class Canaries:
         Args:
             width: d, columns of what is released.
             step: of the release, as in its message.
-            order: of the norm that is clipped; for 1 a direction is that of one column, where ℓ1 noise hides least.
-
-        Returns:
-            Tensor[m, d] float64, rows of norm 1 in both orders where ``order`` is 1, else in ℓ2.
+            order: of the norm that is clipped, in which rows have norm 1; for 1 a direction is that of one column,
+            where
+                ℓ1 noise hides least.
         """
         drawn = noise.gaussian((self.count, width), 1.0, lambda _: self.key)
         if order == 1:
@@ -88,7 +81,7 @@ class Canaries:
         return drawn / (lengths if step % 2 == 0 else -lengths)
 
     def plant(self, rows: Tensor, clip: float, step: int, order: int, relation: Neighbours) -> Tensor:
-        """Puts them in place of rows that are to be released; no gradient flows to what was there.
+        """Put them in place of rows that are to be released; no gradient flows to what was there.
 
         Args:
             rows: Tensor[N, d], not yet clipped; not changed.
@@ -110,11 +103,7 @@ class Canaries:
 
 
 def check_nodes(drawn: int, now: int) -> None:
-    """Refuses canaries that were drawn for another number of common nodes.
-
-    Raises:
-        RunError: as said.
-    """
+    """Raises ``RunError`` for canaries that were drawn for another number of common nodes."""
     if drawn != now:
         raise RunError(
             f"canaries: drawn for {drawn} common nodes, and now there are {now}; an audited run goes on with its own "

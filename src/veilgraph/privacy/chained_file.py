@@ -94,16 +94,12 @@ class ChainedFile(Generic[Head, Entry]):
         self._read_bytes = 0
 
     def begin(self, header: Head) -> None:
-        """Writes the first line: it is on the disk when this returns.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the first line: it is on the disk when this returns. Raises ``OSError``."""
         write_whole(self.path, header.encoded())
         sync_folder(self.path.parent)
 
     def read(self) -> None:
-        """Reads the lines that were added since, by this process or another, and drops what a kill tore.
+        """Read the lines that were added since, by this process or another, and drop what a kill tore.
 
         Raises:
             RunError: a line is damaged, changed or missing.
@@ -126,11 +122,7 @@ class ChainedFile(Generic[Head, Entry]):
             self._take(line)
 
     def append(self, entry: Entry) -> None:
-        """Adds a line to those that were read: it is on the disk when this returns.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Add a line to those that were read: it is on the disk when this returns. Raises ``OSError``."""
         line = entry.model_copy(update={"previous": self.digests[-1]}).encoded()
         append(self.path, line, sync=True)
         self._take(line)

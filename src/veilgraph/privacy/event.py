@@ -16,7 +16,7 @@ import math
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 from typing_extensions import override
 
@@ -31,12 +31,9 @@ Neighbours = Literal["zero-out", "replacement"]
 """A row becomes zero (it moves by at most the clip C), or any other row within the clip (at most 2C)."""
 
 Unit = Literal["row", "edge", "node", "node-edges", "label"]
-"""What one neighbouring step changes: one published row, one edge, one node's features, these and all its edges, one
-label.
-"""
+"""What one neighbouring step changes: a published row, an edge, a node's features, these and all its edges, a label."""
 
-Calibration = Literal["analytic", "classical"]
-"""The exact formula, or the textbook's as VFGNN uses it."""
+Calibration = Literal["analytic", "classical"]  # the exact formula, or the textbook's as VFGNN uses it
 
 
 class Event(ABC):
@@ -65,6 +62,11 @@ class Event(ABC):
         @property
         def neighbours(self) -> Neighbours:
             """The neighbouring relation."""
+
+    @property
+    def scope(self) -> Scope:
+        """Unit and relation together."""
+        return Scope(self.unit, self.neighbours)
 
     @property
     def epsilon(self) -> float:
@@ -105,12 +107,26 @@ class Event(ABC):
         raise ConfigError(f"unit={unit!r}: events of kind {self.kind} are of unit {self.unit!r} alone; protect that")
 
 
+class Scope(NamedTuple):
+    """What an ε is about. Releases about the same compose, over all channels; those about different ones never do."""
+
+    unit: Unit
+    neighbours: Neighbours
+
+    def bounds(self, event: Event) -> bool:
+        """Whether an event's cost bounds what its release says about this unit and relation.
+
+        A row set to zero is a row replaced. What one row changes is no more than what an edge's, or node's, several
+        rows do, where rows are clipped. A label that its node perturbs is the node's own.
+        """
+        covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
+        covered = covers.get(self.unit, (self.unit,)) if event.is_of_rows else (self.unit,)
+        return event.neighbours in (self.neighbours, "replacement") and event.unit in covered
+
+
 @dataclass(frozen=True, slots=True)
 class GaussianEvent(Event):
-    """One release with Gaussian noise on a value clipped in the ℓ2 norm.
-
-    Args:
-        noise_multiplier: σ, standard deviation of the noise over the clip C.
+    """One release with Gaussian noise of standard deviation σ, over the clip C, on a value clipped in the ℓ2 norm.
 
     Raises:
         ConfigError: σ is not finite and positive, or the relation or unit is unknown.
@@ -152,14 +168,13 @@ class AggregationEvent(GaussianEvent):
 
 @dataclass(frozen=True)
 class Joint:
-    r"""Who makes the noise of a sum together: each adds a share, and what is opened has what one ε needs.
+    """Who makes the noise of a sum together: each adds a share, and what is opened has what one ε needs.
 
     Of P holders up to t may work with whoever opens the sum: they know their own noise, or add none. Each holder adds
     Gaussian noise of standard deviation τ = σC/√(P - t) to its clipped rows, so the noise of any k = P - t others, the
     honest ones, is σC together. A holder's rows are then protected by the Gaussian mechanism with σ, **in that sum and
-    nowhere else**: by themselves they have a share of the noise.
-
-    The opened sum is as private as one Gaussian of σC, and no share is ever used twice: docs/proofs.md#joint-noise.
+    nowhere else**: by themselves they have a share of the noise. No share is ever used twice:
+    docs/proofs.md#joint-noise.
 
     Args:
         holders: P, how many add noise.
@@ -199,13 +214,7 @@ class Joint:
 
 @dataclass(frozen=True, slots=True)
 class JointGaussianEvent(GaussianEvent):
-    """A Gaussian release whose noise several holders make together (``Joint``), against those whom it withstands.
-
-    Args:
-        noise_multiplier: σ of what all holders but those that collude add together, over the clip C.
-        holders: P, how many add noise.
-        colluding: t, how many of them may work with whoever opens the sum, or add none.
-    """
+    """A Gaussian release whose noise holders make together (``Joint``): σ is of all but those whom it withstands."""
 
     kind: ClassVar[str] = "joint-gaussian"
     holders: int = 2
@@ -218,10 +227,7 @@ class JointGaussianEvent(GaussianEvent):
 
 @dataclass(frozen=True, slots=True)
 class LaplaceEvent(Event):
-    """One release with independent Laplace noise on every entry of a value clipped in the ℓ1 norm.
-
-    Args:
-        scale_multiplier: scale b of the noise over the ℓ1 clip C.
+    """One release with independent Laplace noise of scale b, over the ℓ1 clip C, on every entry of a clipped value.
 
     Raises:
         ConfigError: the scale is not finite and positive, or the relation or unit is unknown.
@@ -256,8 +262,7 @@ class LaplaceEvent(Event):
         return LaplaceEvent(self.scale_multiplier / rows, "replacement", unit)
 
 
-LocalUnit = Literal["node", "label"]
-"""What a node perturbs by itself: its features, or its label."""
+LocalUnit = Literal["node", "label"]  # what a node perturbs by itself: its features, or its label
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,10 +270,6 @@ class LocalEvent(Event):
     """One release under local differential privacy: a node perturbed a value of its own before anybody saw it.
 
     No output is more than e^ε times as likely under one value as under any other of the declared range (δ = 0).
-
-    Args:
-        epsilon: pure ε of one node's one release.
-        unit: one node's features, or one label.
 
     Raises:
         ConfigError: ε is not finite and positive, or the unit is another.
@@ -360,13 +361,7 @@ class SampledEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JointSampledEvent(SampledEvent):
-    """The same where several holders make the noise together (``Joint``), against those whom it withstands.
-
-    Args:
-        noise_multiplier: σ of what all but those that collude add together, of the fewest holders that a sum has.
-        holders: how many holders' noise an opened sum has at least.
-        colluding: t, how many of them may collude, or add none.
-    """
+    """The same where ``Joint`` holders make the noise; ``holders`` are the fewest that an opened sum has."""
 
     kind: ClassVar[str] = "joint-sampled"
     holders: int = 2
@@ -378,18 +373,14 @@ class JointSampledEvent(SampledEvent):
 
 
 def reach(hops: int, degree_bound: int) -> int:
-    """N = 1 + D + D(D − 1) + … + D(D − 1)^(K−1): how many nodes at most are within K hops of one, itself among them.
-
-    Args:
-        hops: K ≥ 0.
-        degree_bound: D ≥ 1, the most neighbours of any node.
-    """
+    """N = 1 + D + D(D − 1) + … + D(D − 1)^(K−1): the most nodes within K ≥ 0 hops of one, with degrees up to D ≥ 1."""
     further: int = degree_bound - 1
     return 1 + sum(degree_bound * int(further**hop) for hop in range(hops))
 
 
+# code of an event that another version of veilgraph, or a package that is not here, wrote
 UNKNOWN: Final = "unknown-event"
-"""Code of an event that another version of veilgraph, or a package that is not here, wrote."""
+# kind → the class of such events
 EVENTS: Final[Registry[type[Event]]] = Registry(
     "veilgraph.events",
     {
@@ -403,7 +394,6 @@ EVENTS: Final[Registry[type[Event]]] = Registry(
     },
     kind="veilgraph.privacy.event:Event",
 )
-"""Kind → the class of such events."""
 
 
 def sensitivity_in_clips(neighbours: Neighbours) -> float:
@@ -417,7 +407,7 @@ def to_json(event: Event) -> dict[str, Any]:
 
 
 def from_json(data: object) -> Event:
-    """Reads what ``to_json`` wrote.
+    """Read what ``to_json`` wrote.
 
     Raises:
         ConfigError: the kind is unknown, or a field is missing or unknown (``UNKNOWN``), or out of range.
@@ -444,13 +434,7 @@ def from_json(data: object) -> Event:
 
 
 def not_a_release(where: str, error: ConfigError, way_out: str) -> RunError:
-    """Of a ledger's line whose event cannot be read: another copy is of no use where it is this program that lacks it.
-
-    Args:
-        where: file and line.
-        error: of ``from_json``.
-        way_out: where the file is damaged.
-    """
+    """Of a line that ``from_json`` cannot read: where it is this program that lacks the event, no copy is of use."""
     unknown = error.code == UNKNOWN
     way_out = "leave the file as it is, for another copy says the same" if unknown else way_out
     return RunError(f"{where}: not a release ({error}); {way_out}", code=UNKNOWN if unknown else None)

@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -21,7 +21,7 @@ from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.files import locked
 from veilgraph.privacy import accountant
 from veilgraph.privacy.chained_file import ChainedFile, Line, Payment, now
-from veilgraph.privacy.event import Event, Neighbours, Unit, to_json
+from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
 from veilgraph.privacy.lifetime_ledger import Account
 
 _WAY_OUT: Final = "restore a copy of the file that has every entry, or begin a new run"
@@ -43,13 +43,6 @@ class _Entry(Payment):
 
     step: Annotated[int, Field(ge=0)]
     total: Annotated[float, Field(ge=0)] | None
-
-
-class Protected(NamedTuple):
-    """What an ε is about. Releases about the same compose, over all channels; those about different ones never do."""
-
-    unit: Unit
-    neighbours: Neighbours
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +83,8 @@ class Ledger:
         self._lifetime, self._held = lifetime, held
         self._lock = threading.RLock()
         self._reserved: Counter[tuple[str, Event]] = Counter()
-        self._released: dict[tuple[str, Protected], Counter[Event]] = {}
-        self._known: dict[Protected, float] = {}
+        self._released: dict[tuple[str, Scope], Counter[Event]] = {}
+        self._totals: dict[Scope, float] = {}
         self._paid = {(entry.channel, entry.content) for entry in file.entries if entry.content}
         for entry in file.entries:
             self._count(entry.channel, entry.release, entry.count)
@@ -107,7 +100,7 @@ class Ledger:
         expected: bool = False,
         lifetime: Account | None = None,
     ) -> Self:
-        """Opens a party's ledger or begins one; keeps other processes from its folder until it is closed.
+        """Open a party's ledger or begin one; keep other processes from its folder until it is closed.
 
         Args:
             path: of the file, ``ledger.jsonl``; its folder must be there.
@@ -155,7 +148,7 @@ class Ledger:
             return cls(file, budget, lifetime, held.pop_all())
 
     def close(self) -> None:
-        """Lets go of the file. What was reserved and not used stays counted."""
+        """Let go of the file. What was reserved and not used stays counted."""
         with self._lock:
             self._reserved.clear()
             self._file = None
@@ -170,7 +163,7 @@ class Ledger:
     def spend(
         self, event: Event, channel: str, step: int, count: int = 1, *, content: str = "", by_rows: bool = False
     ) -> None:
-        """Pays for a release, which may be made when this has returned: from what is reserved, else by an entry.
+        """Pay for a release, which may be made when this has returned: from what is reserved, else by an entry.
 
         Args:
             event: mechanism and noise of the release, and what it protects.
@@ -194,7 +187,7 @@ class Ledger:
             self._reserved[channel, event] -= count
 
     def reserve(self, event: Event, channel: str, step: int, count: int) -> int:
-        """Pays for several releases with one entry, since every entry waits for the disk.
+        """Pay for several releases with one entry, since every entry waits for the disk.
 
         They are counted from now on, used or not, and the next ``spend`` calls with the same event and channel use them
         up. A run that ends early, or is killed and resumed, has paid for at most ``count`` - 1 releases too many.
@@ -230,7 +223,7 @@ class Ledger:
     def _pay(
         self, event: Event, channel: str, step: int, count: int, total: float, content: str, *, lifetime: bool
     ) -> None:
-        """Asks the lifetime ledger, and adds the entry."""
+        """Ask the lifetime ledger, and add the entry."""
         _check_entry(channel, step, count)
         if self._file is None:
             raise RunError(f"{self.path}: closed, or a write failed; nothing is released without it: resume the run")
@@ -255,7 +248,7 @@ class Ledger:
         if content:
             self._paid.add((channel, content))
         self._count(channel, event, count)
-        self._known[_protected(event)] = total
+        self._totals[event.scope] = total
         self._reserved[channel, event] += count
 
     def has_paid(self, channel: str, content: str) -> bool:
@@ -270,10 +263,7 @@ class Ledger:
         return self._lifetime is not None and self._lifetime.has_paid(channel, content)
 
     def room(self, event: Event, *, by_rows: bool = False) -> int | None:
-        """How many more such releases the budget allows, beyond those reserved; None without a budget.
-
-        Counts no further than 2^32; ``by_rows`` as for ``spend``.
-        """
+        """How many more such releases the budget allows, beyond those reserved, up to 2^32; None without a budget."""
         with self._lock:
             own = None if self.budget is None else self._room(event, accountant.MOST_RELEASES)
             lifetime = None if self._lifetime is None or by_rows else self._lifetime.room(event)
@@ -294,10 +284,10 @@ class Ledger:
         with self._lock:
             return sum(events.total() for (name, _), events in self._released.items() if name == channel)
 
-    def totals(self) -> dict[Protected, float]:
+    def totals(self) -> dict[Scope, float]:
         """Total ε over all channels, of each unit and neighbouring relation that has releases."""
         with self._lock:
-            return {group: self._total(group) for group in dict.fromkeys(group for _, group in self._released)}
+            return {scope: self._total(scope) for scope in dict.fromkeys(scope for _, scope in self._released)}
 
     def summary(self) -> list[LedgerSummary]:
         """Per-release and total ε of every channel, in the order of their first releases."""
@@ -305,49 +295,44 @@ class Ledger:
             return [
                 LedgerSummary(
                     channel=channel,
-                    unit=group.unit,
-                    neighbours=group.neighbours,
+                    unit=scope.unit,
+                    neighbours=scope.neighbours,
                     releases=events.total(),
                     per_release=max(accountant.per_step(event, self.delta) for event in events),
                     total=accountant.total(events, self.delta),
                 )
-                for (channel, group), events in self._released.items()
+                for (channel, scope), events in self._released.items()
             ]
 
     def _count(self, channel: str, event: Event, count: int) -> None:
-        self._released.setdefault((channel, _protected(event)), Counter())[event] += count
+        self._released.setdefault((channel, event.scope), Counter())[event] += count
 
-    def _total(self, group: Protected) -> float:
-        if group not in self._known:
-            self._known[group] = accountant.total(self._counts(group), self.delta)
-        return self._known[group]
+    def _total(self, scope: Scope) -> float:
+        if scope not in self._totals:
+            self._totals[scope] = accountant.total(self._counts(scope), self.delta)
+        return self._totals[scope]
 
-    def _counts(self, group: Protected) -> Counter[Event]:
-        """Releases of a group by event, over all channels."""
-        counts: Counter[Event] = Counter()
-        for (_, of), events in self._released.items():
-            if of == group:
-                counts.update(events)
-        return counts
+    def _counts(self, scope: Scope) -> Counter[Event]:
+        """Releases by event, over all channels."""
+        return sum((events for (_, of), events in self._released.items() if of == scope), Counter[Event]())
 
     def _total_with(self, event: Event, more: int) -> float:
-        """Total ε of the event's group once that many more are released."""
-        return accountant.total(self._counts(_protected(event)) + Counter({event: more}), self.delta)
+        return accountant.total(self._counts(event.scope) + Counter({event: more}), self.delta)
 
     def _fits(self, total: float) -> bool:
         return self.budget is None or total <= self.budget
 
     def _room(self, event: Event, most: int) -> int:
         budget = math.inf if self.budget is None else self.budget
-        before = self._counts(_protected(event))
+        before = self._counts(event.scope)
         return accountant.releases_within(event, budget, self.delta, before=before, most=most)
 
     def _refusal(self, event: Event, channel: str, step: int, total: float) -> BudgetSpent:
-        group = _protected(event)
+        before, about = self._total(event.scope), f"unit {event.unit}, {event.neighbours}"
         return BudgetSpent(
-            f"{channel}, step {step}: the release would take the total ε from {self._total(group):.6g} to {total:.6g} "
-            f"(δ = {self.delta:g}, unit {group.unit}, {group.neighbours}), over the budget of {self.budget:.6g}, and "
-            "was not made; allow a larger total, add more noise or release less often"
+            f"{channel}, step {step}: the release would take the total ε from {before:.6g} to {total:.6g} "
+            f"(δ = {self.delta:g}, {about}), over the budget of {self.budget:.6g}, and was not made; allow a larger "
+            "total, add more noise or release less often"
         )
 
 
@@ -357,10 +342,6 @@ def _check_entry(channel: str, step: int, count: int) -> None:
             f"channel={channel!r}, step={step}, count={count}: an entry needs a channel's name, a step of 0 or more "
             "and a count of 1 or more; give those"
         )
-
-
-def _protected(event: Event) -> Protected:
-    return Protected(event.unit, event.neighbours)
 
 
 def delta_at(path: Path) -> float | None:

@@ -1,14 +1,8 @@
 """What every node has paid so far: a privacy filter for each of them (Feldman & Zrnic 2021), kept as three sums.
 
-Gaussian releases compose, however each is chosen from the outcomes of those before, as one whose μ² is the sum of
-theirs, and a filter that stops before that sum exceeds a bound is (ε, δ)-private with the (ε, δ) of that one (Smith &
-Thakurta 2022; Koskela, Tobaben & Honkela 2023). Pure ε add up under a filter as well (Rogers, Roth, Ullman & Vadhan
-2016). Both together, interleaved in any order: the loss of the pure ones is never above the sum Σε of theirs, so the
-Gaussian curve at ε - Σε bounds δ at ε. What a job composes numerically from loss distributions is not known to hold for
-choices that depend on outcomes. So of a Laplace release its pure ε counts. So many sampled releases, which have none,
-count as what they are no harder to tell apart than (``stand_in``): one that shows all with a probability φ, and is a
-Gaussian release else. Where none shows all, the rest is as above, and any of them does with a probability of at most
-the sum Σφ of theirs, whatever was chosen. A node's total is ε_Gauss(√Σμ², δ - Σφ) + Σε.
+Gaussian releases add up in μ², others in their pure ε. Sampled releases, which have none, count as one that shows all
+with a probability φ and is a Gaussian release else (``stand_in``). A node's total is ε_Gauss(√Σμ², δ - Σφ) + Σε,
+however each release is chosen from the outcomes of those before: docs/proofs.md#a-total-for-life.
 
 δ is the party's own. No number that a job or a peer chooses is the δ of a total, or a part of it: a job with a δ of
 its own choice would else make all jobs before it dearer, for ever. φ is a ten-thousandth of the party's δ. Sampled
@@ -21,7 +15,9 @@ nobody told apart it is charged to everybody: each node there may be any node of
 
 from __future__ import annotations
 
+import hmac
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -36,24 +32,17 @@ if TYPE_CHECKING:
     from dp_accounting.pld import PLDAccountant
 
 _STEPS: Final = 300
-_LARGEST: Final = 2.0**20
-"""μ from which on no Gaussian release is looked for: its δ is 1 at every ε that is asked for."""
+_LARGEST: Final = 2.0**20  # μ from which on no Gaussian release is looked for: its δ is 1 at every ε that is asked for
 
 
 def stand_in(composed: PLDAccountant, failure: float) -> float:
-    """μ of a Gaussian release that is no harder to tell apart, but for a probability ``failure``.
+    """μ of a Gaussian release that is no harder to tell apart than ``composed``, but for a probability ``failure``.
 
     For all ε: δ(ε) ≤ failure + (1 − failure)·δ_μ(ε). So whatever is released is no more than a release that shows all
-    with that probability and is a Gaussian one of μ else. The Gaussian's divergences are symmetric, and both directions
-    are held against it, so ε ≥ 0 is all there is to look at. Between two places that are looked at
-    the left one's δ is held against the right one's.
-
-    Args:
-        composed: of all that is released.
-        failure: in (0, 1).
-
-    Returns:
-        μ; infinite where there is none.
+    with that probability and is a Gaussian one of μ else; μ is infinite where there is none. The Gaussian's
+    divergences are
+    symmetric, and both directions are held against it, so ε ≥ 0 is all there is to look at. Between two places that are
+    looked at the left one's δ is held against the right one's.
     """
     last = float(composed.get_epsilon(failure))
     if math.isinf(last):
@@ -74,16 +63,27 @@ def stand_in(composed: PLDAccountant, failure: float) -> float:
         low, high = high, 2 * high
         if high > _LARGEST:
             return math.inf
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return accountant.bisected(low, high, enough, 1e-6)[1]
 
 
 Keys = NDArray[np.uint64]
 """Sorted keys of nodes, each once. Two nodes of one key pay together, which is more than either has to."""
+# In place of keys: all nodes that ever paid or ever will. Who has this key by chance pays for all, too.
 EVERYBODY: Final[Keys] = np.array([2**64 - 1], np.uint64)
-"""In place of keys: all nodes that ever paid or ever will. Who has this key by chance pays for all, too."""
+
+
+def keyed_hashes(key: bytes, texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Eight bytes of each text's HMAC-SHA-256, in the order of the texts."""
+    hashed = b"".join(hmac.digest(key, text.encode(), "sha256")[:_KEY_BYTES] for text in texts)
+    return np.frombuffer(hashed, "<u8").astype(np.uint64)
+
+
+def places_among(keys: Keys, wanted: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where each of the wanted is among sorted keys, and whether it is there at all."""
+    places = np.searchsorted(keys, wanted)
+    known = places < len(keys)
+    known[known] = keys[places[known]] == wanted[known]
+    return places, known
 
 
 class Price(NamedTuple):
@@ -103,18 +103,13 @@ class Price(NamedTuple):
 
 
 NOTHING: Final = Price(0.0, 0.0)
+_KEY_BYTES: Final = 8
+# Shares of δ for one job's φ; the larger where the smaller is below what numerical accounting resolves.
 _SHARES: Final = (1e-4, 1e-2)
-"""Shares of δ for one job's φ; the larger where the smaller is below what numerical accounting resolves."""
 
 
 def price(event: Event, count: int, delta: float) -> Price:
-    """Return what releases cost a node that they depend on, whatever the δ of their job.
-
-    Args:
-        event: of each release.
-        count: of releases.
-        delta: δ of the party's total.
-    """
+    """Return what so many releases cost a node that they depend on, at δ of the party's total, whatever their job's."""
     mu = event.mu(1)
     if mu:
         return Price(mu * mu * count, 0.0)
@@ -152,7 +147,8 @@ class Costs:
     """The sums of all nodes that have paid anything."""
 
     def __init__(self) -> None:
-        self._everybody = NOTHING
+        self.everybody = NOTHING
+        """What each node has paid, whoever it is."""
         self._keys: Keys = np.empty(0, np.uint64)
         self._sums = np.empty((0, len(NOTHING)))
 
@@ -161,41 +157,28 @@ class Costs:
         """How many have paid for themselves."""
         return len(self._keys)
 
-    @property
-    def everybody(self) -> Price:
-        """What each node has paid, whoever it is."""
-        return self._everybody
-
     def add(self, keys: Keys, price: Price) -> None:
-        """Charges every one of these nodes."""
+        """Charge every one of these nodes."""
         if is_everybody(keys):
-            self._everybody = self._everybody.plus(price)
+            self.everybody = self.everybody.plus(price)
             return
-        places, known = self._places(keys)
+        places, known = places_among(self._keys, keys)
         if not known.all():
-            all_keys = np.concatenate([self._keys, keys[~known]])
-            order = np.argsort(all_keys, kind="stable")
-            sums = np.concatenate([self._sums, np.zeros((len(all_keys) - len(self._keys), len(NOTHING)))])
-            self._keys, self._sums = all_keys[order], sums[order]
-            places, _ = self._places(keys)
+            everyone = np.union1d(self._keys, keys)
+            sums = np.zeros((len(everyone), len(NOTHING)))
+            sums[np.searchsorted(everyone, self._keys)] = self._sums
+            self._keys, self._sums, places = everyone, sums, np.searchsorted(everyone, keys)
         self._sums[places] += price
 
     def prices(self, keys: Keys | None = None) -> list[Price]:
         """The different prices that these nodes have paid, or all that have paid; a node that is new is one of them."""
         sums = self._sums
         if keys is not None and not is_everybody(keys):
-            places, known = self._places(keys)
+            places, known = places_among(self._keys, keys)
             sums = sums[places[known]]
         own = [NOTHING, *(Price(*map(float, row)) for row in np.unique(sums, axis=0))]
-        return [each.plus(self._everybody) for each in own]
+        return [each.plus(self.everybody) for each in own]
 
     def most(self, delta: float, keys: Keys | None = None, more: Price = NOTHING) -> float:
         """The largest total ε of these nodes, or of all, once each has paid ``more``."""
         return max(epsilon(of.plus(more), delta) for of in self.prices(keys))
-
-    def _places(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Where each of these nodes is among those that have paid, and whether it is."""
-        places = np.searchsorted(self._keys, keys)
-        known = places < len(self._keys)
-        known[known] = self._keys[places[known]] == keys[known]
-        return places, known

@@ -34,35 +34,24 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.files import locked, private_folder, sync_folder, write_whole
 from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy.chained_file import ChainedFile, Line, Payment
-from veilgraph.privacy.lifetime_costs import Keys
+from veilgraph.privacy.lifetime_costs import Keys, keyed_hashes
 
 FILE: Final = "lifetime.jsonl"
-PEOPLE: Final = "people"
-"""A ledger's folder names its people here, where others have the same ids."""
+PEOPLE: Final = "people"  # a ledger's folder names its people here, where others have the same ids
 _WAY_OUT: Final = "put back the newest copy of the folder"
 _SECRET_BYTES: Final = 32
 _Id = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-MOST_HASHES: Final = 1 << 16
-"""Of a sketch: half a MiB."""
-_SHARED: Final = 0.1
-"""Of the smaller sketch: with so many ids in common two ledgers are about the same people."""
-_HASH_BYTES: Final = 8
+MOST_HASHES: Final = 1 << 16  # of a sketch: half a MiB
+_SHARED: Final = 0.1  # Of the smaller sketch: with so many ids in common two ledgers are about the same people.
 
-Sketch = NDArray[np.uint64]
-"""Sorted hashes, each once."""
+Sketch = NDArray[np.uint64]  # sorted hashes, each once
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What this account has seen of a ledger.
-
-    Attributes:
-        folder: where the ledger was.
-        lines: how many lines it had.
-        head: SHA-256 of the last of them.
-    """
+    """What this account has seen of a ledger: the folder where it was, how many lines, and SHA-256 of the last."""
 
     folder: str
     lines: int
@@ -70,20 +59,14 @@ class Mark:
 
 
 class Marks:
-    """The marks of this account, each a file named by the ledger's id.
-
-    Args:
-        folder: of the marks, made at need; apart from the ledgers.
-    """
+    """The marks of this account: files named by the ledgers' ids, in a folder apart from these, made at need."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def of(self, ledger: str) -> Mark | None:
-        """The mark of a ledger; None where this account has seen nothing of it.
-
-        Raises:
-            RunError: it is damaged.
+        """The mark of a ledger; None where this account has seen nothing of it. Raises ``RunError`` where it is
+        damaged.
         """
         path = self.folder / f"{ledger}.json"
         if not path.is_file():
@@ -94,7 +77,7 @@ class Marks:
             raise RunError(f"{path}: damaged ({error}); restore it, or delete it where the ledger is new") from error
 
     def put(self, ledger: str, mark: Mark) -> None:
-        """Replaces it: it is on the disk when this returns."""
+        """Replace it: it is on the disk when this returns."""
         private_folder(self.folder)
         write_whole(self.folder / f"{ledger}.json", json.dumps(asdict(mark)).encode())
 
@@ -118,8 +101,7 @@ class Marks:
         """
         key = hmac.digest(self._secret(), people.encode(), "sha256")
         alike = (unicodedata.normalize("NFKC", text).strip().casefold() for text in ids)
-        hashed = b"".join(hmac.digest(key, text.encode(), "sha256")[:_HASH_BYTES] for text in alike)
-        return np.unique(np.frombuffer(hashed, "<u8").astype(np.uint64))[:MOST_HASHES]
+        return np.unique(keyed_hashes(key, alike))[:MOST_HASHES]
 
     def add_people(self, ledger: str, sketch: Sketch) -> None:
         """Add people to those that a ledger is about."""
@@ -127,28 +109,22 @@ class Marks:
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
     def same_people(self, ledger: str, sketch: Sketch) -> Mark | None:
-        """Return the mark of another ledger, with releases in it, that is about these people; None where none is.
-
-        Raises:
-            RunError: a sketch or mark is damaged.
-        """
+        """Return the mark of another ledger, with releases in it, that is about these people; None where none is."""
         for path in sorted(self.folder.glob("*.people")):
-            mark = self.of(path.stem)
-            if (
-                path.stem != ledger
-                and mark is not None
-                and mark.lines > 1
-                and _overlap(self._people(path.stem), sketch)
-            ):
+            mark = None if path.stem == ledger else self.of(path.stem)
+            if mark is not None and mark.lines > 1 and _overlap(self._people(path.stem), sketch):
                 return mark
         return None
 
     def _people(self, ledger: str) -> Sketch:
         path = self.folder / f"{ledger}.people"
         content = path.read_bytes() if path.is_file() else b""
-        if len(content) % _HASH_BYTES:
-            raise RunError(f"{path}: damaged; restore it, or delete it, and its people are not recognised elsewhere")
-        return np.frombuffer(content, "<u8").astype(np.uint64)
+        try:
+            return np.frombuffer(content, "<u8").astype(np.uint64)
+        except ValueError as error:  # no whole number of hashes
+            raise RunError(
+                f"{path}: damaged; restore it, or delete it, and its people are not recognised elsewhere"
+            ) from error
 
     def _secret(self) -> bytes:
         path = private_folder(self.folder) / "key"
@@ -198,12 +174,7 @@ class Entry(Payment):
 
 
 class LifetimeFile(ChainedFile[Header, Entry]):
-    """A ledger's file for life. Not safe for several threads at once.
-
-    Args:
-        folder: of the ledger, made at need.
-        party: whose it is.
-        marks: of this account.
+    """A ledger's file for life, in a folder made at need. Not safe for several threads at once.
 
     Raises:
         RunError: the file is damaged, older than it was, gone, of another party, or cannot be read or written.
@@ -230,11 +201,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Holds the ledger, with all lines read that other processes have added.
-
-        Raises:
-            RunError: as the constructor.
-        """
+        """Hold the ledger, with all lines read that other processes have added. Errors as the constructor."""
         try:
             with locked(private_folder(self.folder), f"{self.folder} is in use", wait_s=math.inf):
                 if not self.path.exists():
@@ -274,34 +241,22 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             self._marks.add_people(self.header.id, sketch)
 
     def append(self, entry: Entry) -> None:
-        """Adds a line while the ledger is held: it is on the disk, and marked, when this returns."""
+        """Add a line while the ledger is held: it is on the disk, and marked, when this returns."""
         super().append(entry.model_copy(update={"nonce": system_secrets(16).hex()}))
         self._mark()
 
     def keep_cohort(self, keys: Keys) -> str:
-        """Keeps who pays, once for all entries that name the same nodes.
-
-        Args:
-            keys: of the nodes, sorted.
-
-        Returns:
-            What an entry names them by.
-        """
-        content = keys.astype("<u8").tobytes()
-        name = hashlib.sha256(content).hexdigest()
+        """Keep who pays (sorted keys), once for all entries that name the same nodes, and return their name."""
+        name = cohort_name(keys)
         path = self._cohort(name)
         if not path.is_file():
             private_folder(path.parent)
-            write_whole(path, content)
+            write_whole(path, keys.astype("<u8").tobytes())
             sync_folder(path.parent)
         return name
 
     def cohort(self, name: str) -> Keys:
-        """Who pays, as ``keep_cohort`` kept it.
-
-        Raises:
-            RunError: the file is missing or damaged.
-        """
+        """Who pays, as ``keep_cohort`` kept it. Raises ``RunError`` where the file is missing or damaged."""
         path = self._cohort(name)
         try:
             content = path.read_bytes()
@@ -315,7 +270,6 @@ class LifetimeFile(ChainedFile[Header, Entry]):
         return self.folder / "cohorts" / name
 
     def _begin_anew(self) -> None:
-        """The first line, unless there was a ledger here before."""
         if self.digests:
             raise RunError(f"{self.path}: it was there and is gone; {_WAY_OUT}")
         check_never_there(self.folder, self._marks)
@@ -343,12 +297,13 @@ class LifetimeFile(ChainedFile[Header, Entry]):
         self._marks.put(self.header.id, Mark(str(self.folder), self.count, self.digests[-1]))
 
 
-def check_never_there(folder: Path, marks: Marks) -> None:
-    """Of a folder without a ledger.
+def cohort_name(keys: Keys) -> str:
+    """What an entry names these nodes by: SHA-256 of their keys."""
+    return hashlib.sha256(keys.astype("<u8").tobytes()).hexdigest()
 
-    Raises:
-        RunError: this account has seen one there.
-    """
+
+def check_never_there(folder: Path, marks: Marks) -> None:
+    """Raises ``RunError`` for a folder without a ledger in which this account has seen one."""
     folder = folder.resolve()
     if (mark := marks.at(folder)) is not None:
         raise RunError(
@@ -358,11 +313,7 @@ def check_never_there(folder: Path, marks: Marks) -> None:
 
 
 def begun_by(folder: Path) -> str:
-    """The party whose ledger is in a folder.
-
-    Raises:
-        RunError: none is, or it is damaged.
-    """
+    """The party whose ledger is in a folder. Raises ``RunError`` where none is, or it is damaged."""
     path = folder / FILE
     try:
         return Header.model_validate_json(path.read_bytes().partition(b"\n")[0]).party

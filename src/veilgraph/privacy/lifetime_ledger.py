@@ -7,13 +7,11 @@ the party's own (``limits.max_delta``). The δ of a job is recorded and changes 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -23,61 +21,25 @@ from veilgraph.core.errors import BudgetSpent
 from veilgraph.core.secrets import derive_key
 from veilgraph.privacy import accountant
 from veilgraph.privacy.chained_file import now
-from veilgraph.privacy.event import Event, Neighbours, Unit, to_json
-from veilgraph.privacy.lifetime_costs import Costs, Keys, price
-from veilgraph.privacy.lifetime_file import Entry, LifetimeFile, Marks
+from veilgraph.privacy.event import Event, Neighbours, Scope, Unit, to_json
+from veilgraph.privacy.lifetime_costs import Costs, Keys, keyed_hashes, price
+from veilgraph.privacy.lifetime_file import Entry, LifetimeFile, Marks, cohort_name
 
+# A budget of exactly what was calibrated to it has room for that, however the sum was rounded.
 _ROUNDING: Final = 1 + 1e-12
-"""A budget of exactly what was calibrated to it has room for that, however the sum was rounded."""
-_KEY_BYTES: Final = 8
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a party lets all releases together come to.
+    """What a party lets all releases together come to: ε, infinite for none, at δ.
 
-    Attributes:
-        epsilon: the total ε; infinite for none.
-        delta: δ of that total.
-        unit: what it is about; None: what the first release is about.
-        neighbours: the relation; None as well.
+    ``unit`` and ``neighbours`` say what about; None: what the first release is about.
     """
 
     epsilon: float = math.inf
     delta: float = 1e-4
     unit: Unit | None = None
     neighbours: Neighbours | None = None
-
-
-@dataclass(frozen=True)
-class About:
-    """A unit and relation."""
-
-    unit: Unit
-    neighbours: Neighbours
-
-    def bounds(self, event: Event) -> bool:
-        """Whether an event's cost bounds what its release says about this unit and relation.
-
-        A row set to zero is a row replaced. What one row changes is no more than what an edge's, or node's, several
-        rows do, where rows are clipped. A label that its node perturbs is the node's own.
-        """
-        covers: dict[Unit, tuple[Unit, ...]] = {"row": ("row", "edge", "node"), "node": ("node", "label")}
-        same = event.neighbours in (self.neighbours, "replacement")
-        if not event.is_of_rows:
-            return same and event.unit == self.unit
-        return same and event.unit in covers.get(self.unit, (self.unit,))
-
-
-@dataclass
-class _Read:
-    """What the lines come to, as far as they were read."""
-
-    costs: Costs = field(default_factory=Costs)
-    lines: int = 0
-    first: About | None = None
-    events: set[Event] = field(default_factory=set)
-    paid: set[tuple[str, str, str]] = field(default_factory=set)
 
 
 class Lifetime:
@@ -100,7 +62,11 @@ class Lifetime:
         self.budget = budget
         self._lock = threading.RLock()
         self.lines = LifetimeFile(folder, party, marks)
-        self._read = _Read()
+        # What the lines come to, as far as they were read.
+        self._read, self._costs = 0, Costs()
+        self._first: Event | None = None
+        self._events: set[Event] = set()
+        self._paid: set[tuple[str, str, str]] = set()
         self._look()
 
     @contextmanager
@@ -128,9 +94,7 @@ class Lifetime:
 
     def each_key(self, ids: Iterable[str]) -> Keys:
         """The same, in the order of the ids."""
-        salt = bytes.fromhex(self.lines.header.salt)
-        hashed = b"".join(hmac.digest(salt, text.encode(), "sha256")[:_KEY_BYTES] for text in ids)
-        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+        return keyed_hashes(bytes.fromhex(self.lines.header.salt), ids)
 
     def secret(self, purpose: str) -> bytes:
         """32 secret bytes that stay the same for as long as the ledger is."""
@@ -148,7 +112,7 @@ class Lifetime:
         job: str,
         content: str = "",
     ) -> None:
-        """Pays for releases, which may be made when this has returned.
+        """Pay for releases, which may be made when this has returned.
 
         Args:
             event: what each of them does.
@@ -165,7 +129,7 @@ class Lifetime:
             RunError: the entry could not be written, or the ledger is not what it was.
         """
         with self._held():
-            if content and (channel, content, _name(keys)) in self._read.paid:
+            if content and (channel, content, cohort_name(keys)) in self._paid:
                 return
             if not self._fits(event, count, keys):
                 raise BudgetSpent(
@@ -206,10 +170,9 @@ class Lifetime:
             return self._fits(event, count, keys)
 
     def booked(self, costs: Sequence[Event]) -> Event:
-        """Which of a release's costs it is charged at: one that bounds the total's unit; where none does, the first.
+        """Which of a release's costs, each whole by itself and about another unit, it is charged at.
 
-        Args:
-            costs: of one release, each about another unit and whole by itself; at least one.
+        It is one that bounds the total's unit; where none does, the first.
         """
         with self._held():
             abouts = [(each, self._about(each)) for each in costs]
@@ -218,7 +181,7 @@ class Lifetime:
     def has_paid(self, channel: str, content: str, keys: Keys) -> bool:
         """Whether these nodes have paid for that very release."""
         with self._held():
-            return (channel, content, _name(keys)) in self._read.paid
+            return (channel, content, cohort_name(keys)) in self._paid
 
     def total(self) -> float:
         """The largest total ε of any node, at ``delta``; infinite where a release is about something else."""
@@ -228,11 +191,7 @@ class Lifetime:
     def total_with(self, event: Event, count: int, jobs: int = 1) -> float:
         """The total once every node has paid for so many more such jobs' releases; infinite as ``total``."""
         with self._held():
-            about = self._about(event)
-            if about is None or not about.bounds(event):
-                return math.inf
-            known = self._read.costs.most(self.delta, None, price(event, count, self.delta).times(jobs))
-            return max(self._total(about), known)
+            return self._total_with(event, count, jobs=jobs)
 
     def fits(self, total: float) -> bool:
         """Whether the budget has room for such a total."""
@@ -241,7 +200,7 @@ class Lifetime:
     @property
     def nodes(self) -> int:
         """How many nodes have paid for themselves."""
-        return self._read.costs.nodes
+        return self._costs.nodes
 
     @property
     def delta(self) -> float:
@@ -249,40 +208,37 @@ class Lifetime:
         return self.budget.delta
 
     @property
-    def about(self) -> About | None:
+    def about(self) -> Scope | None:
         """What the total is about: as the budget says, or the first release; None where nothing says."""
         return self._about(None)
 
-    def _about(self, event: Event | None) -> About | None:
-        first = self._read.first
-        if first is None and event is not None:
-            first = About(event.unit, event.neighbours)
+    def _about(self, event: Event | None) -> Scope | None:
+        first = event if self._first is None else self._first
         unit = self.budget.unit or (None if first is None else first.unit)
         neighbours = self.budget.neighbours or (None if first is None else first.neighbours)
-        return None if unit is None or neighbours is None else About(unit, neighbours)
+        return None if unit is None or neighbours is None else Scope(unit, neighbours)
 
-    def _total(self, about: About | None) -> float:
-        if about is not None and not all(about.bounds(event) for event in self._read.events):
+    def _total(self, about: Scope | None) -> float:
+        if about is not None and not all(about.bounds(event) for event in self._events):
             return math.inf
-        return self._read.costs.most(self.delta)
+        return self._costs.most(self.delta)
 
     def _fits(self, event: Event, count: int, keys: Keys) -> bool:
-        return self.fits(self._total_with(event, count, keys))
+        return math.isinf(self.budget.epsilon) or self.fits(self._total_with(event, count, keys))
 
-    def _total_with(self, event: Event, count: int, keys: Keys) -> float:
-        if math.isinf(self.budget.epsilon):
-            return 0.0
+    def _total_with(self, event: Event, count: int, keys: Keys | None = None, jobs: int = 1) -> float:
+        """The total once these nodes, or all, have paid for so many more such jobs' releases."""
         about = self._about(event)
         if about is None or not about.bounds(event):
-            return math.inf
-        known = self._read.costs.most(self.delta, keys, price(event, count, self.delta))
-        return max(self._total(about), known)
+            return math.inf  # before its price is looked for, which can take minutes
+        more = price(event, count, self.delta).times(jobs)
+        return max(self._total(about), self._costs.most(self.delta, keys, more))
 
     def _refusal(self, event: Event, count: int, keys: Keys, channel: str) -> str:
-        total, before = self._total_with(event, count, keys), self._total(self._about(event))
         budget, about = self.budget.epsilon, self._about(event)
+        total, before = self._total_with(event, count, keys), self._total(about)
         if about is not None and math.isinf(total):
-            other = next((each for each in (event, *self._read.events) if not about.bounds(each)), event)
+            other = next((each for each in (event, *self._events) if not about.bounds(each)), event)
             said = f"about {other.unit}, {other.neighbours}"
             return (
                 f"{channel}: limits.max_epsilon={budget:g} is about {about.unit}, {about.neighbours}, for all that is "
@@ -297,21 +253,15 @@ class Lifetime:
         )
 
     def _look(self) -> None:
-        """Adds up the lines that are new."""
-        read = self._read
-        for entry in self.lines.entries[read.lines :]:
+        """Add up the lines that are new."""
+        for entry in self.lines.entries[self._read :]:
             event, keys = entry.release, self.lines.cohort(entry.cohort)
-            read.costs.add(keys, price(event, entry.count, self.delta))
-            read.events.add(event)
-            if read.first is None:
-                read.first = About(event.unit, event.neighbours)
+            self._costs.add(keys, price(event, entry.count, self.delta))
+            self._events.add(event)
+            self._first = self._first or event
             if entry.content:
-                read.paid.add((entry.channel, entry.content, entry.cohort))
-            read.lines += 1
-
-
-def _name(keys: Keys) -> str:
-    return hashlib.sha256(keys.astype("<u8").tobytes()).hexdigest()
+                self._paid.add((entry.channel, entry.content, entry.cohort))
+            self._read += 1
 
 
 @dataclass(frozen=True)

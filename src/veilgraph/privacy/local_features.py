@@ -70,11 +70,7 @@ class FeatureMechanism(ABC):
 
     @classmethod
     def of(cls, settings: FeatureReleaseSettings, features: int) -> FeatureMechanism:
-        """What a job asks for.
-
-        Args:
-            settings: of the job.
-            features: d, the holder's columns.
+        """What a job asks for, of a holder with so many columns.
 
         Raises:
             ConfigError: they do not go together.
@@ -98,14 +94,7 @@ class FeatureMechanism(ABC):
 
     @abstractmethod
     def variance(self, x: Tensor) -> Tensor:
-        """Of every entry of ``rectify(release(x))``.
-
-        Args:
-            x: Tensor[N, d], dense or sparse_csr, within the range.
-
-        Returns:
-            Tensor[N, d] float64.
-        """
+        """Of every entry of ``rectify(release(x))``: Tensor[N, d] float64, for x [N, d] within the range."""
 
     def event(self) -> Event:
         """What one release did to each node, for the accountant."""
@@ -113,7 +102,7 @@ class FeatureMechanism(ABC):
 
     @torch.no_grad()
     def release(self, x: Tensor, source: SecretSource) -> Tensor:
-        """Perturbs every node's features, independently of all others.
+        """Perturb every node's features, independently of all others.
 
         Args:
             x: Tensor[N, d] of any real dtype, dense or sparse_csr; not changed. Working memory beside x and the result
@@ -130,15 +119,9 @@ class FeatureMechanism(ABC):
         return self._perturbed(x, source)
 
     def rectify(self, released: Tensor) -> Tensor:
-        """The unbiased estimate scale · released + offset, dense.
+        """The unbiased estimate scale · released + offset, dense: Tensor[N, d] float32.
 
         Where that is too large, use ``scale`` and ``offset``: of a linear map A it is scale·(A·released) + offset·A·1.
-
-        Args:
-            released: Tensor[N, d], of ``release``.
-
-        Returns:
-            Tensor[N, d] float32.
         """
         return released.to_dense().to(torch.float32).mul(self.scale).add_(self.offset)
 
@@ -176,10 +159,7 @@ def data_range(x: Tensor) -> tuple[float, float]:
     not); computed ranges are for experiments on public data.
 
     Args:
-        x: Tensor[N, d], dense or sparse_csr, whose missing entries are zeros.
-
-    Returns:
-        (least, largest); NaN if x has one.
+        x: Tensor[N, d], dense or sparse_csr, whose missing entries are zeros; NaN in it makes both NaN.
 
     Raises:
         DataError: x has no entries.
@@ -218,8 +198,8 @@ def packed(released: Tensor) -> Tensor:
 
 
 NOISED_PIECE = 1 << 20  # entries noised at once
+# On the clip, so that it never shortens a vector of the range, whose corners would not be unbiased then.
 _ROOM = 1 + 2.0**-31
-"""On the clip, so that it never shortens a vector of the range, whose corners would not be unbiased then."""
 
 
 @dataclass(frozen=True)
@@ -240,16 +220,13 @@ class _Additive(FeatureMechanism):
 
     @property
     def scale(self) -> float:
-        """1: a release is unbiased as it is."""
         return 1.0
 
     @property
     def offset(self) -> float:
-        """0."""
         return 0.0
 
     def variance(self, x: Tensor) -> Tensor:
-        """See ``FeatureMechanism.variance``; the same for every x."""
         return torch.full(x.shape, self._rows.variance, dtype=torch.float64)
 
     @cached_property
@@ -267,18 +244,7 @@ class _Additive(FeatureMechanism):
 
 @dataclass(frozen=True)
 class AnalyticGaussian(_Additive):
-    """Gaussian noise with the least σ that makes a node's release (ε, δ)-private (Balle & Wang 2018).
-
-    Args:
-        epsilon: ε of one node's release, all its features together.
-        low: α, the least value a feature may have.
-        high: β, the largest.
-        features: d, the number of features of a node.
-        delta: δ of one node's release, 0 < δ < 1.
-
-    Raises:
-        ConfigError: a parameter is out of range.
-    """
+    """Gaussian noise with the least σ that makes a node's release (ε, δ)-private (Balle & Wang 2018)."""
 
     has_delta: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = True
@@ -303,7 +269,7 @@ class AnalyticGaussian(_Additive):
 
 @dataclass(frozen=True)
 class LocalLaplace(_Additive):
-    """Laplace noise of scale (β − α)·d/ε on every feature (pure ε). The arguments are ``FeatureMechanism``'s."""
+    """Laplace noise of scale (β − α)·d/ε on every feature (pure ε)."""
 
     @cached_property
     def _rows(self) -> Laplace:
@@ -312,12 +278,12 @@ class LocalLaplace(_Additive):
 
 @dataclass(frozen=True, eq=False)
 class AffineFeatures:
-    """Features as a server has them: ``scale·values + offset``.
+    """Features as a server has them: ``scale·values + offset``, raw ones with 1 and 0.
 
     Attributes:
         values: Tensor[N, F], strided or ``torch.sparse_csr``; what a mechanism released, or raw features.
-        scale: of the mechanism; 1 for raw features.
-        offset: of the mechanism; 0 for raw features; or Tensor[F], one for each column.
+        scale: of the mechanism.
+        offset: of the mechanism; or Tensor[F], one for each column.
     """
 
     values: Tensor
@@ -326,12 +292,7 @@ class AffineFeatures:
 
     @classmethod
     def joined(cls, blocks: Sequence[AffineFeatures], dtype: torch.dtype) -> AffineFeatures:
-        """Several matrices of the same nodes, side by side; sparse if all are.
-
-        Args:
-            blocks: one or more.
-            dtype: of the values.
-        """
+        """Several matrices of the same nodes, side by side, with values of ``dtype``; sparse if all are."""
         offsets = [torch.as_tensor(block.offset, dtype=dtype).expand(block.values.shape[1]) for block in blocks]
         scaled = [block.values.to(dtype) * block.scale for block in blocks]
         if all(is_sparse(values) for values in scaled):
@@ -341,18 +302,17 @@ class AffineFeatures:
         return cls(values, 1.0, torch.cat(offsets))
 
 
+# At one chosen feature in so many the sparse layout takes less memory: 12 bytes each, against one for every entry.
 SPARSE_FROM = 16
-"""At one chosen feature in so many the sparse layout takes less memory: 12 bytes each, against one for every entry."""
 
+# Entries perturbed at once: temporaries stay in the cache, and torch on one thread, which on a busy machine is many
+# times faster than threads that wait for each other at every small step.
 PIECE = 1 << 15
-"""Entries perturbed at once: temporaries stay in the cache, and torch on one thread, which on a busy machine is many
-times faster than threads that wait for each other at every small step."""
 
 SAMPLED_PIECE = 1 << 22  # drawing sets takes m steps a block, so fewer blocks are faster
 
 
-_BEST_SHARE: Final = 2.177318984
-"""ε/m with the least variance over real m: sinh(ε/m) = 2·ε/m."""
+_BEST_SHARE: Final = 2.177318984  # ε/m with the least variance over real m: sinh(ε/m) = 2·ε/m
 
 
 def best_sample_size(epsilon: float, features: int) -> int:
@@ -378,14 +338,7 @@ class MultiBit(FeatureMechanism):
     it is; else a dense one of int8.
 
     Args:
-        epsilon: ε of one node's release, all its features together.
-        low: α, the least value a feature may have.
-        high: β, the largest.
-        features: d, the number of features of a node.
         sampled: m in [1, d]; None for m*.
-
-    Raises:
-        ConfigError: a parameter is out of range.
     """
 
     has_sampled: ClassVar[bool] = True
@@ -426,23 +379,18 @@ class MultiBit(FeatureMechanism):
         return self.features * (self.high - self.low) / (2 * self.sample_size) * (GRID / self._steps)
 
     @property
+    @override
     def offset(self) -> float:
-        """(α + β)/2."""
         return self.centre
 
     def variance(self, x: Tensor) -> Tensor:
-        """See ``FeatureMechanism.variance``: scale²·m/d − (x − (α + β)/2)², since x*² is 1 with probability m/d."""
+        """scale²·m/d − (x − (α + β)/2)², since x*² is 1 with probability m/d."""
         spread = self.scale**2 * self.sample_size / self.features
         return spread - (x.to_dense().to(torch.float64) - self.centre).square_()
 
     def thresholds(self, values: Tensor) -> Tensor:
-        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1.
-
-        Args:
-            values: of chosen features, within the range; any shape and real dtype; not changed.
-
-        Returns:
-            int64 tensor of that shape, in [L, G − L].
+        """T, of whose G = 2^53 equally likely cells the first T make a feature's bit 1: int64 in [L, G − L], for any
+        shape.
         """
         share = values.to(torch.float64, copy=True).sub_(self.low).div_(self.high - self.low)
         cells = share.mul_(self._steps).add_(0.5).to(torch.int64).add_(self._least)
@@ -493,17 +441,12 @@ class MultiBit(FeatureMechanism):
         return ones.view(torch.int8).mul_(2).sub_(1)
 
 
-def one_bit(epsilon: float, low: float, high: float, features: int) -> MultiBit:
-    """The 1-bit mechanism: a bit of every feature, each with ε/d, which is the multi-bit mechanism with m = d."""
-    return MultiBit(epsilon, low, high, features, sampled=features)
-
-
 class OneBit(MultiBit):
-    """``one_bit`` as a job names it."""
+    """The 1-bit mechanism as a job names it: a bit of every feature, each with ε/d, so the multi-bit one with m = d."""
 
     has_sampled: ClassVar[bool] = False
 
     @classmethod
     @override
     def of(cls, settings: FeatureReleaseSettings, features: int) -> MultiBit:
-        return one_bit(settings.epsilon, settings.low, settings.high, features)
+        return MultiBit(settings.epsilon, settings.low, settings.high, features, features)

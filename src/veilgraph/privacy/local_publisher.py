@@ -21,14 +21,14 @@ from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.release_cache import Release, ReleaseCache
 
 FEATURES: Final = "features"
-LABELS: Final = "labels"
-"""Channels of the ledger."""
-_ROUNDING: Final = 1 + 1e-12
-"""A budget of exactly so many releases has room for them."""
+LABELS: Final = "labels"  # channels of the ledger
+_ROUNDING: Final = 1 + 1e-12  # a budget of exactly so many releases has room for them
 
 
 class LocalPublisher(PaidPublisher):
-    """One holder's. A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
+    """One holder's door of features that its nodes perturb, and of labels where it releases these.
+
+    A release is of all its nodes at once, each by itself: its ε is every node's, not their sum.
 
     Args:
         mechanism: for this holder's columns.
@@ -58,13 +58,7 @@ class LocalPublisher(PaidPublisher):
             self._caches[self._labels] = label_cache or cache
 
     def features(self, x: Tensor) -> Tensor:
-        """Releases the nodes' features.
-
-        Args:
-            x: Tensor[N, d].
-
-        Returns:
-            As ``packed`` has it.
+        """Release the features of nodes, Tensor[N, d], as ``packed`` has them.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.
@@ -76,13 +70,7 @@ class LocalPublisher(PaidPublisher):
         return cache.release(self._features, x, lambda rows: packed(self.mechanism.release(rows, self._source)))
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Releases labels.
-
-        Args:
-            labels: Tensor[n] int64, of nodes that have one.
-
-        Returns:
-            Tensor[n] int64.
+        """Release labels, Tensor[n] int64, of nodes that have one.
 
         Raises:
             BudgetSpent: the budget does not allow it; nothing was released.
@@ -100,10 +88,9 @@ class LocalPublisher(PaidPublisher):
         return all(cache.is_free(of) for of, cache in self._caches.items())
 
     def room(self) -> int | None:
-        """How many more releases the budget allows, counted no further than 2^32; None without a budget.
+        """How many more releases the budget allows, up to 2^32; None without a budget, or where all is sent again.
 
-        None as well where all that was paid for is sent again. It bounds what features and labels cost a node together,
-        and the ledger, which has the last word, either.
+        It bounds what features and labels cost a node together, and the ledger, which has the last word, either.
         """
         ledger = self._ledger
         if ledger is None or ledger.budget is None or self.is_free:
@@ -113,11 +100,6 @@ class LocalPublisher(PaidPublisher):
         rooms = [cache.room(of) for of, cache in self._caches.items()]
         return max(0, min(math.floor(left / each * _ROUNDING), *(room for room in rooms if room is not None)))
 
-    @property
-    def delta(self) -> float:
-        """δ of every ε; 0 where they are pure."""
-        return 0.0 if self._ledger is None or isinstance(self._features.event, LocalEvent) else self._ledger.delta
-
     @override
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
         """Of each node, its features and its label together."""
@@ -125,8 +107,9 @@ class LocalPublisher(PaidPublisher):
 
     @override
     def about(self) -> dict[str, Any]:
-        event = self._features.event
-        return {"delta": self.delta, "unit": event.unit, "neighbours": event.neighbours}
+        event, is_pure = self._features.event, isinstance(self._features.event, LocalEvent)
+        delta = 0.0 if self._ledger is None or is_pure else self._ledger.delta
+        return {"delta": delta, "unit": event.unit, "neighbours": event.neighbours}
 
 
 class LabelPublisher(PaidPublisher):
@@ -163,10 +146,7 @@ class LabelPublisher(PaidPublisher):
             DataError: a label is none of the classes.
             RunError: they could not be kept or paid for.
         """
-        return self._cache.release(self._release, self._labels, self._anew)
-
-    def _anew(self, labels: Tensor) -> Tensor:
-        return self.response.release(labels, self._source)
+        return self._cache.release(self._release, self._labels, lambda new: self.response.release(new, self._source))
 
     @override
     def refusal(self) -> str:
@@ -179,7 +159,6 @@ class LabelPublisher(PaidPublisher):
 
     @override
     def spent_on(self, counts: Mapping[str, int], ledger: Ledger) -> Spent:
-        """Of one label."""
         return Spent(counts, self.response.epsilon if counts else 0.0, max(ledger.totals().values(), default=0.0))
 
     @override

@@ -27,11 +27,10 @@ from typing_extensions import override
 from veilgraph.core.errors import ConfigError, RangeOverflow
 from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant, noise
-from veilgraph.privacy.event import Calibration, Event, GaussianEvent, LaplaceEvent, Neighbours, Unit
+from veilgraph.privacy.event import Calibration, Event, GaussianEvent, LaplaceEvent, Neighbours, Unit, check_whole
 
 _LARGEST_ENTRY = 1e150  # squares still fit float64
-_FEWEST_COLUMNS: Final = 3
-"""Of James-Stein: below, it is no better than what it is given."""
+_FEWEST_COLUMNS: Final = 3  # of James-Stein: below, it is no better than what it is given
 _CLIP_MARGIN = 1.0 - 2.0**-32
 _PIECE = 1 << 16  # entries clipped at once, so that temporaries stay in the cache
 
@@ -63,7 +62,7 @@ class Mechanism(ABC):
 
     @classmethod
     def for_one(cls, epsilon: float, delta: float, clips: float, calibration: Calibration) -> float:
-        """The multiplier with which one release costs ε.
+        """The multiplier with which one release costs (ε, δ).
 
         Args:
             epsilon: of the one release.
@@ -75,7 +74,7 @@ class Mechanism(ABC):
 
     @classmethod
     def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
-        """The multiplier with which ``releases`` releases cost ε together; found from ``event``.
+        """The multiplier with which ``releases`` releases cost (ε, δ) together; found from ``event``.
 
         Args:
             epsilon: of all of them.
@@ -102,26 +101,20 @@ class Mechanism(ABC):
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], source: SecretSource) -> Tensor:
-        """The noise of one release, which may be made before its rows are there.
+        """The noise of one release, Tensor[N, d] float64, which may be made before its rows are there.
 
         Args:
             shape: (N, d).
             source: of the noise's seed; ``system_secrets`` outside tests.
-
-        Returns:
-            Tensor[N, d] float64.
         """
 
     @abstractmethod
     def apply(self, x: Tensor, drawn: Tensor) -> Tensor:
-        """Releases rows that are clipped and noised.
+        """Release rows that are clipped and noised: Tensor[N, d] float64.
 
         Args:
             x: Tensor[N, d], any floating dtype; not changed.
             drawn: noise of that shape, for this release alone; changed in place.
-
-        Returns:
-            Tensor[N, d] float64.
 
         Raises:
             RangeOverflow: an entry is NaN, infinite or above 1e150 in magnitude.
@@ -244,7 +237,9 @@ class Gaussian(_NoisyRows):
     @classmethod
     @override
     def for_total(cls, epsilon: float, delta: float, releases: int, clips: float) -> float:
-        return clips * accountant.multiplier_for_total(epsilon, delta, releases, "zero-out")
+        """As ``Mechanism.for_total``: σ grows as √releases (Dong, Roth & Su 2022, corollary 3.3)."""
+        check_whole("releases", releases, 1)
+        return clips * (accountant.analytic_multiplier(epsilon, delta) * math.sqrt(releases))
 
     @property
     @override
@@ -269,7 +264,8 @@ class Gaussian(_NoisyRows):
 
 @dataclass(frozen=True)
 class Laplace(_NoisyRows):
-    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x. Pure ε-DP: δ = 0 up to the arithmetic.
+    """x̃ = x̄ + n, n independent Laplace of scale bC, with x̄ = min(1, C/‖x‖₁)·x. Pure ε-DP: δ = 0 up to the
+    arithmetic.
 
     Args:
         clip: C, the largest ℓ1 norm of a row.
@@ -347,7 +343,7 @@ class JamesSteinPlus(JamesStein):
 
 @torch.no_grad()
 def james_stein(noisy: Tensor, standard_deviation: float, *, positive_part: bool = False) -> Tensor:
-    """Shrinks noisy rows towards zero: (1 - (d-2)s²/‖x̃‖²)·x̃ (VFGNN, Theorem 2, s = σC).
+    """Shrink noisy rows towards zero: (1 - (d-2)s²/‖x̃‖²)·x̃ (VFGNN, Theorem 2, s = σC). A row of zeros stays one.
 
     The paper's eq. 8 drops C² in its leading factor and prints as equal what is an upper bound. For x ~ N(0, w²I),
     E[1/‖x̃‖²] = 1/((d-2)(w² + s²)), and so
@@ -357,13 +353,10 @@ def james_stein(noisy: Tensor, standard_deviation: float, *, positive_part: bool
     The printed factor (d-2)²/d² comes from E[1/‖x̃‖²] ≥ 1/E‖x̃‖² = 1/(d(w² + s²)).
 
     Args:
-        noisy: Tensor[N, d] float64, changed in place.
+        noisy: Tensor[N, d] float64, changed in place and returned.
         standard_deviation: s, of the noise on one entry.
         positive_part: shrink no further than to zero, where the plain estimate turns a short row round. Never worse in
             mean squared error.
-
-    Returns:
-        ``noisy``, shrunk. A row of zeros stays one.
     """
     norms = torch.linalg.vector_norm(noisy, dim=1, keepdim=True).div_(standard_deviation)
     # No row on the grid lies between 0 and one step; the bound only keeps 0/0 out.

@@ -1,9 +1,8 @@
 """The privacy loss of a sampled sum of clipped terms with Gaussian noise, of which one unit changes several at once.
 
-In clips: with one data set the sum is N(j, σ²), j the number of sampled terms out of ``removed``, and with the other
-N(−k, σ²), k out of ``inserted``; each term is sampled by itself with probability q. ``sampled_event`` proves that no
-two neighbouring data sets are easier to tell apart. log P/Q grows with the value, so every hockey-stick divergence is
-that of a half-line, and the distribution is that of "connect the dots" (Doroshenko et al. 2022), which is above it.
+``event.SampledEvent`` says which two mixtures no neighbouring data sets are easier to tell apart than. log P/Q grows
+with the value, so every hockey-stick divergence is that of a half-line, and the distribution is that of "connect the
+dots" (Doroshenko et al. 2022), which is above it.
 
 Imported at first use, for it loads ``dp_accounting``.
 """
@@ -27,25 +26,18 @@ from veilgraph.core.threads import made_once
 
 Values = NDArray[np.float64]
 
-TAIL: Final = 1e-15
-"""How much of one release's probability is beyond the losses that are looked at, and counts as δ."""
+TAIL: Final = 1e-15  # How much of one release's probability is beyond the losses that are looked at, and counts as δ.
 _TABLE: Final = 20_000
 _MOST_CELLS: Final = 2e4
 _NEWTON: Final = 4
-_LARGEST_LOSS: Final = 700.0
-"""e to the power of more is beyond every float."""
+_LARGEST_LOSS: Final = 700.0  # e to the power of more is beyond every float
+# More numbers of sampled terms are told apart in groups only: time and memory grow with them.
 _MOST_COUNTS: Final = 256
-"""More numbers of sampled terms are told apart in groups only: time and memory grow with them."""
-_FAR: Final = 60.0
-"""Standard deviations beyond which nothing is looked for."""
+_FAR: Final = 60.0  # standard deviations beyond which nothing is looked for
 
 
 class Composer(PLDAccountant):  # type: ignore[misc]  # dp_accounting has no types
-    """``dp_accounting``'s, which also takes distributions that it has no event for.
-
-    Args:
-        interval: width of a cell of losses.
-    """
+    """``dp_accounting``'s, in cells of ``interval``, which also takes distributions that it has no event for."""
 
     def __init__(self, interval: float) -> None:
         super().__init__(NeighboringRelation.REPLACE_SPECIAL, interval)

@@ -25,8 +25,7 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 
 GRID_BITS = 20
-SMALLEST_SCALE, LARGEST_SCALE = 1e-100, 1e100
-"""Between them nothing here overflows or loses bits to subnormal numbers."""
+SMALLEST_SCALE, LARGEST_SCALE = 1e-100, 1e100  # between them nothing here overflows or loses bits to subnormal numbers
 
 _SIGN_OFF = (1 << 63) - 1
 PIECE = 1 << 16  # words of a row that are expanded at once
@@ -34,8 +33,7 @@ BLOCK = 1 << 15  # values computed at once, so that temporaries stay in the cach
 
 Words = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
-Function = Callable[[Values, Values], object]
-"""Of the first array, into the second."""
+Function = Callable[[Values, Values], object]  # of the first array, into the second
 
 
 def function_of(name: str) -> Function:
@@ -57,7 +55,7 @@ def granularity(scale: float) -> float:
     """The grid's step for noise of that scale: a power of two in (scale·2^-21, scale·2^-20].
 
     Raises:
-        ConfigError: ``scale`` is not a positive number in [1e-100, 1e100].
+        ConfigError: ``scale`` is no number in [1e-100, 1e100].
     """
     if not SMALLEST_SCALE <= scale <= LARGEST_SCALE:
         raise ConfigError(
@@ -70,12 +68,7 @@ def granularity(scale: float) -> float:
 
 @torch.no_grad()
 def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSource) -> Tensor:
-    """Independent N(0, standard_deviation²) values, rounded to the grid.
-
-    Args:
-        shape: of the result.
-        standard_deviation: of one value, in the units of what it is added to.
-        source: of the one 32-byte seed that the values are expanded from.
+    """Independent N(0, standard_deviation²) values, rounded to the grid; expanded from one 32-byte seed of ``source``.
 
     Returns:
         float64 tensor of ``shape``: multiples of ``granularity(standard_deviation)``, no negative zero.
@@ -107,19 +100,7 @@ def gaussian(shape: tuple[int, ...], standard_deviation: float, source: SecretSo
 
 @torch.no_grad()
 def laplace(shape: tuple[int, ...], scale: float, source: SecretSource) -> Tensor:
-    """Independent Laplace values of density exp(-|z|/scale)/(2·scale), rounded to the grid.
-
-    Args:
-        shape: of the result.
-        scale: of one value, in the units of what it is added to; the standard deviation is √2 times it.
-        source: of the one 32-byte seed that the values are expanded from.
-
-    Returns:
-        float64 tensor of ``shape``: multiples of ``granularity(scale)``, no negative zero.
-
-    Raises:
-        ConfigError: ``scale`` is out of range.
-    """
+    """Independent Laplace values of density exp(-|z|/scale)/(2·scale), so of deviation √2·scale; as ``gaussian``."""
     step = granularity(scale)
     count = math.prod(shape)
     noise = np.empty(count)

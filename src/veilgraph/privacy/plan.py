@@ -113,12 +113,12 @@ class Plan:
             return 0.0
         mechanism = MECHANISMS[privacy.mechanism]
         if privacy.epsilon_step is None:
-            return mechanism.for_total(self._budget, self.delta, releases, self.clips)
+            assert privacy.epsilon_total is not None
+            return mechanism.for_total(privacy.epsilon_total, self.delta, releases, self.clips)
         return mechanism.for_one(privacy.epsilon_step, self.delta, self.clips, privacy.calibration)
 
     @cached_property
     def _largest_multiplier(self) -> float:
-        """Of all whose rows are in the same sums."""
         return self._multiplier_of(self.releases + self.spare)
 
     @property
@@ -127,10 +127,6 @@ class Plan:
         if self.moved is not None:
             return self.moved
         return sensitivity_in_clips(self.settings.relation) * MECHANISMS[self.settings.mechanism].rows_moved(self.rows)
-
-    @property
-    def _budget(self) -> float:
-        return math.inf if self.settings.epsilon_total is None else self.settings.epsilon_total
 
     @property
     def matrices(self) -> int:
@@ -181,14 +177,15 @@ class Plan:
     @property
     def epsilon_bound(self) -> float:
         """The largest total ε that training and the foreseen predictions can come to: the job's budget ends them."""
-        return min(self.epsilon_total, self._budget)
+        return min(self.epsilon_total, self.settings.epsilon_total or math.inf)
+
+    def clip(self, channel: Channel) -> float:
+        """C, the longest that a row published on a channel may be."""
+        return self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
 
     def mechanism(self, channel: Channel, *, alone: bool = False) -> Mechanism:
-        """Clips what is published on a channel, and adds this holder's noise to it: all, or its share of a sum's.
-
-        Args:
-            channel: what is published.
-            alone: whether it is in no sum.
+        """Clips what is published on a channel, and adds this holder's noise: all, or its share, but where it is
+        ``alone``.
         """
         return self._mechanism(channel, self.multiplier, alone=alone)
 
@@ -197,9 +194,8 @@ class Plan:
         return self._mechanism(channel, self._largest_multiplier).cell
 
     def _mechanism(self, channel: Channel, multiplier: float, *, alone: bool = False) -> Mechanism:
-        clip = self.settings.clip if channel == "embeddings" else self.settings.gradient_clip
         share = 1.0 if self.joint is None or alone else self.joint.share
-        return MECHANISMS[self.settings.mechanism](clip, multiplier * share)
+        return MECHANISMS[self.settings.mechanism](self.clip(channel), multiplier * share)
 
     @property
     def epsilon_release(self) -> float:
@@ -223,7 +219,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class SampledPlan:
-    """What a holder releases, with how much noise, and what that costs: known before anything is sent.
+    """What a holder of private training releases, with how much noise, and what that costs.
 
     Attributes:
         settings: of the job.
@@ -260,16 +256,10 @@ class SampledPlan:
     def event(self) -> SampledEvent:
         """What every round does."""
         given, joint = self.settings, self.joint
+        step = self.multiplier, given.sampling_rate, self.terms, given.neighbours
         if joint is None:
-            return SampledEvent(self.multiplier, given.sampling_rate, self.terms, given.neighbours)
-        return JointSampledEvent(
-            self.multiplier,
-            given.sampling_rate,
-            self.terms,
-            given.neighbours,
-            holders=joint.holders,
-            colluding=joint.colluding,
-        )
+            return SampledEvent(*step)
+        return JointSampledEvent(*step, holders=joint.holders, colluding=joint.colluding)
 
     @property
     def added(self) -> float:
@@ -302,10 +292,7 @@ class SampledPlan:
         return accountant.total({self.event: self.steps}, self.delta)
 
 
-@lru_cache(maxsize=16)
-def sampled_plan(settings: SampledSettings, hops: int, steps: int, joint: Joint | None = None) -> SampledPlan:
-    """The plan of a job, made once."""
-    return SampledPlan(settings, hops, steps, joint)
+sampled_plan = lru_cache(maxsize=16)(SampledPlan)  # the plan of a job, made once
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """The one door through which anything of a holder's data leaves it: clipped, paid for in the ledger, noised, then sent.
 
-``Publisher`` is the seam, and the open door of who releases nothing that has a price. In a run that is to be audited,
-canaries take the place of some rows before all of that. Without noise (ε = ∞) rows are clipped alone.
+``Publisher`` is the seam, and the open door of who releases nothing that has a price. A ``NoisedPublisher`` makes a
+release in one of three ways: clipped alone (ε = ∞), with fresh noise, or once and from then on as it was kept.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from veilgraph.core.secrets import SecretSource
 from veilgraph.privacy import accountant
 from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.canaries import Canaries
+from veilgraph.privacy.event import Event
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.privacy.plan import Channel, Plan
@@ -66,11 +67,11 @@ class Publisher:
     order: Tensor | None = None
 
     def embeddings(self, rows: Tensor, step: int) -> Tensor:
-        """Releases embeddings: Tensor[C, d], differentiable."""
+        """Release embeddings: Tensor[C, d], differentiable."""
         return rows
 
     def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
-        """Releases sums over neighbours with noise in every hop, once.
+        """Release sums over neighbours with noise in every hop, once.
 
         Args:
             rows: Tensor[N, d], each made of one node's features.
@@ -87,7 +88,7 @@ class Publisher:
         raise NotImplementedError("an open door has no hops to noise")
 
     def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
-        """Releases rows to be added up under masks, with all of this holder's noise or its share of the sum's.
+        """Release rows to be added up under masks, with all of this holder's noise or its share of the sum's.
 
         With a share they are sent under masks alone, and never again.
 
@@ -106,7 +107,7 @@ class Publisher:
         raise NotImplementedError("an open door has no grid to add rows up on")
 
     def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        """Releases gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
+        """Release gradients, of all rows alike so that zero rows do not show: Tensor[C, d], of the same dtype.
 
         Args:
             rows: to be released.
@@ -116,7 +117,7 @@ class Publisher:
         return rows
 
     def pay(self, content: str) -> None:
-        """Pays for what another party is going to open with noise in it, unless that very noise was paid for.
+        """Pay for what another party is going to open with noise in it, unless that very noise was paid for.
 
         Args:
             content: 64 hexadecimal digits, of that noise and no other.
@@ -144,12 +145,7 @@ class Publisher:
         return None
 
     def expect(self, steps: int, step: int) -> None:
-        """Pays for the training steps that are about to come, with one entry for each channel.
-
-        Args:
-            steps: how many, no more than will be made.
-            step: number of the first of them.
-        """
+        """Pay for so many training steps that will be made, from ``step`` on, with one entry for each channel."""
 
     def spent(self) -> Spent | None:
         """What all releases of the run so far, predictions included, come to; None where they have no price."""
@@ -160,7 +156,7 @@ class Publisher:
         return None
 
     def close(self) -> None:
-        """Ends background work."""
+        """End background work."""
 
     def __enter__(self) -> Self:
         return self
@@ -173,11 +169,7 @@ OPEN: Final = Publisher()
 
 
 class PaidPublisher(Publisher):
-    """A door whose releases are paid for.
-
-    Args:
-        ledger: of the holder in the run; None in a plaintext simulation, where nothing is kept.
-    """
+    """A door whose releases are paid for: from the holder's ledger in the run; None in a plaintext simulation."""
 
     def __init__(self, ledger: Ledger | None) -> None:
         self._ledger = ledger
@@ -204,25 +196,24 @@ class PaidPublisher(Publisher):
     @override
     def account(self) -> dict[str, Any]:
         spent = self.spent()
-        return {
+        figures = {
             "releases": dict(spent.releases),
-            "epsilon_release": _finite(spent.epsilon_release),
-            "epsilon_total": _finite(spent.epsilon_total),
+            "epsilon_release": spent.epsilon_release,
+            "epsilon_total": spent.epsilon_total,
             **self.about(),
-            "budget": _finite(self.budget),
+            "budget": self.budget,
         }
+        return {name: None if figure == math.inf else figure for name, figure in figures.items()}
 
     @abstractmethod
     def about(self) -> dict[str, Any]:
         """``delta``, ``unit`` and ``neighbours`` of every ε."""
 
 
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
-
-
 class NoisedPublisher(PaidPublisher):
-    """One holder's. While the parties use one release, the noise of the next one is drawn.
+    """One holder's door of rows: canaries among them, clipped, paid for, noised.
+
+    While the parties use one release, the noise of the next one is drawn.
 
     Args:
         plan: of the holder in its job.
@@ -278,17 +269,12 @@ class NoisedPublisher(PaidPublisher):
         The gradient of what was released is the gradient of the clipped rows: noise is a constant, and James-Stein's
         shrinking is passed over.
         """
-        if self._is_joint:
-            raise ConfigError(
-                "privacy.joint_noise: rows have a share of the noise alone, and go nowhere but under masks; release "
-                "them as a summand",
-                key="privacy.joint_noise",
-            )
-        clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
+        self._check_by_itself("rows")
+        rows = self._with_canaries(rows, "embeddings", step)
         if self._event is None:
-            return clip_rows(rows, clip, self.plan.settings.order)
+            return self._clipped(rows, "embeddings")
         self.pay_for_others(step)
-        return self._in_place_of(rows, self._release(rows.detach(), "embeddings", step).to(rows.dtype), clip)
+        return self._in_place_of(rows, self._release(rows.detach(), "embeddings", step).to(rows.dtype), "embeddings")
 
     @override
     def summand(self, rows: Tensor, step: int, channel: Channel = "embeddings", finest: float = 0.0) -> Tensor:
@@ -297,29 +283,23 @@ class NoisedPublisher(PaidPublisher):
                 "privacy: the job's releases are not added up as they are; release embeddings, or gradients",
                 key="privacy",
             )
-        if channel == "embeddings":
-            clip, rows = self.plan.settings.clip, self._before_noise(rows, step)
-        else:
-            clip = self.plan.settings.gradient_clip
-            rows = self._planted(rows, clip, step)
+        rows = self._with_canaries(rows, channel, step)
         self.pay_for_others(step)
         released = self._release(rows.detach(), channel, step)
         cell = self.plan.sum_cell(channel) if self._is_joint else max(self.plan.sum_cell(channel), finest)
         if cell > self.plan.mechanism(channel).cell:
             released.div_(cell).floor_().mul_(cell)  # to the nearest, every other one would be even
-        return self._in_place_of(rows, released, clip)
+        return self._in_place_of(rows, released, channel)
 
-    def _in_place_of(self, rows: Tensor, released: Tensor, clip: float) -> Tensor:
-        order = self.plan.settings.order
-        return cast(Tensor, _Released.apply(rows, released, clip, order))  # type: ignore[no-untyped-call]
-
-    def _before_noise(self, rows: Tensor, step: int) -> Tensor:
-        """Embeddings with the canaries among them; those that an audit watches are noted."""
-        clip = self.plan.settings.clip
-        rows = self._planted(rows, clip, step)
-        if self.watched is not None:
-            self.clean = clip_rows(rows.detach()[self.watched], clip, self.plan.settings.order)
-        return rows
+    @override
+    def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
+        rows = self._with_canaries(rows, "gradients", step)
+        if self._event is None:
+            return self._clipped(rows, "gradients")
+        if not deep:
+            self._check_by_itself("gradients of a round")
+            self.pay_for_others(step)
+        return self._release(rows, "gradients", step, alone=deep).to(rows.dtype)
 
     @override
     def aggregated(self, rows: Tensor, pairs: csr_array, common: int, then: Then | None = None) -> Tensor:
@@ -327,8 +307,7 @@ class NoisedPublisher(PaidPublisher):
         if privacy.aggregation is None:
             raise ConfigError("privacy.aggregation: the job has none, and its noise is on the result of all hops")
         mechanism = None if self._event is None else self.plan.mechanism("embeddings")
-        hops = privacy.aggregation
-        sums = NoisySums(pairs, hops.hops, mechanism, privacy.sum_clip, self.plan.own_length)
+        sums = NoisySums(pairs, privacy.aggregation.hops, mechanism, privacy.sum_clip, self.plan.own_length)
 
         def noised(_: Tensor) -> Tensor:
             return sums.release(rows, self._source, then)[:common].clone()
@@ -343,53 +322,91 @@ class NoisedPublisher(PaidPublisher):
             self.clean = sums.clean(rows, released)[self.watched]
         return released
 
-    @override
-    def pay(self, content: str) -> None:
-        if self._ledger is None or self._event is None:
-            return
-        if not self._ledger.is_free("predictions", content):
-            self._ledger.spend(self._event, "predictions", 0, content=content)
+    def _check_by_itself(self, what: str) -> None:
+        """A share of the noise protects nothing outside of the sum whose other shares are added to it."""
+        if self._is_joint:
+            raise ConfigError(
+                f"privacy.joint_noise: {what} have a share of the noise alone, and go nowhere but under masks; release "
+                "them as a summand",
+                key="privacy.joint_noise",
+            )
+
+    def _with_canaries(self, rows: Tensor, channel: Channel, step: int) -> Tensor:
+        """Rows with the canaries among them; the embeddings that an audit watches are noted."""
+        privacy = self.plan.settings
+        if self._canaries is not None:
+            rows = self._canaries.plant(rows, self.plan.clip(channel), step, privacy.order, privacy.relation)
+        if self.watched is not None and channel == "embeddings":
+            self.clean = self._clipped(rows.detach()[self.watched], channel)
+        return rows
+
+    def _clipped(self, rows: Tensor, channel: Channel) -> Tensor:
+        return clip_rows(rows, self.plan.clip(channel), self.plan.settings.order)
+
+    def _release(self, rows: Tensor, channel: Channel, step: int, *, alone: bool = False) -> Tensor:
+        """Rows with noise: once, and then as they were kept; or paid for, and with noise of their own."""
+        mechanism, shape = self.plan.mechanism(channel, alone=alone), tuple(rows.shape)
+        if self._cache.is_kept and self._event is not None:
+            return self._cache.release(
+                Release(channel, self._event, repr(mechanism)), rows, lambda new: mechanism.release(new, self._source)
+            )
+        self._spend(self._alone_event if alone else self._event, channel, step)
+        coming = self._coming.pop((mechanism, shape), None) or self.draw_release(mechanism, shape)
+        released = mechanism.apply(rows, coming.result())
+        if not self.plan.settings.once:
+            self._coming[mechanism, shape] = self.draw_release(mechanism, shape)
+        return released
+
+    def _in_place_of(self, rows: Tensor, released: Tensor, channel: Channel) -> Tensor:
+        clip, order = self.plan.clip(channel), self.plan.settings.order
+        return cast(Tensor, _Released.apply(rows, released, clip, order))  # type: ignore[no-untyped-call]
+
+    def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
+        """Draw a release's noise in the background, before its values are known."""
+        return self._background.submit(mechanism.draw, shape, self._source)
+
+    def pay_for_others(self, step: int) -> None:
+        """For what the other holders release beside it; nothing where that does not depend on this holder's data."""
+        if self.plan.others:
+            self._spend(self._event, "others", step, self.plan.others)
 
     @override
-    def gradients(self, rows: Tensor, step: int, *, deep: bool = False) -> Tensor:
-        clip = self.plan.settings.gradient_clip
-        rows = self._planted(rows, clip, step)
-        if self._event is None:
-            return clip_rows(rows, clip, self.plan.settings.order)
-        if not deep:
-            if self._is_joint:
-                raise ConfigError(
-                    "privacy.joint_noise: gradients of a round have a share of the noise alone, and go nowhere but "
-                    "under masks; release them as a summand",
-                    key="privacy.joint_noise",
-                )
-            self.pay_for_others(step)
-        return self._release(rows, "gradients", step, alone=deep).to(rows.dtype)
+    def pay(self, content: str) -> None:
+        if self._ledger is not None and not self._ledger.is_free("predictions", content):
+            self._spend(self._event, "predictions", 0, content=content)
+
+    def _spend(self, event: Event | None, channel: Channel, step: int, count: int = 1, *, content: str = "") -> None:
+        """Without an event (ε = ∞) there is nothing that a ledger could hold."""
+        if self._ledger is not None and event is not None:
+            self._ledger.spend(event, channel, step, count, content=content)
+
+    @override
+    def expect(self, steps: int, step: int) -> None:
+        if self._ledger is None or self._event is None or self._alone_event is None:
+            return
+        for channel, each in self.plan.step.items():
+            alone = self.plan.alone if channel == "gradients" else 0
+            for event, count in (Counter({self._event: each - alone}) + Counter({self._alone_event: alone})).items():
+                self._ledger.reserve(event, channel, step, count * steps)
 
     @override
     def cell(self, channel: Channel) -> float:
         return 0.0 if self._event is None else self.plan.mechanism(channel).cell
 
-    @property
-    def delta(self) -> float:
-        """δ of every ε."""
-        return self.plan.delta if self._ledger is None else self._ledger.delta
-
     @override
     def refusal(self) -> str:
-        room = self._room()
-        if room is None or room >= self.plan.inference:
+        room, needed, party = self._room(), self.plan.inference, self.plan.party
+        if room is None or room >= needed:
             return ""
         way_out = (
             "allow a larger privacy.epsilon_total in a new run, or leave room for predictions with privacy.predictions"
         )
         ledger, event = self._ledger, self._event
-        if ledger is not None and event is not None and ledger.is_lifetime_spent(event, self.plan.inference):
+        if ledger is not None and event is not None and ledger.is_lifetime_spent(event, needed):
             way_out = (
-                f"allow a larger limits.max_epsilon at {self.plan.party}, where it is of all that was ever released "
+                f"allow a larger limits.max_epsilon at {party}, where it is of all that was ever released "
                 "(veilgraph budget JOB --party), or have a new run add more noise"
             )
-        party, needed = self.plan.party, self.plan.inference
         return f"{room} more releases fit the budget of {party} and an inference needs {needed}; {way_out}"
 
     @override
@@ -422,46 +439,8 @@ class NoisedPublisher(PaidPublisher):
 
     @override
     def about(self) -> dict[str, Any]:
-        privacy = self.plan.settings
-        return {"delta": self.delta, "unit": privacy.unit, "neighbours": privacy.relation}
-
-    @override
-    def expect(self, steps: int, step: int) -> None:
-        if self._ledger is None or self._event is None or self._alone_event is None:
-            return
-        for channel, each in self.plan.step.items():
-            alone = self.plan.alone if channel == "gradients" else 0
-            for event, count in (Counter({self._event: each - alone}) + Counter({self._alone_event: alone})).items():
-                self._ledger.reserve(event, channel, step, count * steps)
-
-    def _planted(self, rows: Tensor, clip: float, step: int) -> Tensor:
-        if self._canaries is None:
-            return rows
-        return self._canaries.plant(rows, clip, step, self.plan.settings.order, self.plan.settings.relation)
-
-    def pay_for_others(self, step: int) -> None:
-        """For what the other holders release beside it; nothing where that does not depend on this holder's data."""
-        if self.plan.others and self._ledger is not None and self._event is not None:
-            self._ledger.spend(self._event, "others", step, self.plan.others)
-
-    def _release(self, rows: Tensor, channel: Channel, step: int, *, alone: bool = False) -> Tensor:
-        mechanism, shape = self.plan.mechanism(channel, alone=alone), tuple(rows.shape)
-        if self._cache.is_kept and self._event is not None:
-            return self._cache.release(
-                Release(channel, self._event, repr(mechanism)), rows, lambda new: mechanism.release(new, self._source)
-            )
-        event = self._alone_event if alone else self._event
-        if self._ledger is not None and event is not None:
-            self._ledger.spend(event, channel, step)
-        coming = self._coming.pop((mechanism, shape), None) or self.draw_release(mechanism, shape)
-        released = mechanism.apply(rows, coming.result())
-        if not self.plan.settings.once:
-            self._coming[mechanism, shape] = self.draw_release(mechanism, shape)
-        return released
-
-    def draw_release(self, mechanism: Mechanism, shape: tuple[int, ...]) -> Future[Tensor]:
-        """Draws a release's noise in the background, before its values are known."""
-        return self._background.submit(mechanism.draw, shape, self._source)
+        privacy, delta = self.plan.settings, self.plan.delta if self._ledger is None else self._ledger.delta
+        return {"delta": delta, "unit": privacy.unit, "neighbours": privacy.relation}
 
 
 def clip_rows(rows: Tensor, clip: float, order: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Random choices whose probabilities are exact: biased bits on an integer grid, and sets of columns.
+"""Random choices whose probabilities are exact: biased bits on an integer grid, sets of columns, and labels.
 
 A bit of probability p is drawn as u < T, with u uniform on the integers below G = 2^53 (secret bits, nothing rounded)
 and T an integer near p·G. It is 1 with probability T/G *exactly*, so what is proven about the integers T holds for the
@@ -7,8 +7,6 @@ program, however floating point rounded on the way to them.
 *A bit that costs ε.* Let L = ``least_cells(ε)``, an integer ≥ G/(e^ε + 1), and L ≤ T ≤ G − L for every input. Under
 any two inputs the probabilities of 1, and of 0, are within the ratio (G − L)/L = G/L − 1 ≤ e^ε. Rounding L up is what
 makes this hold; rounding it to nearest would exceed e^ε for about half of all ε.
-
-Randomised response for labels: a node names its true class with a known probability, else one of the others.
 """
 
 from __future__ import annotations
@@ -27,11 +25,10 @@ from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, SecretSource
 from veilgraph.privacy.event import LocalEvent, check_whole
 
-GRID: Final = 1 << 53
-"""G: cells of probability. Every integer up to it is exact in float64."""
+GRID: Final = 1 << 53  # G, cells of probability: every integer up to it is exact in float64
 
+# Between an input's least and largest threshold: with fewer, ε is so small that the grid would distort the input.
 FEWEST_STEPS: Final = 1 << 20
-"""Between an input's least and largest threshold: with fewer, ε is so small that the grid would distort the input."""
 
 _DIGITS = 60
 _DOWN = 1 - Decimal(10) ** -50
@@ -100,7 +97,8 @@ PIECE = 1 << 18
 
 @dataclass(frozen=True)
 class LabelResponse:
-    """Keeps a label with probability e^ε/(e^ε + c − 1), else gives one of the c − 1 others, all equally likely.
+    """Randomised response: keeps a label with probability e^ε/(e^ε + c − 1), else gives one of the c − 1 others, all
+    alike.
 
     With u uniform on the integers below G = 2^53 and O an integer ≥ G/(e^ε + c − 1), each other class gets O cells and
     the true one the G − (c − 1)·O that are left. Any output is thus at most (G − (c − 1)·O)/O ≤ e^ε times as likely
@@ -152,7 +150,7 @@ class LabelResponse:
 
     @torch.no_grad()
     def release(self, labels: Tensor, source: SecretSource) -> Tensor:
-        """Perturbs every label, independently of all others.
+        """Perturb every label, independently of all others.
 
         Args:
             labels: Tensor[N] int64 in [0, c); not changed. Nodes without a label are to be left out.
@@ -177,7 +175,6 @@ class LabelResponse:
 
     @cached_property
     def _other(self) -> int:
-        """O."""
         return least_cells(self.epsilon, others=self.classes - 1)
 
     @property

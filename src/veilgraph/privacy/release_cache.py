@@ -38,7 +38,7 @@ from veilgraph.graph.features import choose_rows
 from veilgraph.privacy.chained_file import now
 from veilgraph.privacy.event import Event, to_json
 from veilgraph.privacy.ledger import Ledger
-from veilgraph.privacy.lifetime_costs import Keys
+from veilgraph.privacy.lifetime_costs import Keys, places_among
 from veilgraph.privacy.lifetime_ledger import Account
 
 FOLDER: Final = "released"
@@ -64,10 +64,7 @@ class Release:
 
 
 class ReleaseCache:
-    """Keeps nothing, as in a plaintext simulation: every release is a new one, and is paid for.
-
-    Args:
-        ledger: of the run; None where nothing is paid.
+    """Keeps nothing, as in a plaintext simulation: every release is a new one, and is paid for from the ledger, if any.
 
     Attributes:
         is_kept: whether what was released is sent again.
@@ -290,9 +287,7 @@ class LifetimeCache(ReleaseCache):
 
     def _known(self, kept: _Kept) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Where each row's node is among those kept, and whether its row is sent again: by ids, never by values."""
-        places = np.searchsorted(kept.keys, self._each)
-        known = places < len(kept.keys)
-        known[known] = kept.keys[places[known]] == self._each[known]
+        places, known = places_among(kept.keys, self._each)
         if self._whole and (not known.all() or (self._by_place and len(kept.keys) != len(known))):
             known[:] = False
         return places, known
@@ -395,7 +390,6 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _contents(rows: Tensor) -> Iterable[bytes]:
-    """The bytes of each row, in whatever layout."""
     if not rows.is_sparse_csr:
         return (row.tobytes() for row in rows.detach().contiguous().numpy())
     ends, columns, values = (part.numpy() for part in (rows.crow_indices(), rows.col_indices(), rows.values()))

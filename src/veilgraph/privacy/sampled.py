@@ -33,12 +33,7 @@ from veilgraph.privacy.publisher import PaidPublisher, Spent
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """A gradient of which most entries are zero.
-
-    Attributes:
-        places: Tensor[n] int64, which entries, each once.
-        values: Tensor[n], of these.
-    """
+    """A gradient of which most entries are zero: Tensor[n] int64, which are not, each once, and Tensor[n], these."""
 
     places: Tensor
     values: Tensor
@@ -58,8 +53,7 @@ class Added:
     drawn: Tensor
 
 
-Terms = Callable[[int], Tensor | Places]
-"""Number of a term → its gradient, Tensor[W]."""
+Terms = Callable[[int], Tensor | Places]  # number of a term → its gradient, Tensor[W]
 
 _LARGEST_WHOLE: Final = 2.0**52
 _LARGEST_ENTRY: Final = 1e150
@@ -68,16 +62,7 @@ _PURPOSE: Final = "sampled terms"
 
 @dataclass(frozen=True)
 class SampledSum:
-    """Draws, clips, adds up, and adds noise.
-
-    Args:
-        clip: C, the largest ℓ2 norm of a term.
-        noise_multiplier: σ, standard deviation of the noise over C.
-        rate: q, with which every term is drawn.
-
-    Raises:
-        ConfigError: a parameter is out of range.
-    """
+    """Draws terms with probability q (``rate``), clips them to C in ℓ2, adds them up, and adds noise of σC."""
 
     clip: float
     noise_multiplier: float
@@ -138,7 +123,7 @@ CHANNEL: Final = "sampled gradients"
 
 
 class SampledPublisher(PaidPublisher):
-    """One holder's.
+    """One holder's door of private training.
 
     The party's ledger for life pays before the first round of a session for all that the run has left: after a crash
     it counts too much. The run's ledger counts rounds, and lets no more be made than were planned.
@@ -151,8 +136,8 @@ class SampledPublisher(PaidPublisher):
     """
 
     is_open = False
+    # Tensor[N] uint8, which of the terms that could be drawn are in the newest sum: for an audit, and nobody else.
     drawn: Tensor
-    """Tensor[N] uint8, which of the terms that could be drawn are in the newest sum: for an audit, and nobody else."""
 
     def __init__(
         self,
@@ -167,7 +152,7 @@ class SampledPublisher(PaidPublisher):
         self._sum = SampledSum(settings.clip, plan.added, settings.sampling_rate)
 
     def sampled_sum(self, count: int, terms: Terms, size: int, step: int, watched: Collection[int] = ()) -> Tensor:
-        """Releases a noisy sum; with a share of the noise alone where that is made jointly, for under masks.
+        """Release a noisy sum, Tensor[W] float64; with a share of jointly made noise alone, for under masks.
 
         ``clean`` is then what was added up before the noise, Tensor[2, W]: without the watched terms, and all.
 
@@ -178,14 +163,11 @@ class SampledPublisher(PaidPublisher):
             step: of the training.
             watched: numbers of terms that ``clean`` tells apart.
 
-        Returns:
-            Tensor[W] float64.
-
         Raises:
             BudgetSpent: no more rounds were planned, or a limit does not allow it; nothing was released.
         """
         if self._ledger is not None:
-            self._reserve(1, step)
+            self.expect(1, step)
             self._ledger.spend(self.plan.event, CHANNEL, step)
         added = self._sum.added(count, terms, size, self._source, watched)
         others, canaries = added.sums
@@ -194,14 +176,8 @@ class SampledPublisher(PaidPublisher):
 
     @override
     def expect(self, steps: int, step: int) -> None:
-        if self._ledger is not None:
-            self._reserve(steps, step)
-
-    def _reserve(self, steps: int, step: int) -> None:
-        """Pays for so many rounds, as far as they are not paid for already."""
-        assert self._ledger is not None
-        missing = steps - self._ledger.reserved(self.plan.event, CHANNEL)
-        if missing <= 0:
+        missing = 0 if self._ledger is None else steps - self._ledger.reserved(self.plan.event, CHANNEL)
+        if self._ledger is None or missing <= 0:
             return
         if missing > (left := self._left()):
             raise BudgetSpent(

@@ -55,16 +55,7 @@ def rows_changed_by_edge(degree_bound: int | None, hops: int, num_nodes: int, *,
 
 
 def rows_changed_by_node(degree_bound: int | None, hops: int, num_nodes: int) -> int:
-    """How many published rows one node's other features can change; count 1 of the head.
-
-    Args:
-        degree_bound: as in ``rows_changed_by_edge``.
-        hops: K, from what is clear to the holder alone to what is published.
-        num_nodes: N, the number of published rows, which no count exceeds.
-
-    Raises:
-        ConfigError: as ``rows_changed_by_edge``.
-    """
+    """How many published rows one node's features can change; count 1 of the head. As ``rows_changed_by_edge``."""
     check_whole("num_nodes", num_nodes, 0)
     if hops == 0:
         return min(num_nodes, 1)
@@ -130,7 +121,7 @@ def aggregation_sensitivity(
     public_rows: bool = False,
     own_share: float | None = None,
 ) -> float:
-    """How far all noisy matrices move together: the root of the sums of the head.
+    """How far all noisy matrices move together, √Σ Δ_k² where rows have length 1: the root of the sums of the head.
 
     Args:
         unit: edge, node or node-edges.
@@ -140,9 +131,6 @@ def aggregation_sensitivity(
         sum_clip: B, for node-edges.
         public_rows: whether X_0 is made of nothing that ε is about.
         own_share: s, what part of the square is the own row's; None: λ is 1.
-
-    Returns:
-        √Σ Δ_k², where rows have length 1.
 
     Raises:
         ConfigError: nothing is proven of such a unit and relation, or a bound is missing or out of range.

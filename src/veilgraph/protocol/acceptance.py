@@ -25,8 +25,7 @@ from veilgraph.tables.settings import (
 OF_OTHER_TASKS: Final = "is for task values (averaging, horizontal) or graphs (averaging); choose that, or leave it out"
 _NODE_KEYS: Final = {"targets": "target", "membership": "graph"}
 
-_BEFORE: Final = 1
-"""Round of the first agreement; that on shapes and checkpoints is 0."""
+_BEFORE: Final = 1  # round of the first agreement; that on shapes and checkpoints is 0
 
 
 def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *, named: bool = False) -> str | None:
@@ -55,7 +54,6 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
 
 
 def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
-    """Return why a job does not suit the columns of the party's nodes, or None."""
     nodes = own.settings.nodes
     if own.settings.party in job.protects_edges and (made := nodes.features_from_edges):
         which = f" ({', '.join(made)})" if named else ""
@@ -89,7 +87,6 @@ def _outside(own: Organisation, job: JobSettings) -> str:
 
 
 def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job is not for a party's tables of edges; None where it is."""
     if not job.is_relational and (reason := says_hops(edges)) is not None:
         return reason
     if not job.takes_weights and (place := says_weights(edges)) is not None:
@@ -171,11 +168,6 @@ def _nobody(_wait_s: float) -> str:
 
 def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
     """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
-
-    Args:
-        job: validated.
-        party: a holder.
-        nodes: common to all holders, where that is known.
 
     Raises:
         ConfigError: the job's noise cannot be computed.

@@ -33,12 +33,11 @@ PROTOCOL_VERSION: Final = 11
 MAX_HELLO_BYTES: Final = 1 << 16
 
 MOST_PACKAGES: Final = 32
+# fields that a hello does not contain while they are empty
 _LEFT_OUT: Final = ("asked", "edge_columns", "mark", "work", "resume", "software")
-"""Fields that a hello does not contain while they are empty."""
 
 TELL_EVERY_S: Final = 5.0
-_SHOWN: Final = 12
-"""Characters of a hash that a message names."""
+_SHOWN: Final = 12  # characters of a hash that a message names
 
 Answer = Callable[[float], str | None]
 
@@ -129,7 +128,7 @@ class Hello(BaseModel):
 
 
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
-    """Exchanges hellos among all parties; one that refuses sends its own as well, so that all know why.
+    """Exchange hellos among all parties; one that refuses sends its own as well, so that all know why.
 
     Args:
         link: of this party.
@@ -204,9 +203,6 @@ def agree_with_people(
         timeout_s: of the link; the others hear in much less whether a party still waits.
         round_: of the messages.
 
-    Returns:
-        As ``agree``.
-
     Raises:
         ConfigError: as ``agree``; a person refused, at every party with the same reason.
         LinkError: another party stopped.
@@ -228,11 +224,7 @@ def agree_with_people(
 
 
 def same_count(what: str, values: Mapping[PartyId, int]) -> int:
-    """Return the number that all holders state.
-
-    Raises:
-        DataError: they differ.
-    """
+    """Return the number that all holders state; raises ``DataError`` where they differ."""
     if len(set(values.values())) > 1:
         listed = ", ".join(f"{holder} has {count}" for holder, count in values.items())
         raise DataError(f"holders: {what} differ ({listed}), and they must be the same; mend one")

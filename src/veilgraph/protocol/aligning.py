@@ -38,12 +38,9 @@ _COUNTS, _PLACES, _VALUES = (Tag(Kind.COLUMNS, 0, round_) for round_ in range(3)
 
 
 def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
-    """Sends them: how many entries each row has, in which columns, and these.
+    """Send a holder's columns, Tensor[C, F], dense or ``torch.sparse_csr``, in the job's dtype, of the common nodes.
 
-    Args:
-        link: of the holder.
-        to: the holder that is to have them.
-        features: Tensor[C, F], dense or ``torch.sparse_csr``, of the common nodes, in the dtype of the job.
+    They are three messages: how many entries each row has, in which columns, and these.
     """
     columns = from_scipy(_entries(features))
     link.send(to, _COUNTS, columns.crow_indices().diff())
@@ -52,17 +49,7 @@ def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
 
 
 def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """What ``send_columns`` sent.
-
-    Args:
-        link: of the holder.
-        sender: whose they are.
-        nodes: C.
-        columns: F, as the sender stated.
-        dtype: of the job.
-
-    Returns:
-        Tensor[C, F], ``torch.sparse_csr``.
+    """What ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, of ``dtype``, F as the sender stated.
 
     Raises:
         ProtocolError: it is no such matrix.
@@ -82,14 +69,7 @@ def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype
 
 
 def matrix_of(counts: Tensor, places: Tensor, values: Tensor, columns: int) -> Tensor:
-    """What the three messages are together: Tensor[C, F], ``torch.sparse_csr``.
-
-    Args:
-        counts: Tensor[C] int64, of the entries of each row.
-        places: Tensor[entries] of whole numbers, in which column each is.
-        values: Tensor[entries].
-        columns: F.
-    """
+    """What the three messages are together: Tensor[C, F], ``torch.sparse_csr``."""
     pointers = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     shape = (len(counts), columns)
     return torch.sparse_csr_tensor(pointers, places.to(torch.int64), values, shape, check_invariants=True)
@@ -126,14 +106,13 @@ def _broken(sender: PartyId, what: str) -> ProtocolError:
     )
 
 
-_TABLES: Final = 9
-"""Round of the agreement to align."""
+_TABLES: Final = 9  # round of the agreement to align
 
 log = logging.getLogger("veilgraph")
 
 
 def align(own: Preparation) -> Prepared:
-    """Finds the common nodes, privately, and builds the party's graph. Called at all parties together.
+    """Find the common nodes, privately, and build the party's graph. Called at all parties together.
 
     What is drawn in training follows the rows, so they are in an order that a repeated job has again. An inference
     draws nothing: its rows stay in the alignment's own order, in which the server recognises none.
@@ -224,12 +203,7 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:
-    """Why a holder does not release its labels: who is trained on would tell them; empty if it would not, or has none.
-
-    Args:
-        job: the job.
-        party: of the holder.
-    """
+    """Why a holder does not release its labels: who is trained on would tell them; empty if it does, or has none."""
     private, split = job.label_release, party.nodes.split
     if not isinstance(split, SplitFractions) or not split.stratify:
         return ""
@@ -251,11 +225,7 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
 
 
 def check_split(job: JobSettings) -> None:
-    """Refuses a data set's split by classes where labels are perturbed.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Raises ``ConfigError`` for a data set's split by classes where labels are perturbed."""
     data, perturbing = job.data, job.perturbing
     if not perturbing or data.dataset is None or (data.split is not None and not data.stratify):
         return
@@ -275,8 +245,7 @@ def _agree_to_align(
 ) -> dict[PartyId, int]:
     """Before any id leaves: how many every holder brings, and whether that, and one more alignment, suit all parties.
 
-    Returns:
-        Holder → number of its ids, to which the alignment holds it.
+    Gives holder → number of its ids, to which the alignment holds it.
     """
     holders, job = settings.data.names, settings.hash()
     consent = None if organisation is None else organisation.consent

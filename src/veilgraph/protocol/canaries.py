@@ -22,7 +22,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import torch
 from torch import Tensor
@@ -42,18 +42,65 @@ _SIZES: Final = {"row": 1, "edge": 2}
 
 
 @dataclass(frozen=True)
-class Inserted:
-    """One holder's canaries, for all sessions of a run, and the places of all holders'.
+class DrawnCanaries:
+    """One holder's, for all sessions of a run.
 
     Attributes:
         count: m, of each holder that has any.
-        nodes: N, that all holders know.
+        nodes: N, that all who know the places know.
         key: 32 secret bytes, from which the coins are expanded.
+        public: SHA-256 of the job, from which places follow.
+    """
+
+    kind: ClassVar[str]
+    count: int
+    nodes: int
+    key: bytes = field(repr=False)
+    public: str
+
+    def _coins(self, what: str) -> Tensor:
+        """True for in, or for the second class: Tensor[m] bool."""
+        return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
+
+    def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
+        """What everybody can draw who has the job."""
+        return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
+
+
+def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
+    """The graph with these edges alone at the nodes that canaries take, and none of these in a split.
+
+    Args:
+        graph: of the holder.
+        taken: Tensor[N] bool.
+        edges: Tensor[2, E] int64, both directions of each.
+    """
+    rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
+    weight, relation = rest.edge_weight, rest.edge_relation
+    return replace(
+        rest,
+        edge_index=torch.cat([rest.edge_index, edges], dim=1),
+        edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(edges.shape[1])]),
+        edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(edges.shape[1])]),
+        **{name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None},
+    )
+
+
+def _largest(features: Tensor) -> float:
+    """The largest magnitude of any value, 1 where all are zero or there are none."""
+    values = features.values() if is_sparse(features) else features
+    return (float(values.abs().max()) if values.numel() else 1.0) or 1.0
+
+
+@dataclass(frozen=True)
+class Inserted(DrawnCanaries):
+    """One holder's canaries of an embedding release, and the places of all holders'.
+
+    Attributes:
         unit: what one of them is.
         relation: what in and out differ by.
         owners: the holders that have canaries, in the job's order.
         party: whose these are.
-        public: SHA-256 of the job, from which all holders' places follow.
         votes: whether the node at the first end of an edge has no features, and that at the other end, at every holder,
             those of a node elsewhere: so that predictions of the first hang on what the other votes for, and on noise.
         leaves: neighbours of the node of a canary of unit ``node``: one more than the degree bound keeps, if that is
@@ -61,14 +108,11 @@ class Inserted:
             allows, or eight.
     """
 
-    count: int
-    nodes: int
-    key: bytes = field(repr=False)
+    kind: ClassVar[str] = "inserted"
     unit: Unit
     relation: Neighbours
     owners: tuple[PartyId, ...]
     party: PartyId
-    public: str
     leaves: int = 0
     votes: bool = False
 
@@ -90,17 +134,16 @@ class Inserted:
         if privacy is None or not privacy.canaries:
             raise ConfigError("privacy.canaries: the job has none; give how many")
         more = {"node": 1, "node-edges": 0}.get(privacy.unit)
-        leaves = 0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES)
         made = cls(
             privacy.canaries,
             nodes,
             source(SEED_BYTES) if kept is None else kept,
+            job.hash(),
             privacy.unit,
             privacy.relation,
             job.publishing,
             party,
-            job.hash(),
-            leaves,
+            0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES),
             job.counts_votes,
         )
         needed = made.count * made.size * len(made.owners)
@@ -122,14 +165,13 @@ class Inserted:
     @cached_property
     def coins(self) -> Tensor:
         """What an audit guesses, True for in: Tensor[m] bool."""
-        return expand(self.key, "inserted/coins", (self.count,)) < 0
+        return self._coins("coins")
 
     def places(self, owner: PartyId) -> Tensor:
         """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
-        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
         taken = self.count * self.size
         first = self.owners.index(owner) * taken
-        chosen = expand(seed, "inserted/places", (self.nodes,)).argsort()[first : first + taken]
+        chosen = self._drawn("places", (self.nodes,)).argsort()[first : first + taken]
         return chosen.view(self.count, self.size)
 
     @cached_property
@@ -148,19 +190,9 @@ class Inserted:
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
         taken[self.everywhere] = True
-        apart = ~taken[graph.edge_index].any(dim=0)
-        new = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
-        rest = graph.with_edges(apart)
-        weight, relation = rest.edge_weight, rest.edge_relation
-        masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
-        return replace(
-            rest,
-            features=self._copied(graph.features) if self.votes else self._features(graph.features),
-            edge_index=torch.cat([rest.edge_index, new], dim=1),
-            edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
-            edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
-            **masks,
-        )
+        edges = torch.cat([torch.empty(2, 0, dtype=torch.int64), *self._edges()], dim=1)
+        features = self._copied(graph.features) if self.votes else self._features(graph.features)
+        return replace(_in_place(graph, taken, edges), features=features)
 
     def _edges(self) -> Iterator[Tensor]:
         """Both directions of each edge of its own canaries."""
@@ -192,8 +224,7 @@ class Inserted:
 
     def _features(self, features: Tensor) -> Tensor:
         """The owner's: all columns as large as any value is, where the canary is in; else nothing, or the opposite."""
-        values = features.values() if is_sparse(features) else features
-        largest = float(values.abs().max()) if values.numel() else 1.0
+        largest = _largest(features)
         out = 0.0 if self.relation == "zero-out" else -1.0
         rows, signs = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=features.dtype)
         if self.party in self.owners:
@@ -204,40 +235,24 @@ class Inserted:
         if not is_sparse(features):
             changed = features.clone()
             changed[self.everywhere] = 0
-            changed[rows] = (signs * (largest or 1.0)).unsqueeze(1).expand(-1, features.shape[1])
+            changed[rows] = (signs * largest).unsqueeze(1).expand(-1, features.shape[1])
             return changed
         matrix = to_scipy(features).tolil()
         matrix[self.everywhere.numpy()] = 0
         filled = signs != 0
-        matrix[rows[filled].numpy()] = (signs[filled] * (largest or 1.0)).numpy()[:, None].repeat(matrix.shape[1], 1)
+        matrix[rows[filled].numpy()] = (signs[filled] * largest).numpy()[:, None].repeat(matrix.shape[1], 1)
         return from_scipy(matrix.tocsr())
 
 
 @dataclass(frozen=True)
-class NodeCanaries:
-    """One holder's, for all sessions of a run.
+class NodeCanaries(DrawnCanaries):
+    """One holder's, of nodes that perturb their own values; their places are the same at all holders."""
 
-    Attributes:
-        count: m.
-        nodes: C, that all holders know.
-        key: 32 secret bytes, from which the coins are expanded.
-        public: SHA-256 of the job, from which the places follow.
-    """
-
-    count: int
-    nodes: int
-    key: bytes = field(repr=False)
-    public: str
+    kind: ClassVar[str] = "node canaries"
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job.
-
-        Args:
-            job: whose nodes release their features.
-            nodes: C.
-            source: of the key, where there is none yet.
-            kept: the key of an earlier session.
+        """Those of a job whose nodes release their features; as ``Inserted.of``.
 
         Raises:
             ConfigError: the job has none, or there are fewer nodes.
@@ -251,18 +266,17 @@ class NodeCanaries:
     @cached_property
     def places(self) -> Tensor:
         """Their nodes, the same at all holders: Tensor[m] int64."""
-        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
-        return expand(seed, "node canaries/places", (self.nodes,)).argsort()[: self.count]
+        return self._drawn("places", (self.nodes,)).argsort()[: self.count]
 
     @cached_property
     def coins(self) -> Tensor:
         """Of the features, True for high: Tensor[m] bool."""
-        return expand(self.key, "node canaries/features", (self.count,)) < 0
+        return self._coins("features")
 
     @cached_property
     def label_coins(self) -> Tensor:
         """Of the labels, True for the second class: Tensor[m] bool."""
-        return expand(self.key, "node canaries/labels", (self.count,)) < 0
+        return self._coins("labels")
 
     def into(self, graph: PartyGraph, low: float, high: float, *, labels: bool) -> PartyGraph:
         """The holder's graph with its canaries in it.
@@ -288,30 +302,14 @@ class NodeCanaries:
 
 
 @dataclass(frozen=True)
-class LabelCanaries:
-    """The label holder's, for all sessions of a run.
+class LabelCanaries(DrawnCanaries):
+    """The label holder's, of perturbed labels."""
 
-    Attributes:
-        count: m.
-        nodes: C, of common nodes.
-        key: 32 secret bytes, from which the coins are expanded.
-        public: SHA-256 of the job, from which the places follow.
-    """
-
-    count: int
-    nodes: int
-    key: bytes = field(repr=False)
-    public: str
+    kind: ClassVar[str] = "label canaries"
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job.
-
-        Args:
-            job: with ``label_privacy``.
-            graph: the label holder's.
-            source: of the key, where there is none yet.
-            kept: the key of an earlier session.
+        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``.
 
         Raises:
             ConfigError: the job has none, or fewer nodes are trained with.
@@ -329,19 +327,14 @@ class LabelCanaries:
         return cls(wanted, graph.common, source(SEED_BYTES) if kept is None else kept, job.hash())
 
     def places(self, graph: PartyGraph) -> Tensor:
-        """Their nodes, which others know who know the training nodes: Tensor[m] int64.
-
-        Args:
-            graph: of the label holder.
-        """
+        """Their nodes in the label holder's graph, which follow from the training nodes: Tensor[m] int64."""
         trained = _trained(graph)
-        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
-        return trained[expand(seed, "label canaries/places", (self.nodes,))[trained].argsort()[: self.count]]
+        return trained[self._drawn("places", (self.nodes,))[trained].argsort()[: self.count]]
 
     @cached_property
     def coins(self) -> Tensor:
         """True for the second class: Tensor[m] bool."""
-        return expand(self.key, "label canaries/labels", (self.count,)) < 0
+        return self._coins("labels")
 
     def into(self, graph: PartyGraph) -> PartyGraph:
         """The label holder's graph with its canaries in it.
@@ -365,39 +358,26 @@ def _trained(graph: PartyGraph) -> Tensor:
     return (common.train_mask & (common.labels >= 0)).nonzero().squeeze(1)
 
 
+# Features of neighbours over those of the canary: enough for terms as long as the clip, little beside it.
 _SMALL: Final = 0.25
-"""Features of neighbours over those of the canary: enough for terms as long as the clip, little beside it."""
 
 
 @dataclass(frozen=True)
-class TrainedCanaries:
-    """One holder's, for all sessions of a run.
+class TrainedCanaries(DrawnCanaries):
+    """One holder's, of private training.
 
     Attributes:
-        count: m.
-        nodes: N, of the holder.
-        key: 32 secret bytes, from which the coins are expanded.
         leaves: neighbours of each.
         relation: what in and out differ by.
-        public: SHA-256 of the job, from which places, features and labels follow.
     """
 
-    count: int
-    nodes: int
-    key: bytes = field(repr=False)
+    kind: ClassVar[str] = "trained canaries"
     leaves: int
     relation: Neighbours
-    public: str
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job.
-
-        Args:
-            job: with a private training.
-            graph: of a holder.
-            source: of the key, where there is none yet.
-            kept: the key of an earlier session.
+        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``.
 
         Raises:
             ConfigError: the job has none, or the holder has fewer nodes than they take.
@@ -413,12 +393,12 @@ class TrainedCanaries:
                 value=wanted,
             )
         key = source(SEED_BYTES) if kept is None else kept
-        return cls(wanted, graph.num_nodes, key, leaves, plan.settings.neighbours, job.hash())
+        return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
 
     @cached_property
     def coins(self) -> Tensor:
         """What an audit guesses, True for in: Tensor[m] bool."""
-        return expand(self.key, "trained canaries/coins", (self.count,)) < 0
+        return self._coins("coins")
 
     @cached_property
     def places(self) -> Tensor:
@@ -453,39 +433,27 @@ class TrainedCanaries:
         places, is_there = self.places, coins if self.relation == "zero-out" else torch.ones_like(coins)
         centres, everywhere = places[:, 0], places.flatten()
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool).index_fill(0, everywhere, True)
-        rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
         chosen = places[is_there]
         pairs = torch.stack([chosen[:, :1].expand(-1, self.leaves).flatten(), chosen[:, 1:].flatten()])
-        new = torch.cat([pairs, pairs.flip(0)], dim=1)
-        weight, relation = rest.edge_weight, rest.edge_relation
-        masks = {name: mask & ~taken for name in MASKS if (mask := getattr(graph, name)) is not None}
-        masks["train_mask"] = masks["train_mask"] | taken
-        masks["train_mask"][centres[~is_there]] = False
+        train = graph.train_mask | taken
+        train[centres[~is_there]] = False
         first = self._drawn("labels", (self.count,)).remainder(graph.num_classes)
         second = first if self.relation == "zero-out" else (first + 1) % graph.num_classes
         labels = graph.labels.clone()
         labels[everywhere] = first.repeat_interleave(1 + self.leaves).to(labels.dtype)
         labels[centres] = torch.where(is_there, torch.where(coins, first, second), -1).to(labels.dtype)
         return replace(
-            rest,
+            _in_place(graph, taken, torch.cat([pairs, pairs.flip(0)], dim=1)),
             features=self._features(graph.features, coins),
-            edge_index=torch.cat([rest.edge_index, new], dim=1),
-            edge_weight=None if weight is None else torch.cat([weight, weight.new_ones(new.shape[1])]),
-            edge_relation=None if relation is None else torch.cat([relation, relation.new_zeros(new.shape[1])]),
             labels=labels,
-            **masks,
+            train_mask=train,
         )
 
     def _features(self, features: Tensor, coins: Tensor) -> Tensor:
         """All columns as large as any value of the holder's, at neighbours a quarter of it, with signs of their own."""
         changed = features.to_dense().clone()
-        largest = float(changed.abs().max()) if changed.numel() else 1.0
         of_centres, of_leaves = torch.where(self._drawn("signs", (2, self.count, changed.shape[1])) < 0, -1.0, 1.0)
         of_coin = torch.where(coins, 1.0, 0.0 if self.relation == "zero-out" else -1.0).unsqueeze(1)
-        rows = (largest or 1.0) * torch.stack([of_centres * of_coin, *[_SMALL * of_leaves] * self.leaves], dim=1)
+        rows = _largest(changed) * torch.stack([of_centres * of_coin, *[_SMALL * of_leaves] * self.leaves], dim=1)
         changed[self.places.flatten()] = rows.flatten(0, 1).to(changed.dtype)
         return compact(changed) if features.is_sparse_csr else changed
-
-    def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        seed = hashlib.sha256(f"canaries/{self.public}".encode()).digest()
-        return expand(seed, f"trained canaries/{what}", shape)

@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import descriptor_of, private_folder, sync_folder
+from veilgraph.core.files import append, descriptor_of, locked, private_folder, sync_folder
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.party_settings import ConsentSettings
@@ -162,8 +163,7 @@ class Consent:
     def against(self, *, aligns: bool) -> str:
         """Why the job would be refused if it came now, and nothing is counted; empty when it would not.
 
-        Args:
-            aligns: whether it would begin with an alignment.
+        ``aligns`` says whether it would begin with an alignment.
         """
         entries, now = self._journal.entries(), utc_now()
         job, alignment = (used_up(self._settings, entries, what, now) for what in COUNTED)
@@ -187,7 +187,7 @@ class Consent:
             yield refuses
 
     def answer(self, wait_s: float) -> str | None:
-        """Asks a person, the first time, and waits so long: a refusal, empty for approval; None for no answer yet."""
+        """Ask a person, the first time, and wait so long: a refusal, empty for approval; None for no answer yet."""
         if self._shown is None:
             self._ask()
         until = min(time.monotonic() + wait_s, self._deadline)
@@ -296,10 +296,7 @@ def utc_now() -> datetime:
 
 
 class Journal:
-    """A journal in a folder that only this account can read.
-
-    Args:
-        folder: made at need, 0700; the journal in it is 0600.
+    """A journal in a folder that only this account can read: made at need, 0700, with the journal in it 0600.
 
     Raises:
         RunError: the folder or the file is open to others, or cannot be made.
@@ -331,25 +328,12 @@ class Journal:
 
     @contextmanager
     def held(self) -> Iterator[_Held]:
-        """The journal for this process alone, until the end of the block; others wait.
-
-        Raises:
-            RunError: it cannot be read or written.
-        """
+        """The journal for this process alone, until the end of the block; others wait. Raises ``RunError``."""
         try:
-            new = not self.path.exists()
-            descriptor = descriptor_of(self.path, os.O_RDWR | os.O_APPEND)
+            with locked(self.path.parent, f"{self.path.parent} is in use", wait_s=math.inf):
+                yield _Held(self.path)
         except OSError as error:
             raise self._unusable(error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if new:
-                sync_folder(self.path.parent)
-            yield _Held(descriptor)
-        except OSError as error:
-            raise self._unusable(error) from error
-        finally:
-            os.close(descriptor)
 
     def _unusable(self, error: OSError) -> RunError:
         return RunError(f"{self.path}: cannot be used ({error}); no job is taken part in uncounted: mend that first")
@@ -358,26 +342,22 @@ class Journal:
 class _Held:
     """What a process may do that holds the journal."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        content = b""
-        while part := os.pread(descriptor, 1 << 20, len(content)):
-            content += part
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        if not path.exists():
+            append(path, b"")
+            sync_folder(path.parent)
+        content = path.read_bytes()
         if content and not content.endswith(b"\n"):
-            torn = Entry(time=utc_now(), what="torn")
-            self._write(b"\n" + _line(torn))
-            content += b"\n" + _line(torn)
+            torn = b"\n" + _line(Entry(time=utc_now(), what="torn"))
+            append(path, torn, sync=True)
+            content += torn
         self.entries = _parse(content)
 
     def append(self, entry: Entry) -> None:
-        """Adds a line; it is on the disk when this returns."""
-        self._write(_line(entry))
+        """Add a line; it is on the disk when this returns."""
+        append(self._path, _line(entry), sync=True)
         self.entries.append(entry)
-
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[os.write(self._descriptor, line) :]
-        os.fsync(self._descriptor)
 
 
 def _line(entry: Entry) -> bytes:
@@ -400,8 +380,7 @@ def _parse(content: bytes) -> list[Entry]:
     return entries[::-1]
 
 
-REQUESTS: Final = "requests"
-"""Folder beside the journal."""
+REQUESTS: Final = "requests"  # folder beside the journal
 _JOB_ID: Final = r"^[0-9A-Za-z][0-9A-Za-z-]{0,63}$"
 MAX_REASON_CHARACTERS: Final = 200
 
@@ -435,7 +414,7 @@ class Waiting:
 
 @contextmanager
 def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
-    """Shows a request for as long as the block lasts or, where the process is killed, its process.
+    """Show a request for as long as the block lasts or, where the process is killed, its process.
 
     Args:
         folder: of the site's journal.
@@ -470,7 +449,7 @@ def all_waiting(folder: Path) -> list[Waiting]:
 
 
 def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") -> None:
-    """Writes a person's answer to what was shown.
+    """Write a person's answer to what was shown.
 
     Raises:
         ConfigError: the reason is too long or not one line.

@@ -45,8 +45,7 @@ def size_of(graph: PartyGraph) -> PartySizes:
     return PartySizes(part.num_features, part.num_edges, training, classes, validation)
 
 
-REPEATED: Final = ("training", "rounds", "evaluations")
-"""Stages whose bytes are sent over again in every epoch."""
+REPEATED: Final = ("training", "rounds", "evaluations")  # stages whose bytes are sent over again in every epoch
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,13 @@ def added(*parts: tuple[Mapping[PartyId, int], int]) -> dict[PartyId, int]:
 
 ITEM_BYTES: Final = 8
 PASSES: Final = 2
-_BLOCKS: Final = 4
-"""Of operands of the secure product, which holders prepare two ahead."""
+_BLOCKS: Final = 4  # of operands of the secure product, which holders prepare two ahead
 
 
 def unread_of_passes(
     hellos: Mapping[PartyId, Hello], *, width: int, dim: int, rounds: int, batch_size: int | None = None
 ) -> int:
-    """Of passes over common nodes.
+    """Of passes over common nodes, of which all or ``batch_size`` are in a step.
 
     Args:
         hellos: of all parties.

@@ -23,8 +23,7 @@ from veilgraph.mpc.mask import PairwiseMasks, open_sum
 from veilgraph.mpc.ring import CPU
 from veilgraph.privacy.publisher import OPEN, Publisher
 
-GRADIENT_BITS: Final = 40
-"""Fractional bits of a masked gradient: the sum stays below 2^21."""
+GRADIENT_BITS: Final = 40  # fractional bits of a masked gradient: the sum stays below 2^21
 
 WEIGHT_BITS: Final = 16
 """Fractional bits of a masked weight of the degree-weighted mean: a grid far coarser than a weight's last place.
@@ -33,8 +32,8 @@ Weights are given in float64 and not in the job's precision, where the rounding 
 whole degrees add up to whole ones, and all holders' 1/P are rounded alike.
 """
 
+# What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d].
 Release = Callable[[Tensor], Tensor]
-"""What is done to a round's t of the common nodes before anybody else sees of it: Tensor[C, d] to Tensor[C, d]."""
 
 _REMEDY: Final = "lower model.combine.bits, set model.local.normalize, or scale the features"
 

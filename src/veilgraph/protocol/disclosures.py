@@ -92,7 +92,6 @@ def _told(rows: Iterable[Row[Any]]) -> list[Told[Any]]:
 
 
 def _rows(job: JobSettings) -> Iterator[Row[Any]]:
-    """Rows of any two parties of a job."""
     pairs = list(permutations((*job.data.names, SERVER), 2))
     for row in _rows_of(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):
@@ -105,12 +104,10 @@ def _known(name: str) -> str:
     return name
 
 
-RevelationName = Annotated[str, AfterValidator(_known)]
-"""A name that an installed paradigm reveals something by."""
+RevelationName = Annotated[str, AfterValidator(_known)]  # a name that an installed paradigm reveals something by
 
 
-Work = Literal["align", "train", "predict", "audit"]
-"""A piece of work: one session of all parties."""
+Work = Literal["align", "train", "predict", "audit"]  # a piece of work: one session of all parties
 
 
 class Disclosure(BaseModel):
@@ -154,7 +151,7 @@ class DisclosureRecord(Disclosure):
 
 
 def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: Spent | None = None) -> list[Disclosure]:
-    """Puts into words what a party sent. What it received is its senders' to disclose, and left out.
+    """Put into words what a party sent. What it received is its senders' to disclose, and left out.
 
     Args:
         settings: of the job.

@@ -40,11 +40,10 @@ Sort = Literal[
     "releases",
     "inference",
 ]
+# sorts of messages that are held against noise, and that no attack is mounted on
 SILENT: Final = frozenset({"hidden", "noise"})
-"""Sorts of messages that are held against noise, and that no attack is mounted on."""
 
-OPEN: Final = "open"
-"""Sort of what a party has and no attack of the catalogue is about: it is named as not attacked."""
+OPEN: Final = "open"  # Sort of what a party has and no attack of the catalogue is about: it is named as not attacked.
 
 _MOST_WORDS: Final = 4096
 _HIDDEN: Final = frozenset({"mask", "share"})

@@ -24,9 +24,8 @@ from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, M
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.agreement import Hello, agreed_release, room_said
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import ReleasedLabels, released_labels
 from veilgraph.protocol.organisation import Aligned
-from veilgraph.protocol.releases import LABELS, KeptRelease, Releases, damaged
+from veilgraph.protocol.releases import LABELS, KeptRelease, ReleasedLabels, Releases, damaged, released_labels
 from veilgraph.protocol.role import Session
 from veilgraph.protocol.stated import agree_within
 
@@ -37,7 +36,7 @@ def exchange_releases(
     held: int,
     kept: Mapping[str, Tensor],
 ) -> Releases:
-    """Agrees on the release that all have kept, or makes a new one; called at all parties together.
+    """Agree on the release that all have kept, or make a new one; called at all parties together.
 
     Args:
         session: of this party.
@@ -133,12 +132,7 @@ def _mechanism(session: Session, columns: int) -> FeatureMechanism:
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
-    """What ``packed`` was given, sparse_csr or strided, float32.
-
-    Args:
-        values: as it came.
-        nodes: that it must be of.
-        mechanism: that it must be of.
+    """What ``packed`` was given, sparse_csr or strided, float32: of so many nodes and of that mechanism.
 
     Raises:
         ProtocolError: the mechanism releases no such thing.
@@ -174,8 +168,7 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
 def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
     """To the holders that learn: features of the common nodes and, where they are private, labels.
 
-    Returns:
-        What it keeps itself, if it is one of them: the features of all its nodes.
+    What it keeps itself, if it is one of them, is the features of all its nodes.
     """
     link, learning = session.link, session.settings.learning
     released = publisher.features(_to_release(session, graph))
@@ -190,7 +183,6 @@ def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> 
 
 
 def _to_release(session: Session, graph: PartyGraph) -> Tensor:
-    """The features of all nodes at a holder that learns from them itself, else of the common nodes."""
     return graph.features if graph.party in session.settings.learning else graph.common_part().features
 
 
@@ -243,12 +235,7 @@ def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | No
 
 
 def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
-    """Why a holder cannot take part in a job of paradigm local: labels are not where the job says; empty if they are.
-
-    Args:
-        job: the job.
-        graph: of the holder.
-    """
+    """Why a holder cannot take part in a job of paradigm local: labels are not where it says; empty if they are."""
     learner, private = job.data.label_party, job.label_release
     if not job.learns_alone:
         return ""
@@ -299,12 +286,7 @@ def with_released_features(session: Session, aligned: Aligned) -> Aligned:
 
 
 def agree_on_release(session: Session, graph: PartyGraph | None) -> Releases:
-    """The release that all have, kept for later sessions.
-
-    Args:
-        session: of the party.
-        graph: its own; None at the server.
-    """
+    """The release that all have, kept for later sessions; ``graph`` is None at the server."""
     if graph is None:
         return exchange_releases(session, None, 0, {})
     kept = KeptRelease(session.keeper, session.alignment, graph)
@@ -316,11 +298,7 @@ def agree_on_release(session: Session, graph: PartyGraph | None) -> Releases:
 
 @contextmanager
 def checked(session: Session) -> Iterator[None]:
-    """What does not fit in what a party kept: a new release was checked when it came.
-
-    Raises:
-        RunError: something did not.
-    """
+    """Raises ``RunError`` for what does not fit in what a party kept: a new release was checked when it came."""
     try:
         yield
     except KeyError as error:

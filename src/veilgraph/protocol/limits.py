@@ -17,8 +17,7 @@ from veilgraph.protocol.disclosures import RevelationName, bounded, causes, stat
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.registered import PARADIGMS
 
-REASON_CHARACTERS: Final = 2000
-"""No reason for a refusal is longer."""
+REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 
 
 class LimitSettings(Settings):
@@ -115,7 +114,7 @@ class LimitSettings(Settings):
 
 
 def parse_limits(data: object, source: str) -> LimitSettings:
-    """Validates limits that came from YAML or a dictionary.
+    """Validate limits that came from YAML or a dictionary.
 
     Raises:
         ConfigError: names the first broken key, its value and the rule.
@@ -129,11 +128,7 @@ def parse_limits(data: object, source: str) -> LimitSettings:
 
 
 def revelations(job: JobSettings) -> dict[str, str]:
-    """What a job reveals of its holders' data; with differential privacy what holders publish is noisy.
-
-    Returns:
-        Name → its statement. Fewer names are less said.
-    """
+    """What a job reveals of its holders' data, name → statement; with privacy what they publish is noisy."""
     known = statements(job)
     return {name: known[name] for name in causes(job)}
 
@@ -201,13 +196,7 @@ def too_few(limits: LimitSettings, common_nodes: int) -> str | None:
 
 
 def too_many(limits: LimitSettings, party: PartyId, ids: Mapping[PartyId, int]) -> str | None:
-    """Why a party does not align with others that bring so many ids; None when it does.
-
-    Args:
-        limits: the party's.
-        party: its name.
-        ids: holder → number of its ids, as stated and held to in the alignment.
-    """
+    """Why a party does not align with others that bring so many ids, as stated and held to; None when it does."""
     most = limits.max_peer_ids
     if most is None:
         return None
@@ -235,11 +224,9 @@ def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
 
 
 def delta_too_large(job: JobSettings, nodes: int) -> str:
-    """Why no party takes part at the job's δ: that a node in N may be published whole is no protection; empty if not.
+    """Why no party takes part at the job's δ with so many common nodes; empty if that is no reason.
 
-    Args:
-        job: the job.
-        nodes: N, common to all holders.
+    A node in N may then be published whole, which is no protection.
     """
     for name, delta in _deltas(job, nodes):
         if delta is not None and delta * nodes >= 1:
@@ -251,11 +238,10 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
-    """From how many common nodes on a job's δ is refused, where there may be so many; empty where there cannot.
+    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; empty where there
+    cannot.
 
-    Args:
-        job: the job; a δ that follows from their number always fits.
-        most: nodes that all holders may have in common; None: any number.
+    A δ that follows from their number always fits.
     """
     name, delta = max(_deltas(job), key=lambda each: each[1] or 0.0)
     if delta is None or (most is not None and delta * most < 1):
@@ -267,7 +253,6 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
 
 
 def _deltas(job: JobSettings, nodes: int | None = None) -> list[tuple[str, float | None]]:
-    """Of all holders of a job, as ``_delta``."""
     return list(dict.fromkeys(_delta(job, party, nodes) for party in job.data.names))
 
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Organisation:
-    """What one organisation brings.
+    """What one organisation brings: its party file, from whose folder the tables' paths start.
 
     Attributes:
         settings: of its party file.
-        folder: where the party file is; the tables' paths start there.
+        folder: where the party file is.
         consent: to this job, where jobs are counted: across organisations.
     """
 
@@ -39,7 +39,7 @@ class Organisation:
 
     @classmethod
     def read(cls, path: Path, party: PartyId) -> Organisation:
-        """Reads the party file of ``party``.
+        """Read the party file of ``party``.
 
         Raises:
             ConfigError: it cannot be read, breaks a rule, or is of another party.

@@ -1,28 +1,30 @@
-"""A single release in a party's part of a run, at who learns from it and at who makes it, so that it is not repeated.
+"""Single releases in a party's part of a run, kept so that they are not repeated, and labels that are released so.
 
 ``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels, and the vertical method
 ``perturbed`` such features. Who learns from a release keeps it; who releases keeps the very bytes, and sends them again
 for the same nodes, whatever has become of its data: a release that followed every change would show which there were.
+Labels go under randomised response to who learns, or are learned from by who has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
+import torch
 from torch import Tensor
 
-from veilgraph.core.errors import RunError
+from veilgraph.core.errors import ConfigError, DataError, ProtocolError, RunError
 from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.release_cache import fingerprint
-from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.job import JobSettings
 
 RELEASE: Final = "release"
-LABELS: Final = "labels"
-"""Name of private labels among what came."""
+LABELS: Final = "labels"  # name of private labels among what came
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,11 +98,143 @@ def damaged(keeper: Keeper, what: object) -> RunError:
 
 
 def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) -> str:
-    """Return the name of the nodes that a release is of, in their order: of public facts alone.
+    """Return the name of the nodes that a release, or one of labels (``nodes``), is of: of public facts alone."""
+    return f"{identity}/{graph.common}" + ("" if nodes is None else f"/{fingerprint(nodes)}")
+
+
+if TYPE_CHECKING:
+    from veilgraph.protocol.role import Session
+
+_NONE, _TRAIN, _VAL = 0, 1, 2
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedLabels:
+    """What the learner has of another holder's labels. Test nodes' are not released.
+
+    Attributes:
+        values: Tensor[C] int64, −1 where none was released.
+        train: Tensor[C] bool.
+        val: Tensor[C] bool.
+        classes: c.
+    """
+
+    values: Tensor
+    train: Tensor
+    val: Tensor
+    classes: int
+
+    def of(self, graph: PartyGraph) -> PartyGraph:
+        """The graph with these labels and this split."""
+        return replace(
+            graph,
+            labels=self.values,
+            train_mask=self.train,
+            val_mask=self.val,
+            test_mask=None,
+            num_classes=self.classes,
+        )
+
+    def packed(self) -> Tensor:
+        """Tensor[C, 2]: 1 + label (0 for none), and the split; as it crosses the wire, in uint8 where classes fit."""
+        split = self.train * _TRAIN + self.val * _VAL
+        return torch.stack([self.values + 1, split], dim=1).to(_dtype(self.classes))
+
+    @classmethod
+    def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
+        """Reads what ``packed`` wrote.
+
+        Raises:
+            ProtocolError: it is something else.
+        """
+        if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
+            raise ProtocolError(
+                f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
+                "install the same release of veilgraph at every party",
+                code="released-labels",
+            )
+        labels, split = values.to(torch.int64).unbind(dim=1)
+        return cls(labels - 1, split == _TRAIN, split == _VAL, classes)
+
+
+def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a holder's labels, its training and validation masks, and which labels it releases: Tensor[C] each.
+
+    Raises:
+        DataError: there are no labels, or no masks.
+    """
+    labels, train, val = common.labels, common.train_mask, common.val_mask
+    if labels is None or train is None or val is None:
+        raise DataError(
+            f"party {common.party!r}: labels: they or masks are missing, and release.labels names it; give them"
+        )
+    return labels, train, val, (train | val) & (labels >= 0)
+
+
+def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
+    """The nodes of a holder whose labels are perturbed: Tensor[n] int64, ascending.
 
     Args:
-        identity: of the alignment.
-        graph: of the holder.
-        nodes: whose labels are released.
+        graph: of common nodes alone.
+        splits: names of masks (``JobSettings.perturbed_splits``).
+
+    Raises:
+        DataError: there are no labels, or no masks.
     """
-    return f"{identity}/{graph.common}" + ("" if nodes is None else f"/{fingerprint(nodes)}")
+    return learned_from(graph.labels, *(getattr(graph, split) for split in splits))
+
+
+def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> PartyGraph:
+    """The graph with other labels, in the order of ``nodes_perturbed``, at these nodes; the rest keep theirs."""
+    nodes = nodes_perturbed(graph, splits)
+    known = torch.empty(0, dtype=torch.int64) if graph.labels is None else graph.labels.clone()
+    known[nodes] = labels
+    return replace(graph, labels=known)
+
+
+def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
+    """What a holder learns from in a job with ``label_privacy``: perturbed labels, paid for before they are there.
+
+    Args:
+        session: of the holder.
+        graph: its common nodes, with labels.
+
+    Returns:
+        The graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i).
+
+    Raises:
+        ConfigError: its session has no door that perturbs labels.
+        BudgetSpent: a budget does not allow them.
+    """
+    door = session.publisher
+    if not isinstance(door, LabelPublisher):
+        raise ConfigError(
+            f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
+            key="label_privacy",
+        )
+    learned = with_perturbed(graph, door.perturbed(), session.settings.perturbed_splits)
+    return learned, door.response.transition()
+
+
+def noised_labels(job: JobSettings) -> str:
+    """What is noised in a job of which nothing but labels can be, in a sentence."""
+    if job.label_privacy is None:
+        return "There is no differential privacy: nothing is noised."
+    return (
+        "Labels are perturbed at their holder, once, before training (randomised response, ε "
+        f"{job.label_privacy.epsilon:g} of one label), and all that is computed of labels is of these; features and "
+        "edges are not noised."
+    )
+
+
+def _are_labels(values: Tensor, classes: int) -> bool:
+    """Classes that exist, just where a node is in a split, and both splits have nodes."""
+    labels, split = values.unbind(dim=1)
+    known = (labels > 0) & (labels <= classes) & ((split == _TRAIN) | (split == _VAL))
+    nothing = (labels == 0) & (split == _NONE)
+    return bool((known | nothing).all()) and bool((split == _TRAIN).any()) and bool((split == _VAL).any())
+
+
+def _dtype(classes: int) -> torch.dtype:
+    return torch.uint8 if classes < torch.iinfo(torch.uint8).max else torch.int64

@@ -42,8 +42,7 @@ class Point(NamedTuple):
     session: str
 
 
-BEGINNING: Final = Point(0, 0, "")
-"""Where a training begins that goes on from nothing."""
+BEGINNING: Final = Point(0, 0, "")  # where a training begins that goes on from nothing
 
 
 class Start(NamedTuple):
@@ -133,7 +132,7 @@ def alone(points: Sequence[Point], nonce: str) -> Start:
 
 
 def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
-    """Refuses what would have a party that has trained something begin again without its leave.
+    """Refuse what would have a party that has trained something begin again without its leave.
 
     Args:
         restarts: party → whether it would begin again.

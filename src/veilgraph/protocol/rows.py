@@ -75,8 +75,7 @@ on curve points, in hashes, or of an order; no data went in; facts that are publ
 
 ANY: Final = range(2**32)
 DEGREES: Final = range(1)
-EMBEDDINGS: Final = range(1, 2**32)
-"""Rounds of tags. Under those of embeddings, round 0 is that of the degrees."""
+EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings, round 0 is that of the degrees
 
 
 @dataclass(frozen=True, eq=False)

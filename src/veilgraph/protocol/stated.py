@@ -16,20 +16,14 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.role import Session
 
+# How far a holder's release can be ahead of all others': they count up by one, from the largest that anyone states.
 MAX_RELEASES_APART: Final = 2**20
-"""How far a holder's release can be ahead of all others': they count up by one, from the largest that anyone states."""
 
-_RELEASES: Final = 4
-"""Round of the agreement on perturbed features; that on the rest is 0."""
+_RELEASES: Final = 4  # round of the agreement on perturbed features; that on the rest is 0
 
 
 def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
-    """As ``agree``, over what a job allows.
-
-    Args:
-        session: of this party.
-        mine: what this party states.
-        releases: whether this is about perturbed features, which is agreed on before the rest.
+    """As ``agree``, over what a job allows; ``releases``: on perturbed features, which comes before the rest.
 
     Raises:
         ProtocolError: a party states what the job does not allow; it names the party, the field and the value.
@@ -44,16 +38,7 @@ def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> di
 
 
 def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
-    """Holds every party to what a job allows.
-
-    Args:
-        job: of all parties.
-        hellos: of all parties.
-        releases: whether they are about perturbed features.
-
-    Raises:
-        ProtocolError: as ``agree_within``.
-    """
+    """Hold every party to what a job allows; errors as ``agree_within``."""
     for party, hello in hellos.items():
         for field, (low, high) in paradigm_of(job).session.stated(job, party, releases=releases).items():
             value = getattr(hello, field)

@@ -31,10 +31,10 @@ from veilgraph.paradigms.averaging.twin import PlainAveraging, alone
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.acceptance import refusal_of_limits
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.label_release import nodes_perturbed
 from veilgraph.protocol.limits import LimitSettings, revelations
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
+from veilgraph.protocol.releases import nodes_perturbed
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.lifetime import lifetime_of
 

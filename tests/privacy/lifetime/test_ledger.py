@@ -17,9 +17,9 @@ from tests.errors import refused
 from tests.privacy.lifetime.ledgers import EVENT, NODES, charge, count_of, ledger
 from veilgraph.core.errors import BudgetSpent
 from veilgraph.privacy import accountant
-from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, SampledEvent
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent, SampledEvent, Scope
 from veilgraph.privacy.lifetime_costs import EVERYBODY
-from veilgraph.privacy.lifetime_ledger import About, Budget
+from veilgraph.privacy.lifetime_ledger import Budget
 from veilgraph.privacy.mechanism import Gaussian
 
 EDGE = GaussianEvent(5.0, "replacement", "edge")
@@ -201,7 +201,7 @@ def test_another_delta_of_the_party_is_that_of_the_whole_total(folder):
     ],
 )
 def test_what_a_release_says_about_a_unit(folder, unit, neighbours, event, bounds):
-    assert About(unit, neighbours).bounds(event) == bounds
+    assert Scope(unit, neighbours).bounds(event) == bounds
     opened = ledger(folder, Budget(50.0, 1e-4, unit, neighbours))
     if bounds:
         charge(opened, event)
@@ -216,7 +216,7 @@ def test_the_first_release_says_what_the_total_is_about_and_what_was_released_be
     charge(opened, EDGE)
     charge(opened, EVENT)  # without a limit nothing is refused
     limited = ledger(folder, Budget(50.0, 1e-4))
-    assert limited.about == About("edge", "replacement")
+    assert limited.about == Scope("edge", "replacement")
     assert limited.total() == math.inf
     with pytest.raises(BudgetSpent):
         charge(limited, EDGE)

@@ -61,20 +61,14 @@ class Signatures:
         return cls(link.party, private, {**found, link.party: own})
 
     def sign(self, what: str, content: bytes) -> bytes:
-        """This holder's signature, of ``SIGNATURE_BYTES``.
+        """This holder's signature, of ``SIGNATURE_BYTES``, of ``content``.
 
-        Args:
-            what: is signed, in which round of which session; nothing else is ever signed under the same words.
-            content: of the message.
+        ``what`` says what is signed, in which round of which session: nothing else is ever signed under the same words.
         """
         return self._private.sign(_framed(what, self._party, content))
 
     def check(self, party: PartyId, what: str, content: bytes, signature: bytes) -> None:
-        """Holds another's signature to what it should have signed.
-
-        Raises:
-            ProtocolError: it signed something else, or nothing.
-        """
+        """Hold another's signature to what it should have signed. Raises ``ProtocolError``."""
         try:
             self._publics[party].verify(signature, _framed(what, party, content))
         except InvalidSignature as error:
@@ -93,14 +87,11 @@ def _framed(what: str, party: PartyId, content: bytes) -> bytes:
 
 
 KEY_BYTES: Final = 32
+# two public keys, what the own mask is held to, and the signature of these
 OFFER_BYTES: Final = 3 * KEY_BYTES + SIGNATURE_BYTES
-"""Two public keys, what the own mask is held to, and the signature of these."""
-PAIR_BYTES: Final = 2 * shamir.ELEMENT_BYTES
-"""A share of the mask key and one of the own mask."""
-SEALED_BYTES: Final = PAIR_BYTES + 16
-"""With AES-GCM's tag."""
-_NO_NONCE: Final = bytes(12)
-"""Every key seals one message."""
+PAIR_BYTES: Final = 2 * shamir.ELEMENT_BYTES  # a share of the mask key and one of the own mask
+SEALED_BYTES: Final = PAIR_BYTES + 16  # with AES-GCM's tag
+_NO_NONCE: Final = bytes(12)  # every key seals one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +142,7 @@ class Round:
         return found
 
     def enough(self, present: Collection[PartyId], what: str) -> None:
-        """Holds those that are there to the threshold.
-
-        Raises:
-            ProtocolError: they are too few.
-        """
+        """Raises ``ProtocolError`` where those that are there are fewer than the threshold."""
         if len(present) < self.threshold:
             raise ProtocolError(
                 f"{len(present)} of {len(self.holders)} holders are left in {self.name} ({what}), and the sum needs "
@@ -201,13 +188,7 @@ def _agreed(private: X25519PrivateKey, public: bytes, purpose: str, party: Party
 
 
 class Sealing:
-    """What a holder encrypts for another one alone, and opens of it.
-
-    Args:
-        round_: of the sum.
-        own: the holder.
-        private: its key of the round.
-    """
+    """What a holder encrypts for another one alone, and opens of it, with its private key of the round."""
 
     def __init__(self, round_: Round, own: PartyId, private: X25519PrivateKey) -> None:
         self._round, self._own, self._private = round_, own, private
@@ -217,11 +198,7 @@ class Sealing:
         return self._cipher(self._own, to, public, to).encrypt(_NO_NONCE, content, None)
 
     def open(self, sender: PartyId, public: bytes, sealed: bytes) -> bytes:
-        """What ``sender``, whose key is ``public``, sealed for this holder in this round.
-
-        Raises:
-            ProtocolError: it did not.
-        """
+        """What ``sender``, whose key is ``public``, sealed for this holder in this round. Raises ``ProtocolError``."""
         try:
             return self._cipher(sender, self._own, public, sender).decrypt(_NO_NONCE, sealed, None)
         except InvalidTag as error:

@@ -32,8 +32,7 @@ from veilgraph.mpc.aggregation.keys import (
 )
 from veilgraph.mpc.mask import add
 
-_KEYS: Final = slice(KEY_BYTES, 2 * KEY_BYTES)
-"""Of an offer: the public key for masks."""
+_KEYS: Final = slice(KEY_BYTES, 2 * KEY_BYTES)  # of an offer: the public key for masks
 _COMMITTED: Final = slice(2 * KEY_BYTES, 3 * KEY_BYTES)
 _OFFERED: Final = "keys of "
 _SURVIVORS: Final = "survivors of "
@@ -68,13 +67,11 @@ class HolderRound:
         return _tensor(offer + self._signatures.sign(_OFFERED + self._round.name, offer))
 
     def share(self, offers: Tensor) -> Tensor:
-        """Shares of its secrets, sealed for each holder that offered keys.
+        """Shares of its secrets, sealed for each holder that offered keys: uint8 [P, SEALED_BYTES], zeros for the
+        others.
 
         Args:
             offers: uint8 [P, OFFER_BYTES], a row for each holder in the job's order, zeros where one is not there.
-
-        Returns:
-            uint8 [P, SEALED_BYTES], zeros for who is not there.
 
         Raises:
             ProtocolError: too few offered, or an offer is not its holder's, not of this round, or not fresh.
@@ -105,14 +102,11 @@ class HolderRound:
         return self._round.table(rows, SEALED_BYTES)
 
     def mask(self, sealed: Tensor, encoded: Tensor) -> Tensor:
-        """Its values under the masks that it has with everyone who shared, and under its own.
+        """Its values under the masks that it has with everyone who shared, and under its own: int64 [size], uniform.
 
         Args:
             sealed: uint8 [P, SEALED_BYTES], what each holder sealed for this one, zeros for who is not there.
             encoded: int64 [size], its values in the ring.
-
-        Returns:
-            int64 [size], uniform.
 
         Raises:
             ProtocolError: too few shared, or one who offered no keys, or shares are not what a holder sealed.
@@ -133,13 +127,9 @@ class HolderRound:
         return total
 
     def confirm(self, survivors: Tensor) -> Tensor:
-        """Its signature to who is said to have sent values: it says so once, and all must have been told the same.
+        """Its signature, of ``SIGNATURE_BYTES``, to who is said to have sent values (bool [P]).
 
-        Args:
-            survivors: bool [P].
-
-        Returns:
-            uint8 [SIGNATURE_BYTES].
+        It says so once, and all must have been told the same.
 
         Raises:
             ProtocolError: they are too few, or one of them did not share, or this holder is not among them.
@@ -225,19 +215,11 @@ def _tensor(content: bytes) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-Received = Mapping[PartyId, Tensor]
-"""Holder → its message, of those from whom one came."""
+Received = Mapping[PartyId, Tensor]  # holder → its message, of those from whom one came
 
 
 class ServerRound:
-    """The server's.
-
-    Args:
-        round_: which one.
-
-    Attributes:
-        counted: who is in the sum, once the values are there.
-    """
+    """The server's. ``counted`` is who is in the sum, once the values are there."""
 
     def __init__(self, round_: Round) -> None:
         self._round = round_

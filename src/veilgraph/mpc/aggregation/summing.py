@@ -21,21 +21,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, RangeOverflow
+from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId, Tag
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.collectives import Shape, gather_present, receive_as
 from veilgraph.link.view import RecordedLink
-from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.keys import OFFER_BYTES, SEALED_BYTES, SIGNATURE_BYTES, Round, Signatures
 from veilgraph.mpc.aggregation.rounds import HolderRound, Received, ServerRound
 from veilgraph.mpc.aggregation.survivors import UNRECORDED, RecordedSum
-from veilgraph.mpc.mask import SecretRounding
+from veilgraph.mpc.mask import SecretRounding, encoded_for_sum
 from veilgraph.mpc.shamir import ELEMENT_BYTES
 
-GONE: Final = (PeerFailed, LinkTimeout)
-"""What sending to a holder that has dropped out raises."""
+GONE: Final = (PeerFailed, LinkTimeout)  # what sending to a holder that has dropped out raises
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class SummingHolder:
         remedy: str,
         recorded: RecordedSum = UNRECORDED,
     ) -> bool:
-        """Adds real numbers to a sum, which the server alone learns.
+        """Add real numbers to a sum, which the server alone learns; False where the server has left this holder out.
 
         Args:
             number: of the sum; never used twice in a session, and counted alike at all parties.
@@ -96,46 +94,24 @@ class SummingHolder:
             remedy: the setting to change when they do not fit.
             recorded: the sum in this party's record of survivors.
 
-        Returns:
-            Whether they are in the sum: not where the server has left this holder out.
-
         Raises:
             RangeOverflow: the values do not fit with room for the sum over the holders.
             ProtocolError: too few holders are left, or somebody does not keep to the protocol; or the sum was opened
                 before over other survivors.
             LinkError: as ``receive_as``.
         """
-        encoded = self._encoded(values, bits, what, remedy)
-        self._rounding.move(encoded, values, bits)
-        return self._add(number, encoded, recorded)
+        return self._add(number, self._encoded(values, bits, what, remedy, self._rounding), recorded)
 
     def add_whole(self, number: int, values: Tensor, what: str, remedy: str) -> bool:
-        """Adds whole numbers, as they are: on a grid that all have, their low bits say nothing of a summand's size.
-
-        Args:
-            number: as of ``add``.
-            values: float64 [size], whole.
-            what: names them in an error.
-            remedy: the setting to change when they do not fit.
-
-        Returns:
-            Whether they are in the sum.
+        """As ``add``, of whole numbers (float64): on a grid that all have, low bits say nothing of a summand's size.
 
         Raises:
             RangeOverflow: they do not fit, or are not whole.
-            ProtocolError: as ``add``.
-            LinkError: as ``receive_as``.
         """
-        encoded = self._encoded(values, 0, what, remedy)
-        if not torch.equal(encoded.to(values.dtype), values):
-            raise RangeOverflow(
-                f"{self._link.party}'s {what}: not whole numbers, and only such are summed as they are", key=what
-            )
-        return self._add(number, encoded, UNRECORDED)
+        return self._add(number, self._encoded(values, 0, what, remedy, None), UNRECORDED)
 
-    def _encoded(self, values: Tensor, bits: int, what: str, remedy: str) -> Tensor:
-        headroom = (len(self._group.holders) - 1).bit_length()
-        return ring.encode(values, bits, f"{self._link.party}'s {what}", remedy, headroom)
+    def _encoded(self, values: Tensor, bits: int, what: str, remedy: str, rounding: SecretRounding | None) -> Tensor:
+        return encoded_for_sum(values, bits, self._link.party, what, remedy, len(self._group.holders), rounding)
 
     def _add(self, number: int, encoded: Tensor, recorded: RecordedSum) -> bool:
         one = HolderRound(self._group.round(number), self._link.party, self._signatures, self._secrets)
@@ -185,12 +161,7 @@ class SummingHolder:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What the server learns of a round.
-
-    Attributes:
-        total: int64 [size], of those who are counted.
-        counted: in the job's order.
-    """
+    """What the server learns of a round: int64 [size], of those who are counted, in the job's order."""
 
     total: Tensor
     counted: tuple[PartyId, ...]
@@ -244,7 +215,7 @@ class SummingServer:
                 self._link.send(holder, tag, message(holder))
 
     def _forget_late(self) -> None:
-        """Drops what came after it was waited for, so that it does not fill the mailbox."""
+        """Drop what came after it was waited for, so that it does not fill the mailbox."""
         missing = []
         for holder, tag in self._late:
             if not self._link.comes(holder, tag, 0.0):
@@ -256,14 +227,10 @@ class SummingServer:
 
 
 def holder_bytes(holders: int, size: int) -> tuple[int, int]:
-    """What a holder that stays to the end sends and receives in a round, headers included.
-
-    Args:
-        holders: P, of the job.
-        size: of the sum.
+    """What a holder that stays to the end sends and receives in a round of P holders, headers of H bytes included.
 
     Returns:
-        5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64), for headers of H bytes.
+        5·H + 160 + 80·P + 8·size + 64 + 32·P, and 4·H + P·(160 + 80 + 1 + 64).
     """
     sent = OFFER_BYTES + holders * SEALED_BYTES + 8 * size + SIGNATURE_BYTES + holders * ELEMENT_BYTES
     received = holders * (OFFER_BYTES + SEALED_BYTES + 1 + SIGNATURE_BYTES)

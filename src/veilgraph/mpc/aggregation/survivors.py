@@ -19,8 +19,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Keeper
 from veilgraph.core.types import PartyId
 
-RECORD: Final = "survivors"
-"""Name in a holder's keeper."""
+RECORD: Final = "survivors"  # name in a holder's keeper
 What = Literal["weights", "facts", "scores"]
 _LEAVE: Final = (
     "give leave: limits.restart: true in a holder's party file, or, with all parties on this machine, veilgraph resume "
@@ -28,8 +27,7 @@ _LEAVE: Final = (
 )
 _WHATS: Final = get_args(What)
 _DIGEST: Final = 16
-_FACTS: Final = 1 + 8 + _DIGEST
-"""Bytes of a row before the survivors: what, the epoch (−1: none), the digest."""
+_FACTS: Final = 1 + 8 + _DIGEST  # bytes of a row before the survivors: what, the epoch (−1: none), the digest
 
 
 class SumId(NamedTuple):
@@ -56,16 +54,7 @@ class SumId(NamedTuple):
 
 
 class SurvivorRecord:
-    """One party's, of one run.
-
-    Args:
-        party: itself.
-        holders: of the job, in its order.
-        keeper: of the party.
-
-    Raises:
-        RunError: what was kept is damaged.
-    """
+    """One party's, of one run. Raises ``RunError`` where what was kept is damaged."""
 
     def __init__(self, party: PartyId, holders: Sequence[PartyId], keeper: Keeper) -> None:
         self.party, self._holders, self._keeper = party, tuple(holders), keeper
@@ -140,12 +129,7 @@ def begin_new_rounds(keeper: Keeper) -> None:
 
 
 class RecordedSum:
-    """One sum in a party's record.
-
-    Args:
-        record: of the party; None where sums need none: no holder may be missing, or fresh noise is in each.
-        sum_id: of the sum.
-    """
+    """One sum in a party's record; None where sums need none: no holder may be missing, or fresh noise is in each."""
 
     def __init__(self, record: SurvivorRecord | None, sum_id: SumId) -> None:
         self._record, self._id = record, sum_id

@@ -34,8 +34,7 @@ from veilgraph.mpc.sealed.wire import Bit, Wire
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 ARITY: Final = 4
-_PARTS: Final = 1 << ARITY
-"""Sets of the four p of a group, as bits of a number."""
+_PARTS: Final = 1 << ARITY  # sets of the four p of a group, as bits of a number
 
 
 @dataclass(frozen=True)
@@ -165,28 +164,27 @@ class Negative(Operation[Bit]):
     wire: Wire
 
     @property
-    def plan(self) -> list[Level]:
-        """The tree."""
+    def _plan(self) -> list[Level]:
         return levels(self.wire.ring)
 
     @property
-    def forms(self) -> tuple[list[Form], list[Form]]:
-        """Of what is dealt, and of what is drawn."""
-        return forms(self.plan, planes.words_for(prod(self.wire.shape)), self.wire.shape)
+    def _forms(self) -> tuple[list[Form], list[Form]]:
+        """Of what is dealt (terms of every level, and the mask of the sign), and of what is drawn (masks)."""
+        return forms(self._plan, planes.words_for(prod(self.wire.shape)), self.wire.shape)
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        return [[(holders, holders, size_of([form]))] for form in self.forms[1]]
+        return [[(holders, holders, size_of([form]))] for form in self._forms[1]]
 
     @override
     def hold(self, holder: Holder) -> Bit:
         tag, public = holder.next(Kind.MASKED_BITS), self.wire.known
-        (*terms, sign_mask), masks = holder.correlations.shared(tag, *self.forms)
+        (*terms, sign_mask), masks = holder.correlations.shared(tag, *self._forms)
         digits = planes.to_planes(public.reshape(-1))
         factors = ~digits
         factors[-1] = -1  # the highest bit is no part of the comparison: both are said to agree there
         factors = _grouped(factors)
-        for round_, (level, share, mask) in enumerate(zip(self.plan, terms, masks, strict=True)):
+        for round_, (level, share, mask) in enumerate(zip(self._plan, terms, masks, strict=True)):
             joined = _joined_shares(level, factors, share, leads=holder.leads) ^ mask
             pieces = exchange(holder.link, holder.others, Tag(tag.kind, tag.step, round_), joined)
             opened = planes.xor([joined, *pieces.values()])
@@ -197,7 +195,7 @@ class Negative(Operation[Bit]):
     @override
     def deal(self, dealer: Dealer) -> Bit:
         dealer.next()
-        (dealt, own), mask = self.forms, self.wire.mask
+        (dealt, own), mask = self._forms, self.wire.mask
         draws = dealer.draws(dealt, own)
 
         def make() -> list[Tensor]:
@@ -205,7 +203,7 @@ class Negative(Operation[Bit]):
             secret = digits.clone()
             secret[-1] = 0
             secret = _grouped(secret)
-            for round_, level in enumerate(self.plan):
+            for round_, level in enumerate(self._plan):
                 terms.append(torch.from_numpy(_products(secret, level.expansion.terms)))
                 opened = planes.xor(drawn[round_] for _, drawn in draws.values())
                 secret = opened if level.last else _next_factors(opened)

@@ -25,21 +25,17 @@ from veilgraph.link.collectives import exchange, receive_as
 from veilgraph.mpc.ring import encode
 from veilgraph.privacy.noise import gaussian
 
-STRIDE_BYTES: Final = 16 << 20
-"""After so many bytes dealt to it a holder says that it has used them."""
-AHEAD_STRIDES: Final = 4
-"""How many of these strides the dealer may be ahead."""
+STRIDE_BYTES: Final = 16 << 20  # after so many bytes dealt to it a holder says that it has used them
+AHEAD_STRIDES: Final = 4  # how many of these strides the dealer may be ahead
+# With 13.2 of them, the most that is ever drawn, numbers of Z_2^32 with eight fractional bits do not wrap around.
 LARGEST_DEVIATION: Final = 2.0**17
-"""With 13.2 of them, the most that is ever drawn, numbers of Z_2^32 with eight fractional bits do not wrap around."""
 
-Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]
-"""Shape and dtype of a tensor."""
+Form: TypeAlias = tuple[tuple[int, ...], torch.dtype]  # shape and dtype of a tensor
+# Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks.
 Draws: TypeAlias = dict[PartyId, tuple[list[Tensor], list[Tensor]]]
-"""Holder → what it draws in an operation: its shares of what is dealt (the last holder has none), and its own masks."""
+# who sends, to whom else, and how many bytes to each
 Message: TypeAlias = tuple[Sequence[PartyId], Sequence[PartyId], int]
-"""Who sends, to whom else, and how many bytes to each."""
-Round: TypeAlias = Sequence[Message]
-"""Messages that wait for the rounds before."""
+Round: TypeAlias = Sequence[Message]  # messages that wait for the rounds before
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 REMEDY: Final = "lower sealed.bits, or scale the columns of the tables"
@@ -67,7 +63,6 @@ def _packed(parts: Sequence[Tensor], forms: Sequence[Form]) -> Tensor:
 
 
 def _unpacked(buffer: Tensor, forms: Sequence[Form]) -> list[Tensor]:
-    """What ``_packed`` packed, without a copy."""
     parts, start = [], 0
     for form in forms:
         shape, dtype = form
@@ -82,11 +77,7 @@ def added(parts: Iterable[Tensor]) -> Tensor:
 
 
 class Stream:
-    """Uniform tensors that the dealer and one holder draw in the same order.
-
-    Args:
-        seed: 32 secret bytes.
-    """
+    """Uniform tensors that the dealer and one holder draw in the same order, from 32 secret bytes."""
 
     def __init__(self, seed: bytes) -> None:
         self._keystream = Keystream(seed, "sealed")
@@ -115,18 +106,11 @@ class Pace:
 
 
 def _ready(stride: int) -> Tag:
-    """Of the message that a stride has been used."""
     return Tag(Kind.READY, stride)
 
 
 class DealtCorrelations:
-    """A holder's end.
-
-    Args:
-        link: of the holder.
-        dealer: who deals.
-        is_last: whether this holder is the one that is sent what is missing from shares.
-    """
+    """A holder's end: of ``dealer``, who sends the last holder what is missing from the others' shares."""
 
     def __init__(self, link: Link, dealer: PartyId, *, is_last: bool) -> None:
         self._link, self._dealer, self._is_last, self._pace = link, dealer, is_last, Pace()
@@ -156,10 +140,9 @@ class DealtCorrelations:
 class Holder:
     """A holder's end of a session.
 
-    Args:
-        link: of the holder.
-        holders: all of them, in the job's order.
-        correlations: of the session.
+    Attributes:
+        others: the other holders, in the job's order.
+        leads: whether it is the one that adds what all know.
     """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], correlations: DealtCorrelations) -> None:
@@ -194,11 +177,7 @@ class Holder:
 
 
 def check_places(places: Tensor, below: int, sender: PartyId) -> None:
-    """Refuse places that are not there.
-
-    Raises:
-        ProtocolError: one is negative, or too large.
-    """
+    """Raises ``ProtocolError`` where a place is negative, or too large."""
     if places.numel() and not (int(places.min()) >= 0 and int(places.max()) < below):
         raise ProtocolError(f"{sender} sent places outside of the {below} that there are; ask what it runs")
 
@@ -263,12 +242,8 @@ class Dealer(ABC):
 
 
 class LinkedDealer(Dealer):
-    """One that deals. All that it draws is of one session, and nothing of it is saved.
-
-    Args:
-        link: of the dealer.
-        holders: in the job's order.
-        secrets: source of the seeds.
+    """One that deals to ``holders``, in the job's order. All that it draws is of one session, and nothing of it is
+    saved.
     """
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
@@ -351,12 +326,6 @@ def rounded_gaussian(shape: tuple[int, ...], deviation: float, bits: int, source
     release of that module's, with nothing rounded before. Rounding to 2^-b adds nothing: round(v + n) = v + round(n),
     for v is an even number of units of 2^-b where b ≥ 1 (ties go to even). So v + round(n) follows from the release
     alone, and costs no more.
-
-    Args:
-        shape: of the result.
-        deviation: standard deviation of one value.
-        bits: fractional bits, at least 1.
-        source: of the seed that the values are expanded from.
 
     Raises:
         ConfigError: the deviation is beyond ``LARGEST_DEVIATION``, or out of the range of ``privacy.noise``.

@@ -36,25 +36,16 @@ from veilgraph.link.wrapper import Wrapper
 from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 
 DIGEST_BYTES: Final = 32
-_DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)
-"""Rounds of the messages about one dealing."""
+_DIGESTS, _COMPARED, _DRAWN, _KEY = range(4)  # rounds of the messages about one dealing
 _DRAW_BYTES: Final = 8
 _RECORD: Final = "dealer-check"
 _OPENED: Final = "opened"
 
-Dealing = Callable[[Machine], None]
-"""All that is computed in a session, on a machine."""
+Dealing = Callable[[Machine], None]  # all that is computed in a session, on a machine
 
 
 def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dealing: Dealing) -> DealerMachine:
-    """The machine of a dealing that the holders did not open.
-
-    Args:
-        link: of the dealer.
-        holders: in the job's order.
-        secrets: source of the keys.
-        dealing: that they have agreed on.
-    """
+    """The machine of a dealing that the holders, in the job's order, did not open; ``secrets`` gives the keys."""
     for number in count():
         key = secrets(SEED_BYTES)
         digests = _dealt(key, link.party, holders, dealing)
@@ -67,11 +58,7 @@ def dealer_of(link: Link, holders: Sequence[PartyId], secrets: SecretSource, dea
 
 
 def unfinished(keeper: Keeper) -> str:
-    """Say why a holder deals with this dealer no more; empty where no check of an earlier session failed.
-
-    Args:
-        keeper: of the holder's part of the run.
-    """
+    """Say why a holder deals with this dealer no more; empty where no check of an earlier session failed."""
     kept = keeper.get(_RECORD)
     if kept is None or kept.facts.get(_OPENED) is False:
         return ""
@@ -139,11 +126,7 @@ def drawn(rate: float, secrets: SecretSource) -> bool:
 
 
 class _CheckedLink(Wrapper):
-    """Refuses what its dealer has not committed to.
-
-    Raises:
-        ProtocolError: on ``receive``.
-    """
+    """Refuses what its dealer has not committed to."""
 
     def __init__(self, link: Link, dealer: PartyId, digests: Tensor) -> None:
         super().__init__(link)

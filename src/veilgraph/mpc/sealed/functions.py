@@ -15,45 +15,28 @@ from veilgraph.mpc.ring import matmul
 from veilgraph.mpc.sealed.machine import Machine
 from veilgraph.mpc.sealed.wire import Bit, Summands, Wire, joined
 
-BITS: Final = 18
-"""Fractional bits of columns and activations."""
-ERROR_BITS: Final = 20
-"""Of probabilities, and of errors that go back."""
-FINE_BITS: Final = 24
-"""Of reciprocal degrees: those of hubs are small."""
-_SQUARED_BITS: Final = 30
-"""Of the bases of powers: twice as many fit the ring."""
-_CUBED_BITS: Final = 20
-"""Three times as many fit the ring."""
+BITS: Final = 18  # fractional bits of columns and activations
+ERROR_BITS: Final = 20  # of probabilities, and of errors that go back
+FINE_BITS: Final = 24  # of reciprocal degrees: those of hubs are small
+_SQUARED_BITS: Final = 30  # of the bases of powers: twice as many fit the ring
+_CUBED_BITS: Final = 20  # three times as many fit the ring
+# e^z ≈ (1 + z/6^k)^(6^k), squared k times and then cubed as often: a power multiplies what its base was rounded by.
 _TIMES: Final = 3
-"""e^z ≈ (1 + z/6^k)^(6^k), squared k times and then cubed as often: a power multiplies what its base was rounded by."""
 _QUARTER_BITS: Final = 30
-LARGEST_DIVISOR: Final = 512
-"""Of ``reciprocal``; its first guesses have too few bits for larger ones."""
-_TIE_BITS: Final = 10
-"""Twice as many units as classes there are at most."""
-_LINE: Final = (1.127, 0.158)
-"""1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]."""
+LARGEST_DIVISOR: Final = 512  # of ``reciprocal``; its first guesses have too few bits for larger ones
+_TIE_BITS: Final = 10  # twice as many units as classes there are at most
+_LINE: Final = (1.127, 0.158)  # 1.127 − 0.158·u is x^(−1/2) within a seventh on [1, 4]
 _ROOT_STEPS: Final = 3
-_BLOCK: Final = 1024
-"""Entries that one range test adds up."""
-_TRIALS: Final = 16
-"""Range tests of each block: one beyond the bound is missed with a chance of at most 2^-16."""
+_BLOCK: Final = 1024  # entries that one range test adds up
+_TRIALS: Final = 16  # range tests of each block: one beyond the bound is missed with a chance of at most 2^-16
 
 
 def range_tests(wire: Wire, most: int) -> Wire:
-    """Numbers below zero, all of them, where every entry of a wire of Z_2^64 is below ``most`` in magnitude.
+    """Numbers below zero, all of them, where every entry of a wire of Z_2^64 is below ``most`` (whole) in magnitude.
 
     Every block of entries is added up ``_TRIALS`` times under public random signs. Flip the sign of an entry w with
     most ≤ |w| < 2^63 − most: of both sums modulo 2^64 at most one is below ``most``, so half of the signs show it. In
     range, a sum is of the order of the block's L2 norm, so the bound has to be far above the usual entry.
-
-    Args:
-        wire: of any shape.
-        most: whole.
-
-    Returns:
-        [tests], whole numbers.
     """
     blocks = wire.map(lambda part: torch.nn.functional.pad(part.reshape(-1), (0, -part.numel() % _BLOCK)))
     sums = blocks.map(lambda part: matmul(part.reshape(-1, _BLOCK), _signs().to(part)).reshape(-1))

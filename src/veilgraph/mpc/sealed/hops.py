@@ -13,11 +13,10 @@ summed is x [N, d]:
 Each step is a permutation that the owner knows. It is made of a random one that the owner and the dealer know and one
 relative to it, uniform, which the owner tells the other holders once.
 
-Weights w of edges are multiplied with what lies in the slots after the turn: own rows of the owner, and rows that
-others sent under masks m, in an order R of the owner's and the dealer's. With w' = w in the order before R, the owner
-tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows, and
-E·m + m', under a second mask. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer
-knows u·m − m' and deals it away. The dealer never sees E, nor the owner m or m'.
+Weights w of edges are multiplied with what lies in the slots after the turn. In the order before a random turn, the
+owner tells the others E = w' − u once, for a u that the dealer knows: uniform to them. A holder sends t + m, its rows,
+and E·m + m'. From them the owner makes w'·(t + m) − (E·m + m') = w'·t + u·m − m', of which the dealer knows u·m − m'
+and deals it away. The dealer never sees E, nor the owner m or m'.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ from veilgraph.mpc.ring import encode
 from veilgraph.mpc.sealed.correlations import REMEDY, Dealer, Form, Holder, Operation, Round, added, check_places
 from veilgraph.mpc.sealed.wire import Summands, Wire
 
-CHUNK_BYTES: Final = 8 << 20
-"""Of the rows of a hop that are in hand at a time."""
+CHUNK_BYTES: Final = 8 << 20  # of the rows of a hop that are in hand at a time
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,7 @@ class Steps:
 
 
 def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor:
-    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks.
-
-    Args:
-        steps: of the edges.
-        edges: as in ``steps_of``.
-        weights: int64 [E].
-        one: what a node itself counts.
-    """
+    """What every slot counts, in the order of targets: int64 [n], with ``one`` at the heads and 0 in the blanks."""
     by_target = torch.argsort(edges[1], stable=True)
     found = torch.zeros(steps.turn.numel(), dtype=torch.int64)
     found[steps.pick] = one
@@ -76,13 +67,7 @@ def weights_of(steps: Steps, edges: Tensor, weights: Tensor, one: int) -> Tensor
 
 
 def steps_of(edges: Tensor, nodes: int, padded: int) -> Steps:
-    """The owner's.
-
-    Args:
-        edges: int64 [2, E], sources and targets, in any order.
-        nodes: N.
-        padded: Ē, at least E.
-    """
+    """The owner's, of int64 [2, E] sources and targets in any order, N nodes and Ē ≥ E padded edges."""
     count, slots = edges.shape[1], nodes + padded
     all_nodes = torch.arange(nodes)
     by_source = torch.argsort(edges[0], stable=True)
@@ -181,13 +166,7 @@ class OwnEdges:
 
 @dataclass(frozen=True, eq=False)
 class HeldGraph(HiddenGraph):
-    """At a holder.
-
-    Attributes:
-        spread, turn, pick: the steps relative to random permutations, which all holders know.
-        masked_weights: E [n, 1], which all holders know.
-        own: at the owner.
-    """
+    """At a holder: steps relative to random permutations, and E [n, 1], which all know; ``own`` at the owner."""
 
     spread: Tensor
     turn: Tensor
@@ -216,16 +195,7 @@ class PlainGraph(HiddenGraph):
 
 @dataclass(frozen=True, eq=False)
 class Hide(Operation[HiddenGraph]):
-    """One holder puts edges in.
-
-    Attributes:
-        owner: who knows them.
-        edges: [2, E], E ≤ padded; None at all others.
-        nodes: N.
-        padded: number of edges that all are told.
-        weights: [E]; None where there are none.
-        weight_bits: of the weights, which all are told.
-    """
+    """One holder puts edges in: see ``Machine.hidden_graph``."""
 
     owner: PartyId
     edges: Tensor | None
@@ -235,33 +205,31 @@ class Hide(Operation[HiddenGraph]):
     weight_bits: int
 
     @property
-    def slots(self) -> int:
-        """Of nodes and edges."""
+    def _slots(self) -> int:
         return self.nodes + self.padded
 
     @property
-    def lengths(self) -> list[int]:
+    def _lengths(self) -> list[int]:
         """Of the parts of what the others are told."""
-        return [self.slots, self.slots, self.nodes, *([self.slots] if self.weight_bits else [])]
+        return [self._slots, self._slots, self.nodes, *([self._slots] if self.weight_bits else [])]
 
     @property
-    def sizes(self) -> tuple[PartyId, int, int, int]:
-        """What all parties know of the graph."""
-        return self.owner, self.nodes, self.slots, self.weight_bits
+    def _sizes(self) -> tuple[PartyId, int, int, int]:
+        return self.owner, self.nodes, self._slots, self.weight_bits
 
     @override
     def rounds(self, holders: Sequence[PartyId]) -> Sequence[Round]:
-        return [[((self.owner,), holders, 8 * sum(self.lengths))]]
+        return [[((self.owner,), holders, 8 * sum(self._lengths))]]
 
     @override
     def hold(self, holder: Holder) -> HeldGraph:
         tag = holder.next(Kind.PLACEMENT)
         if holder.party == self.owner:
             return self._own(holder, tag)
-        relative = receive_as(holder.link, self.owner, tag, (sum(self.lengths),), torch.int64)
-        check_places(relative[: 2 * self.slots + self.nodes], self.slots, self.owner)
-        spread, turn, pick, *masked = torch.split(relative, self.lengths)
-        return HeldGraph(*self.sizes, spread, turn, pick, masked[0][:, None] if masked else None)
+        relative = receive_as(holder.link, self.owner, tag, (sum(self._lengths),), torch.int64)
+        check_places(relative[: 2 * self._slots + self.nodes], self._slots, self.owner)
+        spread, turn, pick, *masked = torch.split(relative, self._lengths)
+        return HeldGraph(*self._sizes, spread, turn, pick, masked[0][:, None] if masked else None)
 
     def _own(self, holder: Holder, tag: Tag) -> HeldGraph:
         edges, owner, one = self.edges, self.owner, 1 << self.weight_bits
@@ -271,7 +239,7 @@ class Hide(Operation[HiddenGraph]):
                 f"padded={self.padded}: {owner} has {count:,} edges; raise it", key="padded", value=self.padded
             )
         steps = steps_of(edges, self.nodes, self.padded)
-        spread, turn, pick = map(shuffled, holder.correlations.drawn(orders(self.slots)))
+        spread, turn, pick = map(shuffled, holder.correlations.drawn(orders(self._slots)))
         parts = before(steps.spread, spread), after(steps.turn, turn), before(steps.pick, pick)
         counts, own_weights, masked = np.ones(edges.shape[1], np.int32), None, None
         if self.weight_bits:
@@ -279,24 +247,24 @@ class Hide(Operation[HiddenGraph]):
             if self.weights is not None:
                 whole = encode(self.weights, self.weight_bits, f"{owner}'s edge weights", REMEDY)
             counts, own_weights = whole.numpy(), weights_of(steps, edges, whole, one)[:, None]
-            (mask,) = holder.correlations.drawn([((self.slots, 1), torch.int64)])
+            (mask,) = holder.correlations.drawn([((self._slots, 1), torch.int64)])
             masked = taken(own_weights, inverse(turn)) - mask
         broadcast(holder.link, holder.others, tag, torch.cat([*parts, *([] if masked is None else [masked[:, 0]])]))
         adjacency = sp.csr_array((counts, (edges[1].numpy(), edges[0].numpy())), shape=(self.nodes, self.nodes))
-        return HeldGraph(*self.sizes, *parts, masked, OwnEdges(steps, turn, adjacency, own_weights))
+        return HeldGraph(*self._sizes, *parts, masked, OwnEdges(steps, turn, adjacency, own_weights))
 
     @override
     def deal(self, dealer: Dealer) -> DealtGraph:
         dealer.next()
-        spread, turn, pick = map(shuffled, dealer.draw(self.owner, orders(self.slots)))
-        mask = dealer.draw(self.owner, [((self.slots, 1), torch.int64)])[0] if self.weight_bits else None
-        return DealtGraph(*self.sizes, spread, turn, pick, mask)
+        spread, turn, pick = map(shuffled, dealer.draw(self.owner, orders(self._slots)))
+        mask = dealer.draw(self.owner, [((self._slots, 1), torch.int64)])[0] if self.weight_bits else None
+        return DealtGraph(*self._sizes, spread, turn, pick, mask)
 
     @override
     def plain(self) -> PlainGraph:
         assert self.edges is not None
         weights = torch.ones(self.edges.shape[1]) if self.weights is None else self.weights
-        return PlainGraph(*self.sizes, self.edges, weights.to(torch.float64))
+        return PlainGraph(*self._sizes, self.edges, weights.to(torch.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,7 +288,7 @@ class Hop(Operation[Summands]):
         return self.graphs[0].weight_bits
 
     @property
-    def portions(self) -> Iterator[list[tuple[HiddenGraph, slice]]]:
+    def _portions(self) -> Iterator[list[tuple[HiddenGraph, slice]]]:
         """Graphs with the columns that are summed over their edges at a time, side by side as far as they go."""
         columns = self.wire.shape[1]
 
@@ -331,8 +299,7 @@ class Hop(Operation[Summands]):
         for parts in zip_longest(*map(chunks, self.graphs)):
             yield [(graph, part) for graph, part in zip(self.graphs, parts, strict=True) if part is not None]
 
-    def form(self, graph: HiddenGraph, columns: slice) -> Form:
-        """Of a row for each slot."""
+    def _form(self, graph: HiddenGraph, columns: slice) -> Form:
         return (graph.slots, columns.stop - columns.start), self.wire.mask.dtype
 
     @override
@@ -340,7 +307,7 @@ class Hop(Operation[Summands]):
         copies = (2 if self.weight_bits else 1) * self.wire.ring // 8
         portions = [
             [(holders, (graph.owner,), copies * graph.slots * (part.stop - part.start)) for graph, part in portion]
-            for portion in self.portions
+            for portion in self._portions
         ]
         # An owner waits for others' portions before it sends its own.
         waits = len({graph.owner for graph in self.graphs}) > 1
@@ -356,20 +323,20 @@ class Hop(Operation[Summands]):
             assert isinstance(graph, HeldGraph)
             if graph.own is not None:
                 total += torch.from_numpy(graph.own.adjacency @ public.numpy())
-        for portion in self.portions:
+        for portion in self._portions:
             parts = [(holder.next(Kind.MASKED_ROWS), *part) for part in portion]
             # What others wait for goes out before anything is waited for.
             for tag, graph, columns in sorted(parts, key=lambda part: part[1].owner == holder.party):
                 assert isinstance(graph, HeldGraph)
-                form = self.form(graph, columns)
+                form = self._form(graph, columns)
                 total[:, columns] -= (_own_share if graph.own else _other_share)(holder, graph, tag, form)
         return Summands(total, self.wire.bits + self.weight_bits)
 
     @override
     def deal(self, dealer: Dealer) -> Summands:
-        for graph, columns in chain(*self.portions):
+        for graph, columns in chain(*self._portions):
             assert isinstance(graph, DealtGraph)
-            _deal_share(dealer, graph, self.wire.mask[:, columns], self.form(graph, columns))
+            _deal_share(dealer, graph, self.wire.mask[:, columns], self._form(graph, columns))
         return Summands(torch.zeros_like(self.wire.mask), self.wire.bits + self.weight_bits)
 
     @override
@@ -436,8 +403,7 @@ class Pick(Operation[Summands]):
     wire: Wire
 
     @property
-    def form(self) -> Form:
-        """Of shares of all rows."""
+    def _form(self) -> Form:
         return self.wire.shape, self.wire.mask.dtype
 
     @override
@@ -450,7 +416,7 @@ class Pick(Operation[Summands]):
         if holder.party != self.owner:
             relative = receive_as(holder.link, self.owner, tag, (self.count,), torch.int64)
             check_places(relative, self.wire.shape[0], self.owner)
-            return Summands(-taken(holder.correlations.drawn([self.form])[0], relative), self.wire.bits)
+            return Summands(-taken(holder.correlations.drawn([self._form])[0], relative), self.wire.bits)
         if rows is None:
             raise ConfigError(f"{self.owner} chooses rows and gives none: give {self.count}")
         if tuple(rows.shape) != (self.count,) or len(set(rows.tolist())) < self.count:
@@ -461,7 +427,7 @@ class Pick(Operation[Summands]):
         random = shuffled(holder.correlations.drawn([((self.wire.shape[0],), torch.int64)])[0])
         relative = before(rows, random)
         broadcast(holder.link, holder.others, tag, relative)
-        (dealt,) = holder.correlations.dealt(tag, [self.form])
+        (dealt,) = holder.correlations.dealt(tag, [self._form])
         return Summands(taken(self.wire.known, rows) - taken(dealt, relative), self.wire.bits)
 
     @override
@@ -470,10 +436,10 @@ class Pick(Operation[Summands]):
         random = shuffled(dealer.draw(self.owner, [((self.wire.shape[0],), torch.int64)])[0])
 
         def make() -> list[Tensor]:
-            others = added(dealer.draw(holder, [self.form])[0] for holder in dealer.others(self.owner))
+            others = added(dealer.draw(holder, [self._form])[0] for holder in dealer.others(self.owner))
             return [taken(self.wire.mask, random) - others]
 
-        dealer.deal(self.owner, [self.form], make)
+        dealer.deal(self.owner, [self._form], make)
         return Summands(self.wire.mask.new_zeros((self.count, *self.wire.shape[1:])), self.wire.bits)
 
     @override

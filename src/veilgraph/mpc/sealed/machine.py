@@ -100,12 +100,7 @@ class Machine(ABC):
         return self.run(Step(hold, deal, lambda: plain_wire(floating(values), bits), [[sent]]))
 
     def constant(self, values: Tensor, bits: int = 0) -> Wire:
-        """What everybody knows, whole numbers of 2^−bits, as a wire of Z_2^64. No message.
-
-        Args:
-            values: int64, the numbers times 2^bits.
-            bits: fractional bits.
-        """
+        """What everybody knows, whole numbers (int64) of 2^−bits, as a wire of Z_2^64. No message."""
         return self.run(
             Step(
                 hold=lambda _: Wire(values, torch.zeros_like(values), bits),
@@ -328,13 +323,7 @@ class Machine(ABC):
 
 
 class HolderMachine(Machine):
-    """One holder's.
-
-    Args:
-        link: of the holder.
-        holders: all of them, in the job's order.
-        dealer: who deals.
-    """
+    """One holder's, in a session of ``holders``, in the job's order."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], dealer: PartyId = SERVER) -> None:
         super().__init__(holders, link.party)
@@ -347,13 +336,7 @@ class HolderMachine(Machine):
 
 
 class DealerMachine(Machine):
-    """The dealer's: it knows every mask and no message between holders.
-
-    Args:
-        link: of the dealer.
-        holders: in the job's order.
-        secrets: source of the seeds and of noise.
-    """
+    """The dealer's: it knows every mask and no message between holders; ``secrets`` gives seeds and noise."""
 
     def __init__(self, link: Link, holders: Sequence[PartyId], secrets: SecretSource) -> None:
         super().__init__(holders, link.party)
@@ -375,10 +358,6 @@ class PlainMachine(Machine):
     """The twin: the same program on floating numbers in one place, with nothing secret and nothing rounded.
 
     What a holder alone would give is looked up by its name.
-
-    Args:
-        holders: in the job's order.
-        noise: source of it.
     """
 
     def __init__(self, holders: Sequence[PartyId], noise: SecretSource = system_secrets) -> None:
@@ -417,10 +396,6 @@ class Cost:
 
 class CountingMachine(Machine):
     """Runs a program on shapes alone, and counts every message that it would send, to the byte.
-
-    Args:
-        holders: in the job's order.
-        dealer: the dealer's name.
 
     Attributes:
         costs: place in the program → its cost.

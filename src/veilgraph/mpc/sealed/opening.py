@@ -1,12 +1,8 @@
-"""Openings, which cut or lift where they have to.
+"""Openings, which cut or lift where they have to: docs/sealed.md has the formulas, and why they show nothing.
 
-Two holders do it by one masked bit each: x₀ + x₁ = v + 2^(n−2) − 1 in Z_2^n,
-|v| < 2^(n−2), wraps around exactly if a highest bit is set. With n_p = 1 − msb(x_p) and ≫ on numbers without a sign
-
-    ⌈v / 2^s⌉ = (x₀ ≫ s) + (x₁ ≫ s) − ((2^(n−2) − 1) ≫ s) − 2^(n−s)·(1 − n₀·n₁) + {0, 1}.
-
-The last term is left out: x₀ is uniform, so the result is right on average and off by less than one unit. n₀·n₁ is
-shared by Beaver's product with random bits b_p, whose product the dealer deals: holder p sends e_p = n_p ⊕ b_p.
+Two holders do it by one masked bit each: their summands wrap around exactly if a highest bit is set, and n₀·n₁ of
+n_p = 1 − msb(x_p) is shared by Beaver's product with random bits b_p, whose product the dealer deals: holder p sends
+e_p = n_p ⊕ b_p. The result is right on average and off by less than one unit.
 """
 
 from __future__ import annotations
@@ -27,15 +23,14 @@ from veilgraph.mpc import bits as planes
 from veilgraph.mpc.sealed.correlations import Dealer, Form, Holder, Operation, Round, added, size_of
 from veilgraph.mpc.sealed.wire import DTYPES, Ring, Summands, Wire, plain_wire
 
-GUARD: Final = 2
-"""An opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude."""
+GUARD: Final = 2  # an opened value of Z_2^n with truncation is below 2^(n − GUARD) in magnitude
 _ONES_32: Final = 0xFFFF_FFFF
 _SMALLEST: Final = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}
 
 
 @dataclass(frozen=True, eq=False)
 class Open(Operation[Wire]):
-    """Summands become a wire: what is opened is the value under a fresh mask.
+    """See ``Machine.open``.
 
     Attributes:
         summands: of Z_2^n.

@@ -21,11 +21,10 @@ from veilgraph.core.types import PartyId
 
 Ring = Literal[32, 64]
 DTYPES: Final[dict[int, torch.dtype]] = {32: torch.int32, 64: torch.int64}
-Bilinear = Callable[[Tensor, Tensor], Tensor]
-"""A bilinear function of two tensors."""
+Bilinear = Callable[[Tensor, Tensor], Tensor]  # a bilinear function of two tensors
 Index = int | slice | None | tuple[int | slice | None, ...]
+# A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers.
 Linear = Callable[[Tensor], Tensor]
-"""A linear function of a tensor: moves, copies, adds and negates entries, or multiplies them by whole numbers."""
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,10 @@ from veilgraph.paradigms.horizontal.paradigm import (
 )
 from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
-from veilgraph.protocol.label_release import noised_labels
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
+from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, Session
 
 

@@ -44,7 +44,7 @@ from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
-from veilgraph.protocol.label_release import learned_graph
+from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import BEGINNING, Role, Session
 

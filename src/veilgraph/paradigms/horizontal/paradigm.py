@@ -34,7 +34,6 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.tally import VALUE_WORDS
 from veilgraph.protocol.aligning import check_split
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import noised_labels
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import (
     LABELS_ALONE,
@@ -52,6 +51,7 @@ from veilgraph.protocol.paradigm import (
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
+from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, Session
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.columns import (

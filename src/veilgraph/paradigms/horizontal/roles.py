@@ -55,8 +55,8 @@ from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
-from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.plain_fitting import PlainResult
+from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, Session
 from veilgraph.protocol.scores import calibration_at

@@ -30,7 +30,7 @@ from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement
-from veilgraph.protocol.label_release import ReleasedLabels
+from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.resumption import Point, Start, alone
 from veilgraph.protocol.role import IdleRole, Session
 from veilgraph.protocol.scores import Objective, Scores

@@ -26,7 +26,7 @@ from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
-from veilgraph.protocol.label_release import learned_graph
+from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Batch, Role, Session
 from veilgraph.protocol.scores import Objective

@@ -34,8 +34,8 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
 from veilgraph.protocol.job import JobSettings, TrainSettings
-from veilgraph.protocol.label_release import with_perturbed
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
+from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
 from veilgraph.protocol.scores import Objective, Scores
 

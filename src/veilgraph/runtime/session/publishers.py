@@ -34,9 +34,8 @@ from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.label_release import nodes_perturbed, released_labels
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.releases import RELEASE, depends_on
+from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed, released_labels
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import PartyStore
 
