@@ -325,10 +325,6 @@ Told = tuple[str, float, str]
 """The evidence in words, its p-value, and a note."""
 
 
-class _OfAll(DataError):
-    """Why a check is of no holder, said once."""
-
-
 _CHECKS: Final[dict[Check, Callable[[Case, View], Found]]] = {}
 
 
@@ -336,10 +332,7 @@ def checked(case: Case, party: PartyId, names: Sequence[str]) -> Found:
     """All checks of what one party saw, one alone; ``names``: of the attacks that are asked for."""
     for name, check in _CHECKS.items():
         if name in names:
-            try:
-                yield from check(case, case.view(party))
-            except DataError as error:
-                yield Skipped(party, name, str(error), name)
+            yield from check(case, case.view(party))
 
 
 def _check(name: Check) -> Callable[[Callable[[Case, View], Found]], None]:
@@ -348,7 +341,10 @@ def _check(name: Check) -> Callable[[Callable[[Case, View], Found]], None]:
 
 
 def _check_of_each(name: Check, secret: Secret) -> Callable[[Callable[[Case, View, PartyId], Told | None]], None]:
-    """Enters a check of each other holder's secret; it gives None where the view has nothing of the kind."""
+    """Enters a check of each other holder's secret; it gives None where the view has nothing of the kind.
+
+    A ``DataError`` says why what the view has is too little for the test.
+    """
 
     def enter(check: Callable[[Case, View, PartyId], Told | None]) -> None:
         def of_each(case: Case, view: View) -> Found:
@@ -356,8 +352,6 @@ def _check_of_each(name: Check, secret: Secret) -> Callable[[Callable[[Case, Vie
                 try:
                     if told := check(case, view, target):
                         yield _finding(name, view, target, secret, told)
-                except _OfAll:
-                    raise
                 except DataError as error:
                     yield _skipped(name, view, target, error)
 
@@ -390,12 +384,17 @@ def _skipped(check: Check, view: View, of: str, why: DataError) -> Skipped:
 @_check("noise-level")
 def _noise_level(case: Case, view: View) -> Found:
     """Releases against the noise that ledgers count with, as their paradigm finds them in the run."""
-    for series in case.source.noisy(case, view.party):
-        found = noise_level(series.releases)
-        note = f"Of the noise {found.share:.3g} is there by the least of all estimates, {series.anew} anew."
-        if series.clipped and found.excess:
-            note += f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
-        yield _finding("noise-level", view, series.holder, "noise", (series.words, found.p_value, note))
+    try:
+        for series in case.source.noisy(case, view.party):
+            found = noise_level(series.releases)
+            note = f"Of the noise {found.share:.3g} is there by the least of all estimates, {series.anew} anew."
+            if series.clipped and found.excess:
+                note += (
+                    f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
+                )
+            yield _finding("noise-level", view, series.holder, "noise", (series.words, found.p_value, note))
+    except DataError as error:
+        yield Skipped(view.party, "noise-level", str(error), "noise-level")
 
 
 @_check_of_each("sampling-rate", "noise")
@@ -538,27 +537,36 @@ def _split(case: Case, view: View, other: PartyId) -> Told | None:
     return f"which of {other}'s nodes are trained on, or validated with", p_value, note
 
 
-@_check_of_each("row-order", "features")
-def _row_order(case: Case, view: View, name: PartyId) -> Told | None:
+@_check("row-order")
+def _row_order(case: Case, view: View) -> Found:
     """At the server: rows that the program has put in an order, which must say nothing of the tables."""
-    if view.party != SERVER:
-        return None
-    if not case.settings.data.from_tables:
-        raise _OfAll("the rows are in the order in which the data were given")
-    graph = case.graph(name)
-    degrees = np.bincount(graph.edge_index.numpy().reshape(-1), minlength=graph.num_nodes)
-    p_value, strength = order_p_value(degrees, None if graph.labels is None else graph.labels.numpy())
-    note = f"Of the places, {strength:.3g} is told by degrees or classes: 0 is nothing, 1 everything."
-    return f"the order of {name}'s rows", p_value, note
+    if view.party == SERVER and not case.settings.data.from_tables:
+        yield Skipped(SERVER, "row-order", "the rows are in the order in which the data were given", "row-order")
+        return
+    for name in view.others if view.party == SERVER else ():
+        graph = case.graph(name)
+        degrees = np.bincount(graph.edge_index.numpy().reshape(-1), minlength=graph.num_nodes)
+        try:
+            p_value, strength = order_p_value(degrees, None if graph.labels is None else graph.labels.numpy())
+        except DataError as error:
+            yield _skipped("row-order", view, name, error)
+            continue
+        note = f"Of the places, {strength:.3g} is told by degrees or classes: 0 is nothing, 1 everything."
+        yield _finding("row-order", view, name, "features", (f"the order of {name}'s rows", p_value, note))
 
 
-@_check_of_each("orders", "edges")
-def _orders(case: Case, view: View, sender: PartyId) -> Told | None:
+@_check("orders")
+def _orders(case: Case, view: View) -> Found:
     """At a holder: orders that the others told, against uniform ones, each other and the true ones."""
-    found = () if view.party == SERVER else case.source.orders(view, sender, case.graph(sender))
-    told = sum(each.told for each in found)
-    note = "Do they rise and fall at random, and are no two, told or true, alike?"
-    return (f"{told} orders from {sender}", orders_p_value(found), note) if told else None
+    for sender in () if view.party == SERVER else view.others:
+        found = case.source.orders(view, sender, case.graph(sender))
+        if told := sum(each.told for each in found):
+            note = "Do they rise and fall at random, and are no two, told or true, alike?"
+            try:
+                evidence = f"{told} orders from {sender}", orders_p_value(found), note
+                yield _finding("orders", view, sender, "edges", evidence)
+            except DataError as error:
+                yield _skipped("orders", view, sender, error)
 
 
 @_check_of_each("one-byte", "nothing")
