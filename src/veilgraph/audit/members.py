@@ -144,16 +144,21 @@ def shadow_scores(
     posteriors: NDArray[Any],
     shadow_posteriors: NDArray[Any],
     shadow_members: NDArray[Any],
+    *,
+    labels: NDArray[Any] | None = None,
+    shadow_labels: NDArray[Any] | None = None,
 ) -> Floats:
     """Shadow-model attack: a classifier learns on a model of the adversary's own how members differ from others.
 
-    A logistic regression on the logits of the sorted posteriors, so that no class has a place of its own; members and
-    non-members weigh the same however many there are.
+    A logistic regression on the logits of the sorted posteriors, and of the label's posterior where labels are known;
+    members and non-members weigh the same however many there are.
 
     Args:
         posteriors: [T, C], the targets' from the attacked model.
         shadow_posteriors: [S, C], from a model trained alike on an auxiliary graph.
         shadow_members: [S] bool, which of those it was trained on.
+        labels: [T] integers, or None.
+        shadow_labels: [S] integers, given if and only if ``labels`` are.
 
     Returns:
         [T] float64, log-odds of membership; ``SHADOW_THRESHOLD`` is the classifier's own decision.
@@ -167,7 +172,9 @@ def shadow_scores(
             f"shadow_posteriors: has {shadow.shape[1]} classes and posteriors {shares.shape[1]}; train the shadow "
             "model on the same classes"
         )
-    inputs, shadow_inputs = _sorted_logits(shares), _sorted_logits(shadow)
+    if (labels is None) != (shadow_labels is None):
+        raise DataError("labels: they and shadow_labels go together; give both or neither")
+    inputs, shadow_inputs = _features("labels", shares, labels), _features("shadow_labels", shadow, shadow_labels)
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
     return np.asarray(classifier.fit(shadow_inputs, members).decision_function(inputs))
@@ -266,9 +273,13 @@ def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "wit
     return average, variance**0.5
 
 
-def _sorted_logits(shares: Floats) -> Floats:
+def _features(name: str, shares: Floats, labels: NDArray[Any] | None) -> Floats:
+    """Inputs of the shadow attack's classifier, [n, C] or [n, C + 1]: no class has a place of its own."""
     ordered = np.sort(shares, axis=1)[:, ::-1]
-    return np.stack([_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])], axis=1)
+    columns = [_logits_of(ordered, np.full(len(ordered), place)) for place in range(ordered.shape[1])]
+    if labels is not None:
+        columns.append(_logits_of(shares, _checked_labels(name, labels, shares)))
+    return np.stack(columns, axis=1)
 
 
 def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:

@@ -236,7 +236,7 @@ class Account(NamedTuple):
     @classmethod
     def of(cls, holder: PartyId, spent: Record) -> Account:
         """A holder's account of what it spent."""
-        total, budget = spent["epsilon_total"], spent["budget"]
+        total, budget = spent["epsilon_total"], spent.get("budget")
         return cls(
             holder,
             "not counted" if total is None else counted(spent["releases"]),

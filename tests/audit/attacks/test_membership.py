@@ -34,11 +34,14 @@ def known_targets(random, shift, count=120, models=24):
 
 def all_scores(random, shift):
     posteriors, labels, truth, outside = known_targets(random, shift)
-    shadow, _, shadow_truth, _ = known_targets(random, shift)
+    shadow, shadow_labels, shadow_truth, _ = known_targets(random, shift)
     return truth, {
         "confidence": confidence_scores(posteriors),
         "confidence in the label": confidence_scores(posteriors, labels),
         "shadow": shadow_scores(posteriors, shadow, shadow_truth),
+        "shadow with labels": shadow_scores(
+            posteriors, shadow, shadow_truth, labels=labels, shadow_labels=shadow_labels
+        ),
         "LiRA": lira_scores(posteriors, labels, outside),
     }
 
@@ -58,7 +61,7 @@ def test_members_like_others_are_not_told_apart():
         truth, scores = all_scores(random, 0.0)
         for name, found in scores.items():
             alarms[name] = alarms.get(name, 0) + verdict(found, truth, level=level, seed=seed, permutations=99).found
-    assert len(alarms) == 4
+    assert len(alarms) == 5
     assert max(alarms.values()) <= binom.ppf(0.999, repetitions, level)
 
 
@@ -77,12 +80,17 @@ def test_confidence_is_the_logit_of_the_highest_posterior_or_of_the_labels():
 def test_no_class_has_a_place_of_its_own():
     random = np.random.default_rng(2)
     posteriors, labels, _, _ = known_targets(random, 1.0)
-    shadow, _, shadow_truth, _ = known_targets(random, 1.0)
+    shadow, shadow_labels, shadow_truth, _ = known_targets(random, 1.0)
     renamed = np.array([2, 0, 1])
     moved = np.empty_like(posteriors)
     moved[:, renamed] = posteriors
     plain = shadow_scores(posteriors, shadow, shadow_truth)
     np.testing.assert_allclose(shadow_scores(moved, shadow, shadow_truth), plain, rtol=1e-9)
+    known = {"labels": labels, "shadow_labels": shadow_labels}
+    with_labels = shadow_scores(posteriors, shadow, shadow_truth, **known)
+    np.testing.assert_allclose(
+        shadow_scores(moved, shadow, shadow_truth, **{**known, "labels": renamed[labels]}), with_labels, rtol=1e-9
+    )
     np.testing.assert_allclose(confidence_scores(moved, renamed[labels]), confidence_scores(posteriors, labels))
 
 
@@ -151,6 +159,7 @@ ZEROS = np.zeros(20, dtype=int)
         (lambda: confidence_scores(EVEN, ZEROS + 2), {"key": "labels"}),
         (lambda: confidence_scores(EVEN, ZEROS - 1), {"key": "labels"}),
         (lambda: shadow_scores(EVEN, np.full((20, 4), 0.25), HALF), {"key": "shadow_posteriors"}),
+        (lambda: shadow_scores(EVEN, EVEN, HALF, labels=ZEROS), {"key": "labels"}),
         (lambda: shadow_scores(EVEN, EVEN, HALF[1:]), {"key": "scores"}),
         (lambda: shadow_scores(EVEN, EVEN, ~HALF & HALF), {"key": "shadow_members"}),
         (lambda: lira_scores(EVEN, ZEROS, EVEN), {"key": "out_posteriors"}),
@@ -195,7 +204,9 @@ def test_an_overfit_network_gives_its_members_away_to_every_attack():
     known, truth = labels.numpy(), members.numpy()
     scores = {
         "confidence": confidence_scores(posteriors, known),
-        "shadow": shadow_scores(posteriors, shadow, shadow_members.numpy()),
+        "shadow": shadow_scores(
+            posteriors, shadow, shadow_members.numpy(), labels=known, shadow_labels=auxiliary_labels.numpy()
+        ),
         "LiRA": lira_scores(posteriors, known, outside, ~torch.stack(trained).numpy()),
     }
     for name, found in scores.items():
