@@ -20,8 +20,7 @@ from research.attack_strength_solved import hops, solved_features
 from research.link_reference import reference_posteriors
 from veilgraph.audit.edges import influence_scores, queried_pairs
 from veilgraph.audit.features import auxiliary_nodes, choose_attributes, infer_attribute
-from veilgraph.audit.links import STEALING, Knowledge, link_scores
-from veilgraph.audit.pairs import DISTANCES, NodeRows, Numbers, sample_pairs
+from veilgraph.audit.pairs import DISTANCES, STEALING, Knowledge, NodeRows, Numbers, link_scores, sample_pairs
 from veilgraph.graph.features import choose_columns, from_scipy, is_sparse, scale_features, to_scipy
 from veilgraph.graph.party import PartyGraph
 

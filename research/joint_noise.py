@@ -20,7 +20,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from veilgraph.audit.view import load_view
+from veilgraph.audit.attack import load_view
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.mpc.mask import open_sum

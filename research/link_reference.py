@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from veilgraph.audit.classifiers import fitted
-from veilgraph.audit.pairs import Numbers
+from veilgraph.audit.pairs import Numbers, fitted
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.view import Floats
 

@@ -25,7 +25,7 @@ from veilgraph_tuning.spaces import space_of as paradigm_space
 from veilgraph_tuning.trials import Trial
 
 from veilgraph import __version__
-from veilgraph.comparison.plain import boosting
+from veilgraph.comparison.ways import boosting
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.graph.partition import isolate

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from veilgraph.audit.one_run import one_run_epsilon
+from veilgraph.audit.canaries import one_run_epsilon
 from veilgraph.core.randomness import expand
 from veilgraph.core.secrets import SEED_BYTES, system_secrets
 from veilgraph.privacy.ledger import Ledger

@@ -20,9 +20,9 @@ from tests.paradigms.averaging.jobs import Dropped, graphs
 from tests.paradigms.averaging.jobs import job as small_job
 from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from tests.roles.federation import Settings
+from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind, Link, PartyId

@@ -19,11 +19,11 @@ from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
+from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.canaries import Released, inserted_scores
 from veilgraph.audit.epsilon import inserted_releases
 from veilgraph.audit.finding import AuditResult
-from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import MASKS, SERVER, PartyId

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from tests.paradigms.averaging.private_jobs import job
+from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult, Finding
-from veilgraph.audit.view import load_view
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Tag
 from veilgraph.link.view import RecordedLink

@@ -20,13 +20,12 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
-from veilgraph.comparison import plain
 from veilgraph.comparison import study as studies
 from veilgraph.comparison import ways as all_ways
+from veilgraph.comparison import ways as plain
 from veilgraph.comparison.figures import Scored, estimates, figures
-from veilgraph.comparison.plain import boosting, logistic
-from veilgraph.comparison.study import Study, compare_job
-from veilgraph.comparison.ways import ways
+from veilgraph.comparison.study import Numbers, Study, compare_job
+from veilgraph.comparison.ways import boosting, logistic, ways
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
@@ -67,12 +66,22 @@ def few_trees() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return compare_job(small(), tmp_path_factory.mktemp("found") / "study", seeds=2)
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("found") / "study"
+
+
+@pytest.fixture(scope="module")
+def found(where: Path) -> Study:
+    return compare_job(small(), where, seeds=2)
 
 
 def values(study: Study) -> dict[str, dict[str, float]]:
-    return {line.name: {name: one.value for name, one in line.figures.items()} for line in study.lines}
+    return {line.name: known(line.figures) for line in study.ways}
+
+
+def known(figures: Numbers | None) -> dict[str, float]:
+    assert figures is not None
+    return {name: one.value for name, one in figures.items() if one.value is not None}
 
 
 # Ways
@@ -122,11 +131,11 @@ def test_a_comparison_releases_nothing_and_asks_for_no_ledger(caplog: pytest.Log
     assert not [each.message for each in caplog.records if "ledger" in each.message]
 
 
-def test_rows_are_told_as_soon_as_they_are_known(found: Study) -> None:
+def test_rows_are_told_as_soon_as_they_are_known(found: Study, where: Path) -> None:
     told: list[str] = []
-    again = compare_job(small(), found.path, seeds=2, row=lambda name, figures: told.append(row_words(name, figures)))
+    again = compare_job(small(), where, seeds=2, row=lambda name, figures: told.append(row_words(name, figures)))
     assert [line.partition(": AUC ")[0] for line in told] == [
-        f"seed {seed}: {line.name}" for seed in again.seeds for line in again.lines
+        f"seed {seed}: {line.name}" for seed in again.seeds for line in again.ways
     ]
     assert re.match(r"seed 0: A alone: AUC 0\.\d{3}, ", told[0])
 
@@ -135,7 +144,7 @@ def test_there_is_every_way(found: Study) -> None:
     own = ["A alone", "A: logistic", "A: boosting"]
     pooled = ["pooled", "pooled: network", "pooled: boosting", "pooled: logistic"]
     without = ["pooled − B's columns", "pooled − B's links"]
-    assert [line.name for line in found.lines] == [
+    assert [line.name for line in found.ways] == [
         *own,
         "vertical",
         "sealed",
@@ -143,8 +152,8 @@ def test_there_is_every_way(found: Study) -> None:
         *without,
         "B alone, lent labels",
     ]
-    assert found.lines[0].gain is None
-    assert all(line.gain is not None for line in found.lines[1:])
+    assert found.ways[0].gain is None
+    assert all(line.gain is not None for line in found.ways[1:])
 
 
 def test_the_job_and_its_baselines_are_those_of_a_run(found: Study, tmp_path: Path) -> None:
@@ -380,24 +389,22 @@ def test_figures_are_scikit_learns(classes: int) -> None:
 
 
 def test_differences_are_to_the_job_and_to_the_label_holder_alone(found: Study) -> None:
-    judged, alone = found.judged, found.lines[0]
+    judged, alone = found.way("vertical"), found.ways[0]
     assert judged is not None
-    assert judged.to_job is None
-    for line in found.lines:
-        for name, one in line.figures.items():
-            if line is not judged:
-                assert line.to_job is not None
-                assert line.to_job[name].value == pytest.approx(one.value - judged.figures[name].value)
-            if line is not alone:
-                assert line.gain is not None
-                assert line.gain[name].value == pytest.approx(one.value - alone.figures[name].value)
+    assert (judged.to_job, alone.gain) == (None, None)
+    for line in found.ways:
+        for other, differences in ((judged, line.to_job), (alone, line.gain)):
+            if line is not other:
+                less = known(other.figures)
+                wanted = {name: value - less[name] for name, value in known(line.figures).items()}
+                assert known(differences) == pytest.approx(wanted, abs=3e-6)
 
 
 # Sessions
 
 
-def test_what_was_trained_is_not_trained_again(found: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = (found.path / studies.FOUND).read_bytes()
+def test_what_was_trained_is_not_trained_again(found: Study, where: Path) -> None:
+    before = (where / studies.FOUND).read_bytes()
 
     asked = list[str]()
 
@@ -405,25 +412,26 @@ def test_what_was_trained_is_not_trained_again(found: Study, monkeypatch: pytest
         asked.append(name)
         raise KeyboardInterrupt
 
-    assert values(compare_job(small(), found.path, seeds=2, stage=never)) == values(found)
-    assert (found.path / studies.FOUND).read_bytes() == before
+    assert values(compare_job(small(), where, seeds=2, stage=never)) == values(found)
+    assert (where / studies.FOUND).read_bytes() == before
     with pytest.raises(KeyboardInterrupt):
-        compare_job(small(), found.path, seeds=3, stage=never)
+        compare_job(small(), where, seeds=3, stage=never)
     assert asked == ["seed 2: A alone (1 of 12)"]
     told = json.loads(before)
     assert told["seeds"] == [0, 1]
     assert told["ways"][3]["figures"]["auc"]["value"] == pytest.approx(values(found)["vertical"]["auc"], abs=1e-6)
 
 
-def test_another_job_or_other_files_are_refused(found: Study, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("found")
+def test_another_job_or_other_files_are_refused(where: Path, tmp_path: Path) -> None:
     with refused(RunError, key="out"):
-        compare_job(small(seed=5), found.path)
+        compare_job(small(seed=5), where)
     (tmp_path / "mine.txt").touch()
     with refused(RunError, key="out"):
         compare_job(small(), tmp_path)
     of_before = tmp_path / "before"  # whose "pooled" was another
     of_before.mkdir()
-    told = json.loads((found.path / studies.ABOUT).read_text())
+    told = json.loads((where / studies.ABOUT).read_text())
     (of_before / studies.ABOUT).write_text(json.dumps({"job": told["job"], "party": told["party"]}, sort_keys=True))
     with refused(RunError, key="out"):
         compare_job(small(), of_before, seeds=2)
@@ -445,25 +453,29 @@ def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: s
     job = small(paradigm=paradigm, data=data, train={"epochs": 2})
     study = compare_job(job, tmp_path / "study")
     inputs = inputs_of(job)
-    assert study.tested == (sum(int(graph.test_mask.sum()) for graph in inputs.graphs if graph.test_mask is not None),)
-    found = {line.name: line.figures["accuracy"].value for line in study.lines}
+    assert study.test_nodes == (
+        sum(int(graph.test_mask.sum()) for graph in inputs.graphs if graph.test_mask is not None),
+    )
+    found = {name: figures["accuracy"] for name, figures in values(study).items()}
     own = ["each holder alone", "each holder: logistic", "each holder: boosting"]
     beside = paradigm == "horizontal"  # what else these holders could train is tried too
     own[1:1] = ["each holder alone: averaging's network"] if beside else []
     assert list(found) == [*own, paradigm, *(["averaging"] if beside else []), "pooled"]
-    assert study.at_home().name in own
+    assert study.at_home in own
     right = 0.0
     for graph in inputs.graphs:
         alone = paradigm_of(job).baselines.alone(inputs, graph.party, lambda _: None)
         assert alone is not None
         assert graph.test_mask is not None
         right += alone.summary["test_accuracy"] * int(graph.test_mask.sum())
-    assert found["each holder alone"] == pytest.approx(right / study.tested[0])
+    assert found["each holder alone"] == pytest.approx(right / study.test_nodes[0], abs=1e-6)
     run = train(job, tmp_path / "run")
-    assert found[paradigm] == pytest.approx(run.summary["test_accuracy"])
+    assert found[paradigm] == pytest.approx(run.summary["test_accuracy"], abs=1e-6)
     pooled = paradigm_of(job).baselines.pooled(inputs, lambda _: None)
-    assert found["pooled"] == pytest.approx(pooled.summary["test_accuracy"])
-    assert study.lines[0].figures["auc"].low < study.lines[0].figures["auc"].value < study.lines[0].figures["auc"].high
+    assert found["pooled"] == pytest.approx(pooled.summary["test_accuracy"], abs=1e-6)
+    auc = study.ways[0].figures["auc"].known
+    assert auc is not None
+    assert auc[1] < auc[0] < auc[2]
 
 
 def test_own_nodes_that_holders_have_in_common_are_not_averaged() -> None:

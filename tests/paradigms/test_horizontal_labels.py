@@ -30,9 +30,9 @@ from tests.paradigms.horizontal import models
 from tests.paradigms.perturbed import CLASSES, PRIVATE, SPLITS, brought, holders, paid, perturbed, with_others
 from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings, merge
+from veilgraph.audit.attack import load_view
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.labels import directions, matched
-from veilgraph.audit.view import load_view
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.partition import HorizontalPart

@@ -20,8 +20,8 @@ from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.cutting import cut_run
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import Settings, small_data, small_job, small_parties
+from veilgraph.audit.attack import load_view
 from veilgraph.audit.labels import directions, matched
-from veilgraph.audit.view import load_view
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.builtin import synthetic_data

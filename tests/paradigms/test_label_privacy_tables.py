@@ -17,7 +17,7 @@ from tests.errors import refused
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
-from veilgraph.audit.view import load_view
+from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.tensor_file import load_tensors
 from veilgraph.privacy.lifetime_file import FILE

@@ -16,7 +16,7 @@ from tests import about
 from tests.errors import refused
 from tests.faults.runs import LABEL_HOLDER, OTHER, table_job
 from tests.paradigms.lifetimes import job, ledger
-from veilgraph.audit.view import load_view
+from veilgraph.audit.attack import load_view
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.files import private_folder
 from veilgraph.core.tensor_file import load_tensors

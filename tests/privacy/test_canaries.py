@@ -14,7 +14,7 @@ from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.privacy.jobs import NODES, Recording, make_graphs, private_job, run_job
 from tests.privacy.planned import job, planned
-from veilgraph.audit.one_run import OneRunBound, canary_scores, one_run_epsilon
+from veilgraph.audit.canaries import OneRunBound, canary_scores, one_run_epsilon
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.types import SERVER, Kind, PartyId

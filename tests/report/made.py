@@ -10,8 +10,8 @@ import torch
 import yaml
 
 from tests.roles.federation import merge
-from veilgraph.comparison.figures import Estimate, Scored, estimates
-from veilgraph.comparison.study import ABOUT, FOUND, Line, Study
+from veilgraph.comparison.figures import Scored
+from veilgraph.comparison.study import ABOUT, FOUND, Study
 from veilgraph.comparison.ways import AS_JOB, EVERYTHING, NOBODY
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
@@ -28,31 +28,15 @@ def study(path: Path, names: list[str] | None = None, long: str = "") -> Study:
     """A comparison's directory, of predictions that nobody trained; ``long``: put behind the last name."""
     generator = np.random.default_rng(0)
     labels, noise = (generator.random(300) < 0.3).astype(np.int64), generator.normal(0, 1, 300)
-    found: dict[str, dict[str, Estimate]] = {}
+    found, kinds = dict[str, list[Scored]](), dict[str, tuple[str, str]]()
     for name in names or list(WAYS):
         one = 1 / (1 + np.exp(-(WAYS[name][0] * labels + noise)))
-        found[name] = dict(estimates([Scored(labels, np.stack([1 - one, one], 1))], 0.1))
-
-    def above(name: str, other: str) -> dict[str, Estimate] | None:
-        if name == other or other not in found:
-            return None
-        return {figure: one.above(found[other][figure]) for figure, one in found[name].items()}
-
-    lines = tuple(
-        Line(
-            name + long * (name == "pooled"),
-            WAYS[name][1],
-            f"about {name}",
-            figures,
-            above(name, "A alone"),
-            above(name, "vertical"),
-        )
-        for name, figures in found.items()
-    )
-    made = Study(path, JOB, 0.1, (0,), (300,), lines)
+        shown = name + long * (name == "pooled")
+        found[shown], kinds[shown] = [Scored(labels, np.stack([1 - one, one], 1))], (WAYS[name][1], f"about {name}")
+    made = Study.of(JOB, kinds, found, seeds=(0,), alarms=0.1)
     path.mkdir()
     (path / ABOUT).write_text(json.dumps({"job": JOB.model_dump(mode="json"), "party": None}))
-    (path / FOUND).write_text(json.dumps(made.record()))
+    (path / FOUND).write_text(made.model_dump_json())
     return made
 
 

@@ -16,8 +16,9 @@ from tests.report.made import with_ids
 from tests.report.markup import Page
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.report.page import page_html
-from veilgraph.report.ranking import ByColumn, Groups, alarms, groups, read_column_of
+from veilgraph.report.ranking import ByColumn, alarms, groups, read_column_of
 from veilgraph.report.run_data import Scored, Split, read_run, scored
+from veilgraph.report.tables import Grid
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.tables.nodes import read_values
 from veilgraph.tables.settings import TableSettings
@@ -43,8 +44,8 @@ def by(values: Sequence[str | None]) -> ByColumn:
     return ByColumn("x", {f"n{COUNT - 1 - place}": value for place, value in enumerate(values) if value is not None})
 
 
-def sizes(found: Groups) -> dict[str, int]:
-    return {row.name: int(row.figures[0]) for row in found.rows}
+def sizes(found: Grid) -> dict[str, int]:
+    return {row[0]: int(row[1]) for row in found.rows}
 
 
 def test_a_groups_figures_are_of_its_own_nodes() -> None:
@@ -54,15 +55,15 @@ def test_a_groups_figures_are_of_its_own_nodes() -> None:
     mine = np.arange(COUNT) % 4 == 0
     at = alarms(TOLD.test.labels[mine] == 1, TOLD.test.likely[mine, 1], THRESHOLD)
     row = found.rows[1]
-    shown = dict(zip(found.headings, row.figures, strict=True))
+    shown = dict(zip(found.columns, row, strict=True))
     assert shown["recall at the threshold"].startswith(f"{100 * at.recall.value:.1f} % (")
     assert shown["flagged"].startswith(f"{100 * at.raised.value:.1f} % (")
     assert shown["of yes"].startswith(f"{100 * TOLD.test.labels[mine].mean():.1f} % (")
     assert 0.5 < float(shown["AUC"].split()[0]) < 1
     plain = groups(TOLD, by(values), None)
-    assert plain.headings == ("nodes", "accuracy")
+    assert list(plain.columns) == ["x", "nodes", "accuracy"]
     right = (TOLD.test.taken == TOLD.test.labels)[mine].mean()
-    assert plain.rows[1].figures[1].startswith(f"{100 * right:.1f} % (")
+    assert plain.rows[1][2].startswith(f"{100 * right:.1f} % (")
 
 
 def test_few_nodes_are_no_group_of_their_own() -> None:
@@ -74,7 +75,7 @@ def test_few_nodes_are_no_group_of_their_own() -> None:
     assert sizes(groups(TOLD, by(one), THRESHOLD)) == {"others (2 groups)": 400}
     many = [f"g{place % 16}" for place in range(320)] + [f"h{place % 80}" for place in range(80)]
     found = groups(TOLD, by(many), THRESHOLD)
-    assert found.joined == 80
+    assert "are joined" in found.caption
     assert sizes(found)["others (80 groups)"] == 80
 
 

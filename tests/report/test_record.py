@@ -72,8 +72,8 @@ def test_the_page_shows_what_is_said_and_what_is_not(copy: Copy) -> None:
     assert "i" not in {tag for tag, _ in page.elements}
     assert page.within["dd"].count("not said: the job has none (record)") == 1
     assert "Not audited: run veilgraph audit private, after training again with --record-views." in page.within["dd"]
-    for risk in risks(parse_job(job)):
-        assert risk.words in page.text
+    for _, words in risks(parse_job(job)):
+        assert words in page.text
 
 
 def test_what_an_audit_found_is_said_beside_the_purpose(runs: dict[str, Path]) -> None:
@@ -82,7 +82,7 @@ def test_what_an_audit_found_is_said_beside_the_purpose(runs: dict[str, Path]) -
 
 
 def said(**job: Any) -> dict[str, str]:
-    return {risk.name: risk.words for risk in risks(parse_job({**SYNTHETIC, **job}))}
+    return dict(risks(parse_job({**SYNTHETIC, **job})))
 
 
 def test_what_could_go_wrong_is_that_of_the_job() -> None:

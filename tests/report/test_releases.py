@@ -9,7 +9,7 @@ from rich.table import Table
 
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.report.local import PerturbedFeatures
+from veilgraph.report.protection import PerturbedFeatures
 
 
 def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: Any) -> JobSettings:

@@ -88,7 +88,7 @@ def test_at_home_the_label_holders_tables_are_enough(tmp_path: Path) -> None:
     found = tune_alone(job, tmp_path / "out", party=files["A"], trials=2, vary={"model.dim": [4, 8]})
     assert {trial.ending for trial in found.trials} <= {"complete", "pruned"}
     compared = study.compare_job(job, tmp_path / "study", party=files["A"], alone=found.best)
-    assert {line.name for line in compared.lines} >= {"A alone", "A alone, own settings"}
+    assert {line.name for line in compared.ways} >= {"A alone", "A alone, own settings"}
 
 
 def test_jobs_of_holders_with_nodes_of_their_own_are_refused(tmp_path: Path) -> None:

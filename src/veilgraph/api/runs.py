@@ -53,7 +53,7 @@ def data_frame(of: str, rows: Mapping[Any, Mapping[str, Any]], index: str, inste
 
 def run_facts(run: RunDirectory) -> dict[str, str]:
     """What there is to say of a run in a few lines: heading → what."""
-    from veilgraph.report.local import against  # noqa: PLC0415 - a training needs none of it
+    from veilgraph.report.protection import against  # noqa: PLC0415 - a training needs none of it
     from veilgraph.report.tables import human_bytes  # noqa: PLC0415
 
     job, summary = run.settings, run.summary

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import rankdata
 
-from veilgraph.audit.attack import ALIKE, ATTACKS, Case, Nodes, Parts
+from veilgraph.audit.attack import ALIKE, ATTACKS, Case, Nodes, Parts, load_view
 from veilgraph.audit.finding import (
     FALSE_ALARM_RATE,
     Finding,
@@ -37,7 +37,6 @@ from veilgraph.audit.finding import (
 )
 from veilgraph.audit.pairs import KnownPairs, Pairs, random_pairs
 from veilgraph.audit.statistics import Truth
-from veilgraph.audit.view import load_view
 from veilgraph.core.errors import DataError, ProtocolError, RunError
 from veilgraph.core.secrets import SecretSource, system_secrets
 from veilgraph.core.settings import first_problem
@@ -61,11 +60,9 @@ _FEWEST: Final = 20
 _MOST_CLASSMATES: Final = 1000
 _MOST_ANSWERS: Final = 200
 _WORDS: Final = 300
-_SEED_BYTES: Final = 32
 _BLOCK: Final = 4096
 MOST_COMPARED: Final = 20_000
 """Nodes that are compared each with each."""
-_NO_VIEW: Final = "it has no recorded view of a training on these tables"
 
 log = logging.getLogger("veilgraph")
 
@@ -120,15 +117,8 @@ class Answers(_Message):
 def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretSource = system_secrets) -> None:
     """One party's part: it answers every holder, and scores what it is answered; writes ``audit.json`` at a holder.
 
-    Args:
-        run: with this party's part.
-        party: its name.
-        link: to all parties of the job, which allow the audit.
-        secrets: what a holder draws its questions from.
-
-    Raises:
-        RunError: this party's part is damaged.
-        LinkError: another party failed.
+    The parties on ``link`` allow the audit; a holder draws its questions from ``secrets``. A ``RunError`` where this
+    party's part is damaged, a ``LinkError`` where another party failed.
     """
     others = [name for name in (SERVER, *run.settings.data.names) if name != party]
     target = None if party == SERVER else _Target(run, party, secrets)
@@ -156,15 +146,14 @@ def audit_across(run: RunDirectory, party: PartyId, link: Link, secrets: SecretS
 
 
 def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, question: Question, asked: Pairs) -> None:
-    """Mounts what can be mounted, and sends the ranks."""
-    found, unanswered = list[tuple[Answer, NDArray[np.int64] | None, Floats]](), list[Unanswered]()
+    found, unanswered = list[tuple[Answer, Pairs | None, Floats]](), list[Unanswered]()
     case = _BlindCase(run, question, asked)
     try:
         evidence = _evidence(run, party, target, question)
     except RunError as error:
         log.warning("the audit: %s is not answered: %s", target, error)
-        # The error names files of ours.
-        evidence, unanswered = [], [_unanswered(name, _NO_VIEW) for name in EVERYBODYS]
+        why = "it has no recorded view of a training on these tables"  # the error names files of ours
+        evidence, unanswered = [], [_unanswered(name, why) for name in EVERYBODYS]
     for each in evidence:
         for name in EVERYBODYS:
             attack = ATTACKS[name]
@@ -197,7 +186,6 @@ def _answer(run: RunDirectory, party: PartyId, link: Link, target: PartyId, ques
 
 
 def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Question) -> list[Evidence]:
-    """What a party was meant to have of a target's data."""
     if kept_identity(run.party(party)) != question.alignment:
         raise RunError("the tables were aligned anew since it trained")
     found = evidence_of(load_view(run, party))
@@ -257,18 +245,14 @@ class _Target:
         self._graph = load_party(run.party(party).graph_path).common_part()
         nodes, own = self._graph.num_nodes, run.party(party)
         self.question = Question(nodes=nodes, labels=self._graph.labels is not None, alignment=kept_identity(own))
-        self._random = np.random.default_rng(int.from_bytes(secrets(_SEED_BYTES)))
+        self._random = np.random.default_rng(int.from_bytes(secrets(32)))
         if nodes * (nodes - 1) // 2 <= MOST_PAIRS:
             self.pairs = np.stack(np.triu_indices(nodes, k=1), axis=1).astype(np.int64)
         else:
             self.pairs = random_pairs(nodes, MOST_PAIRS, self._random)
 
     def scored(self, link: Link, adversary: PartyId) -> list[Finding | Skipped]:
-        """What an adversary's answers come to.
-
-        Raises:
-            ProtocolError: they are no answers to what was asked.
-        """
+        """What an adversary's answers come to; a ``ProtocolError`` where they are none to what was asked."""
         said = _received(link, adversary, Tag(Kind.AUDIT_ANSWER), Answers)
         found = list[Finding | Skipped]()
         for step, answer in enumerate(said.answers):
@@ -319,7 +303,7 @@ class _Target:
 
 def _linked(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
     linked = _codes(graph.edge_index.numpy().T, graph.num_nodes)
-    return np.isin(_codes(asked, graph.num_nodes), linked), _all(asked)
+    return np.isin(_codes(asked, graph.num_nodes), linked), np.ones(len(asked), dtype=np.bool_)
 
 
 def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
@@ -331,11 +315,11 @@ def _alike(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
         products = np.asarray((first.multiply(second) if is_sparse else first * second).sum(axis=1))
         found.append(products.reshape(len(some)))
     every = np.concatenate(found)
-    return np.asarray(every > np.quantile(every, 1 - ALIKE)), _all(asked)
+    return np.asarray(every > np.quantile(every, 1 - ALIKE)), np.ones(len(asked), dtype=np.bool_)
 
 
 def _trained_on(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
-    return (members := _mask(graph)), _all(members)
+    return (members := _mask(graph)), np.ones(len(members), dtype=np.bool_)
 
 
 def _of_one_class(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
@@ -348,9 +332,8 @@ def _of_one_class(graph: PartyGraph, asked: Pairs) -> tuple[Truth, Truth]:
 class Asked:
     """What attacks on one kind of secret are asked, and what is true of it.
 
-    Attributes:
-        what: the pairs of the question, all nodes, or pairs that the adversary chooses among nodes with a gradient.
-        truth: (graph, pairs) → what is true, and of which of it something can be said.
+    ``what``: the pairs of the question, all nodes, or pairs that the adversary chooses among nodes with a gradient.
+    ``truth``: (graph, pairs) → what is true, and of which of it something can be said.
     """
 
     what: Literal["pairs", "nodes", "chosen"]
@@ -363,10 +346,6 @@ ASKED: Final[Mapping[Secret, Asked]] = {
     "membership": Asked("nodes", _trained_on),
     "labels": Asked("chosen", _of_one_class),
 }
-
-
-def _all(asked: NDArray[Any]) -> Truth:
-    return np.ones(len(asked), dtype=np.bool_)
 
 
 def _mask(graph: PartyGraph) -> Truth:

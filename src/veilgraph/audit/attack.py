@@ -3,12 +3,17 @@
 ``ATTACKS`` finds an attack by its name. A package adds its own, an ``Attack``, by an entry point of the group
 ``veilgraph.attacks``; ``veilgraph.testing.attack`` holds it to what all of them promise. What an adversary is granted
 to know is drawn from the truth and named as such. Across organisations nobody has all that: see ``audit.across``.
+
+Views come first. Of parties that put theirs together, whoever knows its own summand has the sum of the others' only;
+the dealer and a holder together have what the dealt masks hide. ``docs/threat-model.md`` says against which coalitions
+a claim is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
@@ -19,19 +24,88 @@ from torch import Tensor
 
 from veilgraph.audit.finding import Outcome, Secret, members_of
 from veilgraph.audit.pairs import KnownPairs, alike_pairs, sample_pairs
-from veilgraph.audit.view import load_view
-from veilgraph.core.errors import DataError
+from veilgraph.core.arguments import argument
+from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.settings import Registry
 from veilgraph.core.tensor_file import load_tensors
-from veilgraph.core.types import PartyId
+from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.graph.partition import pool
 from veilgraph.graph.party import PartyGraph, load_party
+from veilgraph.link.view import read_view
 from veilgraph.protocol.audit_settings import ATTACKS as _REGISTERED
-from veilgraph.protocol.evidence import Evidence, Sort, source_of
+from veilgraph.protocol.evidence import Evidence, Sort, evidence_of, source_of
 from veilgraph.protocol.figures import LOSS
 from veilgraph.protocol.view import Floats, View
-from veilgraph.runtime.store.run_directory import RunDirectory
+from veilgraph.runtime.store.predictions import load_predictions
+from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
+
+
+def load_view(run: RunDirectory, party: PartyId) -> View:
+    """Reads a party's view; of the run's files only the job's and the party's own are opened.
+
+    Raises:
+        RunError: no view of the party was recorded, or it cannot be read.
+    """
+    files = run.party(party).views() if run.party_path(party).is_dir() else []
+    if not files:
+        raise RunError(
+            f"{run.path} has no recorded view of {party}; train the job again with {argument('record_views', 'True')}"
+        )
+    everything = [seen for number, path in enumerate(files) for seen in read_view(path, number)]
+    own = tuple(seen for seen in everything if seen.sender == seen.receiver)
+    messages = tuple(seen for seen in everything if seen.sender != seen.receiver)
+    if not messages:
+        raise RunError(f"{run.path}: the view of {party} has no message; record it again")
+    graph = None if party == SERVER else load_party(run.party(party).graph_path)
+    works = tuple(path.stem.partition("-")[2] for path in files)
+    predicted = partial(predictions_of, run.party(party)) if party in run.settings.scoring else None
+    return View(party, run.settings, messages, own, graph, works, predicted)
+
+
+def predictions_of(store: PartyStore) -> Tensor:
+    """The newest predictions of a holder, in the order of its data's rows: tables may have changed since.
+
+    Raises:
+        RunError: there are none.
+        DataError: they are about other nodes.
+    """
+    found, ids = load_predictions(store), store.ids()
+    if found.keys or not found.probabilities.shape[1]:
+        raise DataError("the predictions are no probabilities of nodes' classes, which attacks on predictions read")
+    if found.compared is None or ids is None:
+        return found.uncalibrated
+    places, common = {name: row for row, name in enumerate(found.compared)}, ids[: load_party(store.graph_path).common]
+    missing = sum(name not in places for name in common)
+    if missing:
+        raise DataError(f"the newest predictions lack {missing} of the {len(common)} nodes that the run was trained on")
+    return found.uncalibrated[[places[name] for name in common]]
+
+
+def joined_evidence(views: Sequence[View]) -> list[Evidence]:
+    """Everything in several parties' views that attacks on the others can be mounted on.
+
+    What must say nothing to each by itself is not tested: for them together it may say something, and is used below.
+    """
+    members = {view.party for view in views}
+    outside = [name for name in views[0].settings.data.names if name not in members]
+    found: dict[tuple[object, ...], Evidence] = {}
+    for view in views:
+        for each in evidence_of(view):
+            about = tuple(party for party in each.about if party in outside)
+            key = (each.sort, each.words, about)
+            if not each.permitted or not about:
+                continue
+            if key not in found:
+                found[key] = replace(each, about=about)
+            elif each.updates:  # of the same h0, and each knows its own
+                updates = zip(found[key].updates, each.updates, strict=False)
+                found[key] = replace(found[key], updates=tuple(one + other for one, other in updates))
+    holders = [view.of_training for view in views if view.party != SERVER]
+    server = next((view.of_training for view in views if view.party == SERVER), None)
+    more = source_of(views[0].settings).joined(server, holders, outside) if outside and holders else ()
+    return [*found.values(), *more]
+
 
 Nodes: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -42,20 +116,16 @@ Parts: TypeAlias = tuple[Floats, ...]
 _WIDTH: Final = 128
 _MOST_LINKS: Final = 1000
 _MOST_CLASSMATES: Final = 2000
-_MOST_CLASS_PAIRS: Final = 1000
-_ALIKE_PAIRS: Final = 4000
 _FEWEST: Final = 10
 ALIKE: Final = 0.05
 """Share of pairs of nodes that count as alike."""
 
 
 class Case:
-    """A run under audit.
+    """A run under audit, complete, with all parties' parts.
 
-    Args:
-        run: complete, with all parties' parts.
-        seed: of everything drawn.
-        shadows: models that adversaries train on nodes that are none of the targets.
+    Everything is drawn by ``seed``; ``shadows`` is how many models adversaries train on nodes that are none of the
+    targets.
     """
 
     def __init__(self, run: RunDirectory, *, seed: int, shadows: int) -> None:
@@ -76,11 +146,7 @@ class Case:
         return self.settings.is_aligned
 
     def view(self, party: PartyId) -> View:
-        """What a party saw.
-
-        Raises:
-            RunError: it was not recorded.
-        """
+        """What a party saw; a ``RunError`` where it was not recorded."""
         return cast(View, self.once(("view", party), lambda: load_view(self.run, party)))
 
     def graph(self, party: PartyId) -> PartyGraph:
@@ -101,15 +167,10 @@ class Case:
 
     def canary_key(self, party: PartyId) -> bytes | None:
         """Of a holder's canaries; None where it has none."""
-        kept = self.run.party(party).canaries()
-        return None if kept is None else kept.key
+        return None if (kept := self.run.party(party).canaries()) is None else kept.key
 
     def links(self, target: PartyId, adversary: PartyId) -> KnownPairs:
-        """Pairs of nodes, half of them linked at the target, and none at the adversary.
-
-        Raises:
-            DataError: the target has too few links.
-        """
+        """Pairs of nodes, half of them linked at the target, and none at the adversary."""
         graph, others = self.graph(target), self.own_edges(adversary)
         edges, count = graph.edge_index.numpy(), graph.num_nodes
         if others.shape[1]:
@@ -122,7 +183,7 @@ class Case:
     def alike(self, target: PartyId) -> KnownPairs:
         """Random pairs of nodes, and which of them have inner products of features among the largest."""
         features = self.graph(target).features.to_dense().numpy()
-        return alike_pairs(features, _ALIKE_PAIRS, share=ALIKE, seed=self.seed)
+        return alike_pairs(features, 4000, share=ALIKE, seed=self.seed)
 
     def members(self, target: PartyId) -> Flags:
         """The training nodes of a holder with labels, [N] bool."""
@@ -133,12 +194,7 @@ class Case:
     def classmates(self, target: PartyId, steps: Sequence[Floats]) -> tuple[Nodes, KnownPairs]:
         """Training nodes, and pairs of places among them, as many of one class as of two, all different.
 
-        Args:
-            target: a holder with labels.
-            steps: gradients that tell who is trained on.
-
-        Raises:
-            DataError: there are too few of one kind.
+        ``steps`` are gradients that tell who is trained on, for who has no truth.
         """
         labels, train, _, _ = self.labels(target)
         random = np.random.default_rng(self.seed)
@@ -148,7 +204,7 @@ class Case:
         first, second = np.triu_indices(len(nodes), k=1)
         same = labels[nodes[first]] == labels[nodes[second]]
         kinds = [np.flatnonzero(same), np.flatnonzero(~same)]
-        size = min(_MOST_CLASS_PAIRS, *map(len, kinds))
+        size = min(1000, *map(len, kinds))
         if not size:
             raise DataError(f"{len(nodes)} training nodes have no two of one class, or none of two; give more")
         chosen = np.concatenate([random.choice(kind, size=size, replace=False) for kind in kinds])
@@ -214,11 +270,7 @@ class Case:
         return cast(Floats | None, self.once(("pooled", target, *map(str, without)), make))
 
     def labels(self, holder: PartyId) -> tuple[Nodes, Nodes, Nodes, int]:
-        """A holder's labels [N], −1 where unknown, its training and its test nodes, and the number of classes.
-
-        Raises:
-            DataError: it has none.
-        """
+        """A holder's labels [N], −1 where unknown, its training and its test nodes, and the number of classes."""
         graph = self.graph(holder)
         if graph.labels is None or graph.train_mask is None or graph.num_classes is None:
             raise DataError(f"{holder} has no labels; attacks on labels are about a holder that has")
@@ -241,11 +293,7 @@ class Case:
         return cast(Floats, self.once(("posteriors", holder), lambda: self._posteriors(holder, mask)))
 
     def shadow_models(self, holder: PartyId) -> list[Shadow]:
-        """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes.
-
-        Raises:
-            DataError: there are too few such nodes with a label.
-        """
+        """Training nodes [N] and posteriors [N, C] of models on nodes that are neither training nor test nodes."""
 
         def make() -> list[Shadow]:
             labels, training, _, _ = self.labels(holder)
@@ -318,7 +366,6 @@ class Attack:
     Attributes:
         secret: what it is after.
         sorts: of evidence that it is mounted on.
-        mount: mounts it.
         of_labels: whether the target must have labels.
         blind: whether its scores need nothing but the view, so that it can be mounted where no truth is.
         of_all_pairs: whether it compares each node with each, which takes few nodes.
@@ -368,13 +415,9 @@ def side_by_side(parts: Parts) -> Floats:
 
 
 def some_of_each(nodes: Nodes, labels: Nodes, most: int, seed: int) -> Nodes:
-    """At most so many of some nodes, rare classes whole: as many of each class as there are, or an even share.
+    """At most so many (``most``) of some nodes [T], rare classes whole.
 
-    Args:
-        nodes: [T], to choose among.
-        labels: [N], of all nodes.
-        most: to choose.
-        seed: of the draw.
+    As many of each class as there are, or an even share; ``labels`` [N] are of all nodes.
     """
     if len(nodes) <= most:
         return nodes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from veilgraph.audit.attack import ATTACKS, Attack, Case
+from veilgraph.audit.attack import ATTACKS, Attack, Case, joined_evidence, load_view, predictions_of
 from veilgraph.audit.claims import checked
 from veilgraph.audit.epsilon import empirical_epsilon, labels_epsilon
 from veilgraph.audit.finding import (
@@ -30,7 +30,6 @@ from veilgraph.audit.finding import (
 )
 from veilgraph.audit.sealing import against_chance, told_from_noise
 from veilgraph.audit.statistics import Verdict, measure
-from veilgraph.audit.view import joined_evidence, load_view, predictions_of
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.audit_settings import UNLIMITED, AttackLimit
@@ -140,11 +139,7 @@ def _check_readable(case: Case) -> None:
 
 
 def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
-    """What an adversary has: a party its view, several their views together, a client the predictions.
-
-    Raises:
-        RunError: it was not recorded.
-    """
+    """What an adversary has: a party its view, several their views together, a client the predictions."""
     if adversary != CLIENT:
         views = [load_view(run, member) for member in members_of(adversary)]
         return evidence_of(views[0]) if len(views) == 1 else joined_evidence(views)
@@ -190,7 +185,6 @@ def _mounted(
 def _attacked(
     case: Case, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
 ) -> Iterator[Finding | Skipped]:
-    """Every attack that is about evidence of this sort, on every holder that it is about."""
     for name, attack in ATTACKS.items():
         if name not in attacks or evidence.sort not in attack.sorts:
             continue
@@ -225,11 +219,7 @@ def _uniformity(case: Case, adversary: PartyId, evidence: Evidence, about: str) 
 
 
 def _adversaries(settings: JobSettings, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """Those that are asked for, the parties of a coalition in one order.
-
-    Raises:
-        ConfigError: one is unknown, or a coalition leaves nobody to attack.
-    """
+    """Those that are asked for, the parties of a coalition in one order."""
     parties = (SERVER, *settings.data.names)
     if asked is None:
         return (*parties, CLIENT)

@@ -74,13 +74,9 @@ class Repetition:
 
 
 def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[Repetition]]:
-    """Holds all sessions of runs against each other.
+    """Holds all sessions of runs against each other; returns the sessions, and what is against the claims.
 
-    Args:
-        paths: of runs of the same parties, whole or an organisation's own parts, with recorded views.
-
-    Returns:
-        The sessions, and what is against the claims.
+    The runs are of the same parties, whole or an organisation's own parts, with recorded views.
 
     Raises:
         ConfigError: the runs are of different parties, or there are no two sessions.
@@ -105,11 +101,7 @@ def audit_beside(paths: Sequence[Path]) -> tuple[list[Session], list[Repetition]
 
 
 def recorded(runs: Iterable[RunDirectory]) -> list[Session]:
-    """The sessions of runs, oldest first; one that a copied run has as well is read once.
-
-    Raises:
-        RunError: a run has no view.
-    """
+    """The sessions of runs, oldest first; one that a copied run has as well is read once."""
     found, known = list[Session](), set[bytes]()
     for run in runs:
         parties = [party for party in (*run.settings.data.names, SERVER) if run.party_path(party).is_dir()]
@@ -157,10 +149,6 @@ def _pairs(
         yield one, other, ours, theirs
 
 
-def _place(seen: Seen) -> Place:
-    return seen.tag.kind, seen.sender, seen.receiver, seen.shape
-
-
 def repeated_blocks(sessions: Sequence[Session]) -> Iterator[Repetition]:
     """Sixteen bytes that two sessions share, of a kind that is drawn anew in each."""
     for one, other, ours, theirs in _pairs(sessions, _blocks):
@@ -182,7 +170,7 @@ def _blocks(session: Session) -> Mapping[Kind, set[bytes]]:
 
 def small_differences(sessions: Sequence[Session]) -> Iterator[Repetition]:
     """Words under one mask: their difference is that of two plaintexts, and small in the ring."""
-    for one, other, ours, theirs in _pairs(sessions, _heads):
+    for one, other, ours, theirs in _pairs(sessions, partial(_tensors, wanted=_head)):
         for place in sorted(ours.keys() & theirs.keys()):
             differences = torch.stack(ours[place])[:, None] - torch.stack(theirs[place])[None]
             near = (differences > -_SMALL) & (differences < _SMALL)
@@ -190,13 +178,18 @@ def small_differences(sessions: Sequence[Session]) -> Iterator[Repetition]:
                 yield _said(one, other, f"{_words(place)}: messages of two sessions differ by small numbers")
 
 
-def _heads(session: Session) -> Mapping[Place, list[Tensor]]:
+def _head(seen: Seen) -> Tensor | None:
+    if seen.tag.kind not in _RING or np.prod(seen.shape) < _FEWEST or (tensor := seen.tensor()).dtype != torch.int64:
+        return None
+    return tensor.reshape(-1)[:_HEAD]
+
+
+def _tensors(session: Session, wanted: Callable[[Seen], Tensor | None]) -> Mapping[Place, list[Tensor]]:
+    """What is wanted of the messages received, by their place."""
     found: dict[Place, list[Tensor]] = defaultdict(list)
     for seen in session.received:
-        if seen.tag.kind in _RING and np.prod(seen.shape) >= _FEWEST:
-            tensor = seen.tensor()
-            if tensor.dtype == torch.int64:
-                found[_place(seen)].append(tensor.reshape(-1)[:_HEAD])
+        if (tensor := wanted(seen)) is not None:
+            found[seen.tag.kind, seen.sender, seen.receiver, seen.shape].append(tensor)
     return found
 
 
@@ -219,10 +212,9 @@ def repeated_low_bits(sessions: Sequence[Session], holders: int) -> Iterator[Rep
 
 
 def low_bits_in_common(before: Iterable[Tensor], later: Sequence[Tensor]) -> set[int]:
-    """The rows in which an opening has the same low bits as one of another session; all are int64 [rows, d].
+    """The rows in which an opening has the same low bits as one of another session; −1 in place of all of one.
 
-    Returns:
-        Their numbers; -1 in place of all of an opening.
+    All are int64 [rows, d].
     """
     found = set[int]()
     for one in before:
@@ -278,7 +270,12 @@ def kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterato
     stated = [[getattr(noise, name, None) or 0.0 for name in ("clip", "noise_multiplier")] for noise in noises]
     deviation = min(clip * multiplier for clip, multiplier in stated)
     kinds = RELEASES[1:] if None in noises else RELEASES  # without ``privacy`` embeddings are in the clear
-    for one, other, ours, theirs in _pairs(sessions, partial(_releases, kinds=kinds)):
+
+    def released(seen: Seen) -> Tensor | None:
+        of_holder = seen.tag.kind in kinds and seen.sender != SERVER
+        return seen.tensor() if of_holder and len(seen.shape) == 2 else None
+
+    for one, other, ours, theirs in _pairs(sessions, partial(_tensors, wanted=released)):
         for place in sorted(ours.keys() & theirs.keys()):
             for some, again in ((some, again) for some in ours[place] for again in theirs[place]):
                 if torch.equal(some, again) or not some.is_floating_point():
@@ -291,14 +288,6 @@ def kept_noise(sessions: Sequence[Session], noises: Sequence[object]) -> Iterato
                 elif spread < deviation:
                     what = f"two releases differ by {spread:.3g}, less than the noise of one"
                     yield _said(one, other, f"{_words(place)}: {what}")
-
-
-def _releases(session: Session, kinds: Sequence[Kind]) -> Mapping[Place, list[Tensor]]:
-    found: dict[Place, list[Tensor]] = defaultdict(list)
-    for seen in session.received:
-        if seen.tag.kind in kinds and seen.sender != SERVER and len(seen.shape) == 2:
-            found[_place(seen)].append(seen.tensor())
-    return found
 
 
 def _words(place: Place) -> str:

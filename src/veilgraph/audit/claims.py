@@ -1,21 +1,26 @@
 """What a run claims, held against what was seen of it. Each of these checks fails an audit without a limit.
 
-An auditor has all views, all data and all ledgers, and knows what an honest run would look like to the adversary.
+An auditor has all views, all data and all ledgers, and knows what an honest run would look like to the adversary. The
+tests on arrays, which come first, do not look at the data: each p-value is exact, or a bound for any data.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2, chisquare, hypergeom, kruskal, random_table, spearmanr
 
 from veilgraph.audit.attack import Case
 from veilgraph.audit.epsilon import inserted_at
 from veilgraph.audit.finding import Finding, Secret, Skipped
-from veilgraph.audit.noise import low_bits_p_value, noise_level, order_p_value, sampling, split_p_value
 from veilgraph.audit.sealing import orders_p_value
 from veilgraph.audit.statistics import Interval, Verdict
 from veilgraph.core.errors import DataError
@@ -24,18 +29,303 @@ from veilgraph.link.view import Seen
 from veilgraph.privacy.plan import Channel
 from veilgraph.privacy.release_cache import fingerprint
 from veilgraph.protocol.audit_settings import Check
+from veilgraph.protocol.evidence import Noisy
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.view import View
+from veilgraph.protocol.view import Floats, View
 from veilgraph.runtime.store import LEDGER
+
+_MOST: Final = 60
+"""Releases of which all pairs are compared: the first half and the newest."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the releases of a series say of their noise.
+
+    Attributes:
+        p_value: of all tests together.
+        share: of the noise, that is there: an estimate, the least of all releases and pairs, which data make larger.
+        excess: how much longer than the clip the longest row is, at least, over C; 0 where none is.
+    """
+
+    p_value: float
+    share: float
+    excess: float
+
+
+def noise_level(releases: Sequence[Noisy]) -> Level:
+    """Tests releases of one adversary's view against the noise that is claimed: at least one of them.
+
+    A released matrix is x + n, n of independent N(0, s²) entries, and every row of x is at most C long. Whatever x is,
+
+    - ‖x + n‖² is stochastically at least ‖n‖² ~ s²·χ². Less is the mark of noise that is too small, or not there;
+    - so is ‖(x + n) − (x' + n')‖², with 2s² in place of s²: what is small there is noise that came twice, over other
+      data as well. The same holds of pairs of rows in one release;
+    - ‖(x + n)_v‖ ≤ C + ‖n_v‖. More is the mark of a row that was not clipped, and is seen best in the mean of releases.
+
+    Where rows were trained on what was released before, they depend on its noise, by way of a few weights: too little
+    to make a difference small.
+    """
+    half = _MOST // 2
+    kept = list(releases) if len(releases) <= _MOST else [*releases[:half], *releases[-half:]]
+    squares, counts = list[float](), list[int]()
+    for each in kept:
+        scaled = each.scaled
+        even = scaled[: len(scaled) // 2 * 2]
+        for values in (scaled, (even[::2] - even[1::2]) / np.sqrt(2)):
+            squares.append(float((values**2).sum()))
+            counts.append(values.size)
+    for one, other in combinations(kept, 2):
+        if one.rows.shape == other.rows.shape:
+            squares.append(float(((one.scaled - other.scaled) ** 2).sum()) / 2)
+            counts.append(one.rows.size)
+    low = chi2.cdf(squares, counts)
+    high, excess = zip(*(_rows_too_long(series) for series in _series(kept)), strict=True)
+    tests = len(low) + len(high)
+    shares = np.sqrt(np.asarray(squares) / np.asarray(counts))
+    return Level(float(min(1.0, tests * min(low.min(), *high))), float(shares.min()), float(max(excess)))
+
+
+def _series(releases: Sequence[Noisy]) -> list[Sequence[Noisy]]:
+    """Every release by itself, and those of the same rows and noise together."""
+    alike: dict[tuple[object, ...], list[Noisy]] = {}
+    for each in releases:
+        alike.setdefault((each.rows.shape, each.deviation, each.clip), []).append(each)
+    return [*([each] for each in releases), *(some for some in alike.values() if len(some) > 1)]
+
+
+def _rows_too_long(series: Sequence[Noisy]) -> tuple[float, float]:
+    """p-value of the longest row in the mean of some releases, and by how much it is too long, in clips."""
+    first = series[0]
+    rows = np.mean([each.rows for each in series], axis=0)
+    deviation, width = first.deviation / np.sqrt(len(series)), rows.shape[1]
+    longest = float(np.linalg.norm(rows, axis=1).max())
+    beyond = max(0.0, longest - first.clip)
+    p_value = min(1.0, len(rows) * float(chi2.sf((beyond / deviation) ** 2, width)))
+    noise = deviation * float(np.sqrt(chi2.isf(0.01 / len(rows), width)))
+    return p_value, max(0.0, beyond - noise) / first.clip
+
+
+_MOST_SUMS: Final = 30
+"""Sums of which all pairs are compared: the first half and the newest."""
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """What sums say of how their terms were drawn.
+
+    Attributes:
+        p_value: of all tests together.
+        rate: the share of terms that is in a sum, over all of them.
+        oddest: which test has the least p-value, in words.
+    """
+
+    p_value: float
+    rate: float
+    oddest: str
+
+
+def sampling(sums: Sequence[NDArray[np.uint8]], rate: float) -> Sampling:
+    """Tests sums of one holder against the rate that is accounted.
+
+    Of R sums over the same N terms, each in with probability q whatever else is in, all of this is exact:
+
+    - R·N draws together, k of one sum, and in how many sums one term is, are binomial: more or fewer is another rate;
+    - so is in how many sums k is nearly N·q, and in how many pairs of sums it is the same: samples of a fixed size are
+      more alike than chance makes them, and terms that come and go together less;
+    - what two sums of k and l terms have in common is hypergeometric: the same sample again has too much in common, and
+      the next part of a shuffled list too little.
+
+    Each p-value is two-sided but for the last of sizes, and all are bounded together.
+
+    Args:
+        sums: of each, [N], how often each term is in it; at least one.
+        rate: q, above 0 and at most 1.
+    """
+    of_size: dict[int, list[NDArray[np.uint8]]] = {}
+    for each in sums:
+        of_size.setdefault(len(each), []).append(each)
+    of_size.pop(0, None)
+    if not of_size:
+        raise DataError("sums: none has a term that could be drawn; give one at least")
+    found = [test for some in of_size.values() for test in _tests(np.stack(some).astype(np.int64), rate)]
+    least, oddest = min(found)
+    drawn, terms = (sum(size(each) for some in of_size.values() for each in some) for size in (np.sum, len))
+    return Sampling(min(1.0, len(found) * least), float(drawn / terms), oddest)
+
+
+def _tests(sums: Counts, rate: float) -> list[tuple[float, str]]:
+    """(p-value, what is odd where it is small) of sums [R, N] over the same terms."""
+    rounds, terms = sums.shape
+    if sums.max() > 1:
+        return [(0.0, "a term is in one sum twice")]
+    sizes = sums.sum(axis=1)
+    total = _least(_binomial(np.array([sums.sum()]), sums.size, rate))
+    each = _least(_binomial(sizes, terms, rate))
+    often = _least(_binomial(sums.sum(axis=0), rounds, rate))
+    return [
+        (total, "more or fewer terms are in the sums than that"),
+        (each, "one sum has more or fewer terms than that"),
+        (often, "one term is in more or fewer sums than that"),
+        (_near(sizes, terms, rate), "sums are more or less alike in size than that"),
+        (_alike(sizes, terms, rate), "sums have the same size too often"),
+        (_common(sums, sizes), "two sums have more or fewer terms in common than sizes like theirs"),
+    ]
+
+
+def _binomial(found: Counts, draws: int, chance: float) -> Floats:
+    """Two-sided p-values of counts of so many draws."""
+    return _two_sided(binom.cdf(found, draws, chance), binom.sf(found - 1, draws, chance))
+
+
+def _two_sided(below: Floats, above: Floats) -> Floats:
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(below, above)))
+
+
+def _least(p_values: Floats) -> float:
+    """Of all of them together (Bonferroni)."""
+    return float(min(1.0, len(p_values) * p_values.min()))
+
+
+def _near(sizes: Counts, terms: int, rate: float) -> float:
+    """In how many sums the size is nearly N·q."""
+    width = max(1.0, float(np.sqrt(terms * rate * (1 - rate))) / 4)  # nearly: within a quarter of the deviation
+    low, high = np.ceil(terms * rate - width), np.floor(terms * rate + width)
+    chance = float(binom.cdf(high, terms, rate) - binom.cdf(low - 1, terms, rate))
+    near = int(((sizes >= low) & (sizes <= high)).sum())
+    return float(_binomial(np.array([near]), len(sizes), min(1.0, chance))[0])
+
+
+def _alike(sizes: Counts, terms: int, rate: float) -> float:
+    """In how many pairs of sums, one after the other and each in one pair, the size is the same."""
+    pairs = len(sizes) // 2
+    same = int((sizes[: 2 * pairs : 2] == sizes[1 : 2 * pairs : 2]).sum())
+    chance = float((binom.pmf(np.arange(terms + 1), terms, rate) ** 2).sum())
+    return float(binom.sf(same - 1, pairs, min(1.0, chance))) if pairs else 1.0
+
+
+def _common(sums: Counts, sizes: Counts) -> float:
+    """How many terms any two of some sums have in common."""
+    half, rounds = _MOST_SUMS // 2, len(sums)
+    kept = range(rounds) if rounds <= _MOST_SUMS else [*range(half), *range(rounds - half, rounds)]
+    pairs = np.array(list(combinations(kept, 2)))
+    if not len(pairs):
+        return 1.0
+    one, other = pairs.T
+    common = (sums[one] * sums[other]).sum(axis=1)
+    about = (sums.shape[1], sizes[one], sizes[other])
+    return _least(_two_sided(hypergeom.cdf(common, *about), hypergeom.sf(common - 1, *about)))
+
+
+_FEWEST: Final = 50
+_DRAWS: Final = 20_000
+
+
+def order_p_value(degrees: NDArray[Any], labels: NDArray[Any] | None) -> tuple[float, float]:
+    """Whether the places of rows tell of degrees (Spearman) or labels (Kruskal and Wallis), both tests together.
+
+    Args:
+        degrees: [N], in the order of the rows.
+        labels: [N], −1 where unknown; None where there are none.
+
+    Returns:
+        The p-value, and the rank correlation of places with degrees or, if that is more, the share η of places that
+        classes explain: 0 where the order says nothing.
+    """
+    if len(degrees) < _FEWEST:
+        raise DataError(f"degrees: {len(degrees)} rows are too few to tell whether their order says something")
+    places = np.arange(len(degrees))
+    p_values, figures = [1.0], [0.0]
+    if len(np.unique(degrees)) > 1:
+        found = spearmanr(places, degrees)
+        p_values.append(float(found.pvalue))
+        figures.append(abs(float(found.statistic)))
+    groups = [] if labels is None else [places[labels == each] for each in np.unique(labels[labels >= 0])]
+    groups = [each for each in groups if len(each) >= _FEWEST // 10]
+    if len(groups) > 1:
+        p_values.append(float(kruskal(*groups).pvalue))
+        everything = np.concatenate(groups)
+        between = sum(len(each) * (each.mean() - everything.mean()) ** 2 for each in groups)
+        figures.append(float(np.sqrt(between / ((everything - everything.mean()) ** 2).sum())))
+    return min(1.0, len(p_values[1:]) * min(p_values)), max(figures)
+
+
+def split_p_value(split: NDArray[Any], labels: NDArray[Any], *, seed: int) -> tuple[float, float]:
+    """Whether a split [N] is more, or less, alike over the classes [N] than one drawn without the labels.
+
+    A split by classes is too even, and so many nodes of each class are too uneven where classes are not alike. Tables
+    with the same margins are drawn at random, which makes the test exact.
+
+    Returns:
+        The p-value of both directions together, and the share of random splits that are at least as even.
+    """
+    parts, classes = np.unique(split, return_inverse=True)[1], np.unique(labels, return_inverse=True)[1]
+    table = np.zeros((parts.max() + 1, classes.max() + 1))
+    np.add.at(table, (parts, classes), 1)
+    rows, columns = table.sum(axis=1), table.sum(axis=0)
+    if min(table.shape) < 2:
+        raise DataError("classes: there is one class, or one part of the split, alone")
+    expected = np.outer(rows, columns) / table.sum()
+    drawn = random_table(rows.astype(int), columns.astype(int)).rvs(size=_DRAWS, random_state=seed)
+    distances = ((drawn - expected) ** 2 / expected).sum(axis=(1, 2))
+    found = ((table - expected) ** 2 / expected).sum()
+    even, uneven = ((1 + (side <= 1e-9).sum()) / (1 + _DRAWS) for side in (distances - found, found - distances))
+    return float(min(1.0, 2 * min(even, uneven))), float(even)
+
+
+_LOW: Final = 4
+_FEWEST_SUMS: Final = 320
+_DIGITS: Final = 23
+_SLACK: Final = 4
+
+
+def low_bits_p_value(sums: Iterable[NDArray[np.int64]], *, bits: int, summands: int) -> tuple[float, float]:
+    """χ² test of the lowest four bits of opened sums of float32 numbers.
+
+    Secret rounding makes them uniform, whatever the summands are. Without it a sum has as many trailing zeros as its
+    smallest summand (``mpc.mask``). Equal summands are rounded equally, so that equal sums count once.
+
+    Args:
+        sums: int64 of any shape.
+        bits: fractional bits.
+        summands: how many were added up, of which the largest says how many low bits are uniform.
+
+    Returns:
+        The p-value, and the share of sums that end in four zeros: 1/16 where the bits say nothing.
+
+    Raises:
+        DataError: too few different sums are large enough for four bits.
+    """
+    least = summands * 2.0 ** (_LOW + _DIGITS - _SLACK + 1)  # so that the largest summand is moved by 2^4 or more
+    distinct = np.unique(np.concatenate([np.unique(each) for each in sums]))
+    chosen = distinct[np.abs(distinct.astype(np.float64)) >= least]
+    if len(chosen) < _FEWEST_SUMS:
+        raise DataError(
+            f"sums: {len(chosen)} different ones are of {least * 2.0**-bits:.2g} or more; of {_FEWEST_SUMS} it can be "
+            "told whether their low bits are uniform"
+        )
+    counts = np.bincount(chosen & ((1 << _LOW) - 1), minlength=1 << _LOW)
+    return float(chisquare(counts).pvalue), float(counts[0] / len(chosen))
+
+
+# The checks
 
 _MOST_PASSES: Final = 16
 _SPLIT: Final = 1
+"""Column of perturbed labels that says which split a node is in."""
 _TELLING: Final = 0.01
 """p-values below which what is odd is worth a word."""
 _CLEAR: Final[Mapping[Kind, Channel]] = {Kind.EMBEDDING: "embeddings", Kind.GRADIENT: "gradients"}
 _MASKED: Final[Mapping[Kind, Channel]] = {Kind.MASKED: "embeddings", Kind.MASKED_GRADIENT: "gradients"}
 
 Found = Iterator[Finding | Skipped]
+Told = tuple[str, float, str]
+"""The evidence in words, its p-value, and a note."""
+
+
+_CHECKS: Final[dict[Check, Callable[[Case, View], Found]]] = {}
 
 
 def checked(case: Case, party: PartyId, names: Sequence[str]) -> Found:
@@ -45,33 +335,53 @@ def checked(case: Case, party: PartyId, names: Sequence[str]) -> Found:
             yield from check(case, case.view(party))
 
 
-class _Claim:
-    """A test of what a run claims, of what one party saw of another's secret."""
-
-    def __init__(self, check: Check, view: View, target: PartyId, secret: Secret) -> None:
-        self.check, self.adversary, self.target, self.secret = check, view.party, target, secret
-
-    def finding(self, evidence: str, p_value: float, note: str) -> Finding:
-        """The level is that of the audit's tests together, and set once all of them are there."""
-        judged = Verdict(found=False, auc=0.5, against=0.5, p_value=p_value, level=0.0)
-        return Finding(
-            self.adversary,
-            self.target,
-            self.secret,
-            self.check,
-            evidence,
-            permitted=False,
-            measure="p-value",
-            value=Interval(p_value, p_value, p_value, 0.95),
-            verdict=judged,
-            note=note,
-        )
-
-    def skipped(self, why: object, of: str | None = None) -> Skipped:
-        """Not mounted; ``of``: on what, by default the target."""
-        return Skipped(self.adversary, f"{self.check} of {of or self.target}", str(why), self.check)
+def _check(name: Check) -> Callable[[Callable[[Case, View], Found]], None]:
+    """Enters a check: of what one party saw."""
+    return lambda check: _CHECKS.update({name: check})
 
 
+def _check_of_each(name: Check, secret: Secret) -> Callable[[Callable[[Case, View, PartyId], Told | None]], None]:
+    """Enters a check of each other holder's secret; it gives None where the view has nothing of the kind.
+
+    A ``DataError`` says why what the view has is too little for the test.
+    """
+
+    def enter(check: Callable[[Case, View, PartyId], Told | None]) -> None:
+        def of_each(case: Case, view: View) -> Found:
+            for target in view.others:
+                try:
+                    if told := check(case, view, target):
+                        yield _finding(name, view, target, secret, told)
+                except DataError as error:
+                    yield _skipped(name, view, target, error)
+
+        _CHECKS[name] = of_each
+
+    return enter
+
+
+def _finding(check: Check, view: View, target: PartyId, secret: Secret, told: Told) -> Finding:
+    """The level is that of the audit's tests together, and set once all of them are there."""
+    evidence, p_value, note = told
+    return Finding(
+        view.party,
+        target,
+        secret,
+        check,
+        evidence,
+        permitted=False,
+        measure="p-value",
+        value=Interval(p_value, p_value, p_value, 0.95),
+        verdict=Verdict(found=False, auc=0.5, against=0.5, p_value=p_value, level=0.0),
+        note=note,
+    )
+
+
+def _skipped(check: Check, view: View, of: str, why: DataError) -> Skipped:
+    return Skipped(view.party, f"{check} of {of}", str(why), check)
+
+
+@_check("noise-level")
 def _noise_level(case: Case, view: View) -> Found:
     """Releases against the noise that ledgers count with, as their paradigm finds them in the run."""
     try:
@@ -82,39 +392,35 @@ def _noise_level(case: Case, view: View) -> Found:
                 note += (
                     f" A row, or a mean of releases, is {found.excess:.3g} clips longer than clip and noise explain."
                 )
-            yield _Claim("noise-level", view, series.holder, "noise").finding(series.words, found.p_value, note)
+            yield _finding("noise-level", view, series.holder, "noise", (series.words, found.p_value, note))
     except DataError as error:
         yield Skipped(view.party, "noise-level", str(error), "noise-level")
 
 
-def _sampling_rate(case: Case, view: View) -> Found:
+@_check_of_each("sampling-rate", "noise")
+def _sampling_rate(case: Case, view: View, name: PartyId) -> Told | None:
     """At the server: whether holders that train privately drew who is in a sum as their ledgers count."""
-    for name in case.settings.data.names:
-        if view.party != SERVER or case.settings.training_plan is None or case.graph(name).labels is None:
-            continue
-        claim = _Claim("sampling-rate", view, name, "noise")
-        try:
-            entries = _ledger(case, name)
-            rates = [float(each["event"]["sampling_rate"]) for each in entries if "sampling_rate" in each["event"]]
-            if not rates:
-                raise DataError("its ledger counts no sampled sum")
-            sums = [each.numpy() for each in case.source.drawn(case.view(name))]
-            found = sampling(sums, min(rates))
-        except DataError as error:
-            yield claim.skipped(error)
-            continue
-        note = f"{found.rate:.3g} of its training nodes are in a sum, and its ledger counts with {min(rates):g}"
-        note += "." if found.p_value > _TELLING else f"; {found.oddest}."
-        yield claim.finding(f"who is in {len(sums)} sums of {name}, by its own notes", found.p_value, note)
+    if view.party != SERVER or case.settings.training_plan is None or case.graph(name).labels is None:
+        return None
+    entries = _ledger(case, name)
+    rates = [float(each["event"]["sampling_rate"]) for each in entries if "sampling_rate" in each["event"]]
+    if not rates:
+        raise DataError("its ledger counts no sampled sum")
+    sums = [each.numpy() for each in case.source.drawn(case.view(name))]
+    found = sampling(sums, min(rates))
+    note = f"{found.rate:.3g} of its training nodes are in a sum, and its ledger counts with {min(rates):g}"
+    note += "." if found.p_value > _TELLING else f"; {found.oddest}."
+    return f"who is in {len(sums)} sums of {name}, by its own notes", found.p_value, note
 
 
+@_check("paid")
 def _paid(case: Case, view: View) -> Found:
     """At who is sent them: releases that went out against those that the ledgers have."""
     settings = case.settings
 
     def compared(holder: PartyId, releases: int, unpaid: int) -> Finding:
         words, note = f"{releases} releases of {holder}'s data, and its ledger", f"{max(0, unpaid)} were not paid for."
-        return _Claim("paid", view, holder, "noise").finding(words, float(unpaid <= 0), note)
+        return _finding("paid", view, holder, "noise", (words, float(unpaid <= 0), note))
 
     for other in view.others if view.party != SERVER else ():
         sent = [view.received(kind, other) for kind in (Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS)]
@@ -136,14 +442,14 @@ def _paid(case: Case, view: View) -> Found:
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
         if plan.others:
             theirs = [seen[other] for other in seen if other != name]
-            went["others"] = sum(round_ > 0 for each in theirs for some in each.values() for _, round_ in some)
+            went["others"] = sum(round_ > 0 for each in theirs for some in each.values() for round_ in some.values())
         entries = _releases(case, name)
         unpaid = sum(max(0, count - entries[channel]) for channel, count in went.items())
         yield compared(name, sum(went.values()), unpaid)
 
 
-def _released(case: Case, view: View, name: PartyId) -> dict[Channel, list[tuple[object, int]]]:
-    """(which, round) of each release that the server was sent; with ``once`` the same bytes are one release."""
+def _released(case: Case, view: View, name: PartyId) -> dict[Channel, dict[object, int]]:
+    """Which → round of each release that the server was sent; with ``once`` the same bytes are one release."""
     once = case.settings.privacy is not None and case.settings.privacy.once
     own = {_key(each): each for each in case.view(name).own} if once else {}
     found: dict[Channel, dict[object, int]] = {}
@@ -154,7 +460,7 @@ def _released(case: Case, view: View, name: PartyId) -> dict[Channel, list[tuple
             bare = own.get(_key(seen)) if kind in _MASKED else seen
             which: object = fingerprint(bare.tensor()) if once and bare is not None else _key(seen)
             found.setdefault(channel, {})[which] = seen.tag.round
-    return {channel: list(each.items()) for channel, each in found.items()}
+    return found
 
 
 def _key(seen: Seen) -> tuple[int, Kind, int, int]:
@@ -162,11 +468,6 @@ def _key(seen: Seen) -> tuple[int, Kind, int, int]:
 
 
 def _ledger(case: Case, name: PartyId) -> list[dict[str, Any]]:
-    """The entries of a holder's ledger.
-
-    Raises:
-        DataError: it is not here.
-    """
     path = case.run.party_path(name) / LEDGER
     if not path.is_file():
         raise DataError("its ledger is not here")
@@ -176,127 +477,102 @@ def _ledger(case: Case, name: PartyId) -> list[dict[str, Any]]:
 def _releases(case: Case, name: PartyId) -> Counter[str]:
     """Channel → releases that a holder's ledger has; nothing where there is none."""
     found = Counter[str]()
-    try:
+    with suppress(DataError):
         for entry in _ledger(case, name):
             found[entry["channel"]] += int(entry["count"])
-    except DataError:
-        pass
     return found
 
 
-def _reach(case: Case, view: View) -> Found:
+@_check_of_each("reach", "noise")
+def _reach(case: Case, view: View, name: PartyId) -> Told | None:
     """Rows that a canary of unit ``node`` reaches: its own, and those of the neighbours that it keeps."""
     privacy = case.settings.privacy
     if view.party != SERVER or privacy is None or privacy.canaries_in != "data" or privacy.unit != "node":
-        return
-    bound = privacy.degree_bound or 0
-    for name in case.settings.publishing:
-        claim, notes = _Claim("reach", view, name, "noise"), case.view(name).noted(Kind.EMBEDDING)
-        try:
-            canaries = inserted_at(case, name)
-        except DataError as error:
-            yield claim.skipped(error)
-            continue
-        if not notes:
-            yield claim.skipped("its canaries are not here")
-        elif canaries.leaves <= bound:
-            yield claim.skipped(f"canaries have {canaries.leaves} neighbours, and the bound of {bound} keeps them all")
-        else:
-            at = np.searchsorted(canaries.everywhere.numpy(), canaries.places(name).numpy())
-            reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
-            words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
-            note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
-            yield claim.finding(words, float(reached <= 1 + bound), note)
+        return None
+    if name not in case.settings.publishing:
+        return None
+    bound, notes, canaries = privacy.degree_bound or 0, case.view(name).noted(Kind.EMBEDDING), inserted_at(case, name)
+    if not notes:
+        raise DataError("its canaries are not here")
+    if canaries.leaves <= bound:
+        raise DataError(f"canaries have {canaries.leaves} neighbours, and the bound of {bound} keeps them all")
+    at = np.searchsorted(canaries.everywhere.numpy(), canaries.places(name).numpy())
+    reached = max(int((seen.tensor().numpy()[at] != 0).any(axis=2).sum(axis=1).max()) for seen in notes)
+    words = f"the rows of {canaries.count} canaries with {canaries.leaves} neighbours each, before the noise"
+    note = f"A node reaches {reached} rows; a degree bound of {bound} leaves it {1 + bound}, itself among them."
+    return words, float(reached <= 1 + bound), note
 
 
+@_check("low-bits")
 def _low_bits(case: Case, view: View) -> Found:
     """Sums that a party opens, of which the low bits tell of the summands unless these were rounded in secret."""
     for opened in case.source.sums(view) if case.settings.precision == "float32" else ():
         rows = opened.rows
         if not rows:
             continue
-        others = [name for name in opened.holders if name != view.party]
-        claim = _Claim("low-bits", view, others[0], "nothing")
         pieces = rows.pieces if len(rows) <= _MOST_PASSES else rows.pieces[:: len(rows) // _MOST_PASSES]
         try:
             sums = [sum(each.tensor() for each in some).numpy() for some in pieces]  # type: ignore[union-attr]
             p_value, share = low_bits_p_value(sums, bits=opened.bits, summands=len(opened.holders))
         except DataError as error:
-            yield claim.skipped(error, opened.words)
+            yield _skipped("low-bits", view, opened.words, error)
             continue
+        other = next(name for name in opened.holders if name != view.party)
         note = f"{share:.1%} of the sums end in four zero bits; of uniform ones 6.3 % do."
-        yield claim.finding(f"low bits of {opened.words}", p_value, note)
+        yield _finding("low-bits", view, other, "nothing", (f"low bits of {opened.words}", p_value, note))
 
 
-def _split(case: Case, view: View) -> Found:
+@_check_of_each("split", "labels")
+def _split(case: Case, view: View, other: PartyId) -> Told | None:
     """At a learner that is sent labels under randomised response: who is trained on comes in the clear beside them."""
-    for other in view.others:
-        claim = _Claim("split", view, other, "labels")
-        for seen in view.received(Kind.PERTURBED_LABELS, other)[-1:]:
-            labels, split = case.graph(other).labels, seen.tensor()[:, _SPLIT].numpy()
-            if labels is None or len(labels) != len(split):
-                continue
-            known = labels.numpy() >= 0
-            try:
-                p_value, even = split_p_value(split[known], labels.numpy()[known], seed=case.seed)
-            except DataError as error:
-                yield claim.skipped(error)
-                continue
-            note = f"{even:.2%} of splits that were drawn without the labels are as even over the classes as this."
-            yield claim.finding(f"which of {other}'s nodes are trained on, or validated with", p_value, note)
+    seen, labels = view.received(Kind.PERTURBED_LABELS, other), case.graph(other).labels
+    if not seen or labels is None:
+        return None
+    split = seen[-1].tensor()[:, _SPLIT].numpy()
+    if len(labels) != len(split):
+        return None
+    known = labels.numpy() >= 0
+    p_value, even = split_p_value(split[known], labels.numpy()[known], seed=case.seed)
+    note = f"{even:.2%} of splits that were drawn without the labels are as even over the classes as this."
+    return f"which of {other}'s nodes are trained on, or validated with", p_value, note
 
 
+@_check("row-order")
 def _row_order(case: Case, view: View) -> Found:
     """At the server: rows that the program has put in an order, which must say nothing of the tables."""
-    if view.party != SERVER:
-        return
-    if not case.settings.data.from_tables:
+    if view.party == SERVER and not case.settings.data.from_tables:
         yield Skipped(SERVER, "row-order", "the rows are in the order in which the data were given", "row-order")
         return
-    for name in case.settings.data.names:
-        claim, graph = _Claim("row-order", view, name, "features"), case.graph(name)
+    for name in view.others if view.party == SERVER else ():
+        graph = case.graph(name)
         degrees = np.bincount(graph.edge_index.numpy().reshape(-1), minlength=graph.num_nodes)
         try:
             p_value, strength = order_p_value(degrees, None if graph.labels is None else graph.labels.numpy())
         except DataError as error:
-            yield claim.skipped(error)
+            yield _skipped("row-order", view, name, error)
             continue
         note = f"Of the places, {strength:.3g} is told by degrees or classes: 0 is nothing, 1 everything."
-        yield claim.finding(f"the order of {name}'s rows", p_value, note)
+        yield _finding("row-order", view, name, "features", (f"the order of {name}'s rows", p_value, note))
 
 
+@_check("orders")
 def _orders(case: Case, view: View) -> Found:
     """At a holder: orders that the others told, against uniform ones, each other and the true ones."""
     for sender in () if view.party == SERVER else view.others:
-        claim, found = _Claim("orders", view, sender, "edges"), case.source.orders(view, sender, case.graph(sender))
+        found = case.source.orders(view, sender, case.graph(sender))
         if told := sum(each.told for each in found):
-            try:
-                p_value = orders_p_value(found)
-            except DataError as error:
-                yield claim.skipped(error)
-                continue
             note = "Do they rise and fall at random, and are no two, told or true, alike?"
-            yield claim.finding(f"{told} orders from {sender}", p_value, note)
+            try:
+                evidence = f"{told} orders from {sender}", orders_p_value(found), note
+                yield _finding("orders", view, sender, "edges", evidence)
+            except DataError as error:
+                yield _skipped("orders", view, sender, error)
 
 
-def _one_byte(case: Case, view: View) -> Found:
+@_check_of_each("one-byte", "nothing")
+def _one_byte(case: Case, view: View, sender: PartyId) -> Told | None:
     """At the server that deals: that something was used, by a byte that is always the same."""
-    for sender in case.settings.data.names if view.party == SERVER else ():
-        if heard := view.received(Kind.READY, sender):
-            others = sum(seen.shape != (1,) or int(seen.tensor()) != 1 for seen in heard)
-            note = f"{others} of them are anything but the byte 1."
-            claim = _Claim("one-byte", view, sender, "nothing")
-            yield claim.finding(f"{len(heard)} messages from {sender}", float(others == 0), note)
-
-
-_CHECKS: Final[Mapping[Check, Callable[[Case, View], Found]]] = {
-    "noise-level": _noise_level,
-    "sampling-rate": _sampling_rate,
-    "paid": _paid,
-    "reach": _reach,
-    "low-bits": _low_bits,
-    "split": _split,
-    "row-order": _row_order,
-    "orders": _orders,
-    "one-byte": _one_byte,
-}
+    heard = view.received(Kind.READY, sender) if view.party == SERVER else []
+    others = sum(seen.shape != (1,) or int(seen.tensor()) != 1 for seen in heard)
+    note = f"{others} of them are anything but the byte 1."
+    return (f"{len(heard)} messages from {sender}", float(others == 0), note) if heard else None

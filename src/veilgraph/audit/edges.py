@@ -3,8 +3,7 @@
 From rows of nodes (He et al. 2021, attacks 0, 3 and 6 of ``links``), from what goes into a hop of propagation and comes
 out of it, from whose predictions change with whose features, and from rows that are made of neighbours' rows.
 
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from scipy.sparse import csr_matrix, diags, eye
 
 from veilgraph.audit.attack import Case, Parts, attack, scored, side_by_side
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.links import Knowledge, link_scores
-from veilgraph.audit.pairs import KnownPairs, NodeRows, Numbers, Pairs, check_pairs, check_rows
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.audit.pairs import Knowledge, KnownPairs, NodeRows, Numbers, Pairs, check_pairs, check_rows, link_scores
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.view import Floats, Passes
@@ -38,18 +36,11 @@ Ask = Callable[[int], Floats]
 Guess = Callable[[NDArray[np.int64]], Floats]
 """Nodes [n] → how likely it makes each node to be a neighbour of theirs, [n, N], around 1 at most."""
 
-_KNOWN: Final = 0.5
 _NARROW: Final = 3
-_TWO: Final = 2
-_QUERIES: Final = 100
 _MOST_ASKED: Final = 1_000_000
 """Nodes times queries: an inference is one of all nodes."""
-_FARTHEST: Final = 4
-_SMALLEST: Final = 1e-30
 _PENALTY: Final = 0.01
 _GUESS: Final = 1e-3
-_BLOCK: Final = 256
-_MOST_STEPS: Final = 50
 _MOST_COMBINED: Final = 20_000
 _FEW_COLUMNS: Final = 4
 """Of fewer columns a row less its mean, at length 1, says next to nothing."""
@@ -72,7 +63,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 @attack("edges", "embedding", "posteriors", "beside")
 def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
-    known, asked = case.links(target, adversary).split(_KNOWN, case.seed)
+    known, asked = case.links(target, adversary).split(0.5, case.seed)
     return _compared(
         "supervised",
         lambda parts: _trained(parts, known, asked, case.seed),
@@ -102,12 +93,12 @@ def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: Party
     """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
     network = case.source.inferences(case, case.holders_of(adversary))
     known, count = case.own_edges(adversary), case.graph(target).num_nodes
-    queries = max(1, min(_QUERIES, _MOST_ASKED // count))
+    queries = max(1, min(100, _MOST_ASKED // count))
     asked = queried_pairs(case.graph(target).edge_index.numpy(), known, count, queries=queries, seed=case.seed)
     return Outcome(
         influence_scores(network.before, network.doubled, asked.pairs),
         asked.truth,
-        without=reach_scores(known, count, min(_FARTHEST, network.hops), asked.pairs),
+        without=reach_scores(known, count, min(4, network.hops), asked.pairs),
         pooled=scored(lambda rows: _alike(rows, asked.pairs), case.pooled_rows(target)),
         note=f"An inference for each of {len(np.unique(asked.pairs[:, 0]))} nodes, whose features the adversary "
         "doubles, computed by the plaintext twin of the run. Without: how much reaches a node over the adversary's "
@@ -162,7 +153,7 @@ def _alike(rows: Floats, pairs: Pairs) -> Floats:
 def _trained(parts: Parts, known: KnownPairs, asked: KnownPairs, seed: int) -> Floats:
     """With features and own predictions apart from the rest: attack 6."""
     if len(parts) > 1:
-        features, reference, rest = parts[0], parts[1] if len(parts) > _TWO else None, parts[-1]
+        features, reference, rest = parts[0], parts[1] if len(parts) > 2 else None, parts[-1]
         nodes = NodeRows(rest, attributes=features, reference=reference)
         return link_scores(6, Knowledge(nodes, partial=known), asked.pairs, seed=seed)
     (rows,) = parts
@@ -205,21 +196,16 @@ def _of_hops(asked: KnownPairs, of: Mounted) -> Outcome:
 
 
 def neighbour_weights(inputs: Numbers, outputs: Numbers, *, ridge: float = 1e-3) -> Floats:
-    """Ridge estimate of A in outputs = A·inputs, for all steps together.
+    """Ridge estimate of A [N, N] in outputs = A·inputs, for all steps together.
 
-    A hop without weights is H' = A·H, row by row a combination of the neighbours' rows, with new equations for the
-    same A in every round of every pass.
+    A hop without weights is H' = A·H, row by row a combination of the neighbours' rows, with new equations for the same
+    A in every round of every pass. Row v has the weights of the nodes whose rows v's output is made of.
 
     Args:
         inputs: [S, N, d].
         outputs: [S, N, d], of the same steps.
         ridge: penalty, relative to the mean squared singular value of the inputs.
-
-    Returns:
-        [N, N] float64: row v has the weights of the nodes whose rows v's output is made of.
     """
-    if not 0 < ridge < np.inf:
-        raise ConfigError(f"ridge={ridge!r} must be positive and finite; take 1e-3")
     if inputs.ndim != 3 or inputs.shape != outputs.shape or not inputs.size:
         raise DataError(f"inputs: {inputs.shape} and outputs {outputs.shape} must both be [steps, nodes, width]")
     nodes = inputs.shape[1]
@@ -284,9 +270,6 @@ def queried_pairs(
         num_nodes: N.
         queries: nodes at most that are changed.
         seed: of the draw.
-
-    Raises:
-        DataError: the target has no link that the adversary has not, or there are too few pairs without one.
     """
     linked, own = (_symmetric(edges, num_nodes) for edges in (edge_index, known))
     hidden = (linked - linked.multiply(own)).tocsr()
@@ -331,7 +314,7 @@ def _symmetric(edges: NDArray[np.int64], num_nodes: int) -> csr_matrix:
 
 
 def _logits(posteriors: Floats) -> Floats:
-    logs = np.log(np.maximum(posteriors, _SMALLEST))
+    logs = np.log(np.maximum(posteriors, 1e-30))
     return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
 
@@ -355,7 +338,7 @@ def alike(rows: Floats) -> Guess:
 def combination_scores(
     inputs: Numbers, outputs: Numbers, pairs: Pairs, guess: Guess, *, penalty: float = _PENALTY
 ) -> Floats:
-    """Scores of pairs: the larger weight of one node in the other, and where neither has one the first guess.
+    """Scores of pairs [M]: the larger weight of one node in the other, and where neither has one the first guess.
 
     A hop takes the mean over neighbours, so what it puts out is a combination of few rows with non-negative weights,
     which non-negative least squares finds from fewer equations than rows. Where the hop's input is not known, rows of
@@ -368,15 +351,10 @@ def combination_scores(
         guess: ranks candidates; −∞ for what is none.
         penalty: on the sum of weights, relative to the candidates' mean length.
 
-    Returns:
-        [M] float64.
-
     Source: Bruckstein, Elad & Zibulevsky 2008, "On the uniqueness of nonnegative sparse solutions to underdetermined
         systems of equations"; Lawson & Hanson 1974, chapter 23; Elhamifar & Vidal 2013, "Sparse subspace clustering",
         section 2.
     """
-    if not 0 <= penalty < np.inf:
-        raise ConfigError(f"penalty={penalty!r} must be at least 0 and finite; take {_PENALTY}")
     given = check_rows("inputs", inputs, len(inputs)).astype(np.float64)
     made = check_rows("outputs", outputs, len(inputs)).astype(np.float64)
     if given.shape != made.shape:
@@ -385,7 +363,7 @@ def combination_scores(
     both = np.concatenate([asked, asked[:, ::-1]])
     order = np.argsort(both[:, 0], kind="stable")
     scores = np.empty(len(both))
-    for block in np.array_split(np.unique(both[:, 0]), 1 + len(asked) // _BLOCK):
+    for block in np.array_split(np.unique(both[:, 0]), 1 + len(asked) // 256):
         places = order[np.isin(both[order, 0], block)]
         if len(places):
             rows, others = np.searchsorted(block, both[places, 0]), both[places, 1]
@@ -405,7 +383,7 @@ def _weights(inputs: Floats, outputs: Floats, guesses: Floats, penalty: float) -
         size = penalty * float(np.linalg.norm(columns)) / len(chosen) ** 0.5
         equations = np.vstack([columns, np.full((1, len(chosen)), size)])
         try:
-            found[place, chosen] = nnls(equations, np.append(row, 0.0), maxiter=_MOST_STEPS * len(chosen))[0]
+            found[place, chosen] = nnls(equations, np.append(row, 0.0), maxiter=50 * len(chosen))[0]
         except RuntimeError:  # where the steps do not suffice, the guess is left
             continue
     return found

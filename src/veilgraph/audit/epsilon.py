@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -16,10 +16,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from veilgraph.audit.attack import Case, Nodes
-from veilgraph.audit.canaries import Released, gradient_scores, inserted_scores
+from veilgraph.audit.canaries import (
+    Claims,
+    Released,
+    SampledClaims,
+    canary_scores,
+    gradient_scores,
+    inserted_scores,
+    one_run_epsilon,
+)
 from veilgraph.audit.finding import Finding, Skipped, members_of
-from veilgraph.audit.labels import directions
-from veilgraph.audit.one_run import Claims, SampledClaims, canary_scores, one_run_epsilon
+from veilgraph.audit.labels import STEPS, directions
 from veilgraph.audit.statistics import Interval, Truth
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import SERVER, Kind, PartyId
@@ -33,8 +40,6 @@ from veilgraph.protocol.view import Floats, View, less_own, numbers, together
 from veilgraph.runtime.store import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
-_STEPS: Final = 50
-"""Gradients of later steps are smaller, and turn."""
 _ZERO: Final = 1e-6
 """Of the clip: a row that counts as zero."""
 _CLEAR_OF: Final = {Kind.MASKED: Kind.EMBEDDING, Kind.MASKED_GRADIENT: Kind.GRADIENT}
@@ -49,11 +54,8 @@ Found = Iterator[Finding | Skipped]
 def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
     """A lower bound on the ε of every holder whose run has canaries, from what an adversary received.
 
-    Args:
-        case: of the run.
-        adversary: nothing is found but of the server, which gets all releases; where nodes release their own, of
-            holders that learn; where training is private, of everybody who has the weights; where edges have noisy
-            votes, of the label holder.
+    Nothing is found but of the server, which gets all releases; where nodes release their own, of holders that learn;
+    where training is private, of everybody who has the weights; where edges have noisy votes, of the label holder.
     """
     settings = case.settings
     if settings.feature_release is not None:
@@ -67,13 +69,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
 
 
 def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Found:
-    """A lower bound on the ε of one label, where holders learn from perturbed ones.
-
-    Args:
-        case: of the run.
-        adversary: nothing is found but of those who get gradients.
-        found: what it has.
-    """
+    """A lower bound on the ε of one label, where holders learn from perturbed ones, of those who get gradients."""
     for holder in case.settings.perturbing:
         gradients = [each for each in found if each.sort == "gradients" and each.about == (holder,)]
         private = case.settings.label_privacy
@@ -109,11 +105,7 @@ def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Fou
 
 
 def inserted_at(case: Case, holder: PartyId) -> Inserted:
-    """A holder's canaries in its data, as its run kept them.
-
-    Raises:
-        DataError: they are not here.
-    """
+    """A holder's canaries in its data, as its run kept them; a ``DataError`` where they are not here."""
     return Inserted.of(case.settings, holder, case.graph(holder).num_nodes, bytes, _kept(case, holder).key)
 
 
@@ -125,16 +117,10 @@ def _kept(case: Case, holder: PartyId) -> Canaries:
 
 
 def _ledger(case: Case, holder: PartyId) -> Mapping[str, Any]:
-    """The summary of a holder's ledger.
-
-    Raises:
-        DataError: it is not here.
-    """
     path = case.run.party_path(holder) / LEDGER_SUMMARY
     if not path.is_file():
         raise DataError("its ledger is not here")
-    found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return cast(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
 
 
 def _claimed(case: Case, holder: PartyId, adversary: PartyId | None = None) -> float | None:
@@ -440,7 +426,7 @@ def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: No
     if not len(first) or not len(second):
         raise DataError("one of the first two classes has no training node but canaries; choose fewer canaries")
     total: Floats = np.zeros(len(places))
-    for step in evidence.steps[:_STEPS]:
+    for step in evidence.steps[:STEPS]:
         rows = directions(np.asarray(step, dtype=np.float64))
         apart = directions((rows[second].mean(axis=0) - rows[first].mean(axis=0))[None])[0]
         total += rows[places] @ apart

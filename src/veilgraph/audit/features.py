@@ -5,8 +5,7 @@ It knows the column at some nodes, the auxiliary ones, and learns from rows of t
 2021, "Feature Inference Attack on Model Predictions in Vertical Federated Learning"). Without what it has seen it could
 only name the more frequent value.
 
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from veilgraph.audit.attack import Case, attack, scored
-from veilgraph.audit.classifiers import Classifier, train_classifier
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Numbers, check_rows, unit_columns
+from veilgraph.audit.pairs import Classifier, Numbers, check_rows, train_classifier, unit_columns
 from veilgraph.audit.statistics import Truth, measure
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.protocol.evidence import Evidence
@@ -44,17 +42,13 @@ MAX_TRAINED: Final = 2000
 STEPS: Final = 200
 """Of the generator."""
 
-_COUNT: Final = 5
 _SHARES: Final = (0.1, 0.05, 0.02)
+"""Of nodes that have a column, and that have not; the first with any such columns."""
 _MOST_NODES: Final = 5000
 _WIDE: Final = 4000
 _RIDGE: Final = 1e-2
-_LEAST_CONFIDENCE: Final = 1e-12
-_ROUNDING: Final = 1e-9
 _HIDDEN: Final = 64
-_NOISE: Final = 8
-_RATE: Final = 0.01
-_FIRST, _SECOND, _LEAST = 0.9, 0.999, 1e-8
+_RATE, _FIRST, _SECOND, _LEAST = 0.01, 0.9, 0.999, 1e-8
 """Of Adam."""
 
 
@@ -110,66 +104,90 @@ def generated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
 
 
 def _from_outputs(infer: Infer, evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
-    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    columns, known = np.stack([each.values[asked] for each in attributes], axis=1).astype(np.float64), auxiliary[asked]
+    columns = Columns(case, target)
     outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
     own = case.own_rows(adversary, target)
-    mine = np.empty((len(known), 0)) if own is None else own[asked]
-    found = infer(mine, columns, outputs[asked], known)[~known]
+    mine = np.empty((len(columns.known), 0)) if own is None else own[columns.asked]
     return Outcome(
-        np.concatenate([ranks(found[:, place]) for place in range(columns.shape[1])]),
-        np.concatenate([columns[~known, place] > 0 for place in range(columns.shape[1])]),
+        columns.ranked(infer(mine, columns.values, outputs[columns.asked], columns.known)),
+        columns.truth,
         without=_own_inference(case, adversary, target),
-        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes, from which a model of the network is "
-        "learned: nobody has its weights. Without: a classifier on the own features.",
+        note=f"{columns.words}, from which a model of the network is learned: nobody has its weights. Without: a "
+        "classifier on the own features.",
     )
 
 
 def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
-    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    pooled = case.pooled_rows(target, [each.column for each in attributes])
-    key = ("attribute", "pooled", target)
+    columns, key = Columns(case, target), ("attribute", "pooled", target)
     return Outcome(
         _ranked(rows, case, target),
-        np.concatenate([each.values[asked & ~auxiliary] for each in attributes]),
+        columns.truth,
         without=_own_inference(case, adversary, target),
-        pooled=scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), pooled),
-        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes. Pooled: from all other columns.",
+        pooled=scored(
+            lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), columns.pooled_rows()
+        ),
+        note=f"{columns.words}. Pooled: from all other columns.",
     )
 
 
 def _own_inference(case: Case, adversary: PartyId, target: PartyId) -> Floats | None:
-    """Attribute inference from the adversary's own features, None where it has none."""
     key, own = ("attribute", "own", adversary, target), case.own_rows(adversary, target)
     return scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), own)
 
 
 def _ranked(rows: Callable[[int], Floats], case: Case, target: PartyId) -> Floats:
-    auxiliary, asked = known_nodes(case, target)
-    return np.concatenate(
-        [
-            ranks(
-                infer_attribute(rows(each.column)[asked], each.values[asked], auxiliary[asked], seed=case.seed).scores
-            )
-            for each in attacked(case, target)
-        ]
+    columns = Columns(case, target)
+    inferred = (
+        infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=case.seed)
+        for each in columns.attributes
     )
+    return np.concatenate([ranks(each.scores) for each in inferred])
 
 
-def attacked(case: Case, target: PartyId) -> list[Attribute]:
-    """The columns of a holder that are attacked.
+class Columns:
+    """The columns of a holder that are attacked, at the nodes that the attack is about.
 
-    Raises:
-        DataError: none has enough nodes of either value.
+    Attributes:
+        attributes: k of them.
+        asked: [N] bool, the nodes that the attack is about.
+        known: [n] bool, of which of these the adversary knows the columns.
+        values: [n, k] float64, 0 and 1.
     """
+
+    def __init__(self, case: Case, target: PartyId) -> None:
+        self._case, self._target, self.attributes = case, target, _attacked(case, target)
+        auxiliary, self.asked = known_nodes(case, target)
+        self.known = auxiliary[self.asked]
+        self.values: Floats = np.stack([each.values[self.asked] for each in self.attributes], axis=1).astype(np.float64)
+
+    @property
+    def truth(self) -> Truth:
+        """Of the nodes whose columns are not known, column by column."""
+        return np.asarray(self.values[~self.known].T.ravel() > 0)
+
+    @property
+    def words(self) -> str:
+        """How many there are, and of how many nodes they are known."""
+        return f"{len(self.attributes)} columns, each known of {KNOWN:.0%} of the nodes"
+
+    def ranked(self, found: Floats) -> Floats:
+        """Scores of ``truth`` from values [n, k] that were found, each column ranked by itself."""
+        return np.concatenate([ranks(column) for column in found[~self.known].T])
+
+    def pooled_rows(self) -> Floats | None:
+        """All holders' features of the nodes [N, F] but these columns."""
+        return self._case.pooled_rows(self._target, [each.column for each in self.attributes])
+
+
+def _attacked(case: Case, target: PartyId) -> list[Attribute]:
     features = case.graph(target).features
     if features.layout == torch.sparse_csr:
         dense = to_scipy(features)[:, :_WIDE].toarray()
     else:
         dense = features[:, :_WIDE].numpy()
     for share in _SHARES:
-        if found := choose_attributes(dense, count=_COUNT, min_share=share):
+        if found := choose_attributes(dense, count=5, min_share=share):
             return found
     raise DataError(f"{target} has no column that at least {_SHARES[-1]:.0%} of its nodes have and as many have not")
 
@@ -193,13 +211,7 @@ def ranks(scores: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Attribute:
-    """A binary attribute, taken from one column of a feature matrix.
-
-    Attributes:
-        column: its number.
-        above: a node has the attribute where the column is above this.
-        values: [N] bool.
-    """
+    """A binary attribute: whether column ``column`` of a feature matrix is above ``above``, ``values`` [N] bool."""
 
     column: int
     above: float
@@ -237,16 +249,9 @@ def choose_attributes(features: Numbers, *, count: int, min_share: float = 0.1) 
 
     Args:
         features: [N, F], a holder's private features.
-        count: at most so many attributes.
+        count: at most so many attributes, the best first; fewer where columns have too few nodes of one value.
         min_share: of the nodes that must have the attribute, and of those that must not; in (0, 0.5].
-
-    Returns:
-        The best first; fewer than ``count``, or none, where columns have too few nodes of one value.
     """
-    if count < 1:
-        raise ConfigError(f"count={count!r} must be at least 1: how many attributes to attack")
-    if not 0 < min_share <= 0.5:
-        raise ConfigError(f"min_share={min_share!r} must lie above 0 and at most at 0.5; take 0.1")
     rows = check_rows("features", features, len(features))
     lowest, highest = rows.min(axis=0), rows.max(axis=0)
     has_two = ((rows == lowest) | (rows == highest)).all(axis=0)
@@ -262,8 +267,6 @@ def choose_attributes(features: Numbers, *, count: int, min_share: float = 0.1) 
 
 def auxiliary_nodes(num_nodes: int, share: float, *, seed: int) -> Flags:
     """Which nodes' attribute the adversary knows: ``share`` of all, at random, [N] bool."""
-    if not 0 < share < 1:
-        raise ConfigError(f"share={share!r} must lie strictly between 0 and 1; take 0.1 to 0.5")
     known = np.zeros(num_nodes, dtype=np.bool_)
     known[np.random.default_rng(seed).choice(num_nodes, size=round(share * num_nodes), replace=False)] = True
     return known
@@ -326,7 +329,7 @@ def log_ratios(posteriors: Numbers) -> Floats:
     rows = check_rows("posteriors", posteriors, len(posteriors)).astype(np.float64)
     if rows.shape[1] < 2 or (rows < 0).any():
         raise DataError(f"posteriors: {rows.shape} must be two or more confidences a row, none below 0")
-    logs = np.log(np.maximum(rows, _LEAST_CONFIDENCE))
+    logs = np.log(np.maximum(rows, 1e-12))
     return np.asarray(logs[:, :-1] - logs[:, 1:])
 
 
@@ -334,8 +337,8 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
     """A linear model of outputs by ridge regression on the known nodes; other nodes' columns are not read.
 
     The paper's adversary is given the whole model. In a vertical job nobody has one: the adversary is granted some rows
-    of the columns it is after, and fits one. A graph network is not linear, so each equation is weighed by how well
-    the fit says what it comes to.
+    of the columns it is after, and fits one. A graph network is not linear, so each equation is weighed by how well the
+    fit says what it comes to.
 
     Args:
         own: [N, F].
@@ -344,8 +347,6 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
         known: [N] bool.
         ridge: penalty, relative to the mean squared singular value of the inputs.
     """
-    if not 0 <= ridge < np.inf:
-        raise ConfigError(f"ridge={ridge!r} must be at least 0 and finite; take {_RIDGE}")
     if known.dtype != np.bool_ or known.shape != (len(outputs),) or known.sum() < 2:
         raise DataError(f"known: {known.dtype} {known.shape}; give one bool for each of {len(outputs)} nodes, two True")
     made = check_rows("outputs", outputs[known], int(known.sum())).astype(np.float64)
@@ -357,7 +358,7 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
     middle, mean = inputs.mean(axis=0), made.mean(axis=0)
     centred = inputs - middle
     squares = centred.T @ centred
-    squares[np.diag_indices(len(squares))] += ridge * np.trace(squares) / len(squares) + _ROUNDING
+    squares[np.diag_indices(len(squares))] += ridge * np.trace(squares) / len(squares) + 1e-9
     weights = np.linalg.solve(squares, centred.T @ (made - mean))
     left = made - mean - centred @ weights
     width = own.shape[1]
@@ -365,18 +366,11 @@ def fit_model(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *,
 
 
 def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Floats:
-    """The unknown columns: the shortest solution of all equations, each weighed by its noise.
+    """The unknown columns [N, k]: the shortest solution of all equations, each weighed by its noise.
 
     The logarithms of the ratios of a logistic regression's C confidences are C − 1 linear equations in its inputs. Who
-    knows the model and a part of the inputs solves for the others: exactly where these are C − 1 or fewer.
-
-    Args:
-        model: known, or fitted.
-        own: [N, F].
-        outputs: [N, m].
-
-    Returns:
-        [N, k] float64.
+    knows the model and a part of the inputs, ``own`` [N, F], solves for the others, from ``outputs`` [N, m]: exactly
+    where these are C − 1 or fewer.
 
     Source: Luo et al. 2021, section IV-A.
     """
@@ -389,7 +383,7 @@ def solve_equations(model: LinearModel, own: Numbers, outputs: Numbers) -> Float
 
 
 def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: Flags, *, seed: int) -> Floats:
-    """Columns that make a model put out what was put out: the generative regression network.
+    """Columns [N, k] in [0, 1] that make a model put out what was put out: the generative regression network.
 
     A generator makes unknown features out of the known ones and noise; a model, here that of ``fit_model``, is asked
     what it would put out for both; the generator learns until that is what was put out. Two things differ from the
@@ -403,16 +397,13 @@ def generated_columns(own: Numbers, columns: Numbers, outputs: Numbers, known: F
         known: [N] bool, of the model's fit.
         seed: of generator and noise.
 
-    Returns:
-        [N, k] float64 in [0, 1].
-
     Source: Luo et al. 2021, section V.
     """
     model = fit_model(own, columns, outputs, known)
     whiten = model.whitened()
     wanted, weights = (outputs - own @ model.own - model.bias) @ whiten, model.columns @ whiten
     random = np.random.default_rng(seed)
-    given = np.concatenate([unit_columns(own), unit_columns(outputs), random.normal(size=(len(known), _NOISE))], axis=1)
+    given = np.concatenate([unit_columns(own), unit_columns(outputs), random.normal(size=(len(known), 8))], axis=1)
     trained = random.permutation(len(known))[:MAX_TRAINED]
     generator = _Generator(given.shape[1], columns.shape[1], random)
     scale = float(np.square(wanted).sum(axis=1).mean()) or 1.0

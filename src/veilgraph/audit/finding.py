@@ -18,7 +18,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.audit_settings import ATTACKS, LIMITED_FIGURES, AttackLimit, LimitedFigure, Limits
+from veilgraph.protocol.audit_settings import ATTACKS, AttackLimit, LimitedFigure, Limits
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.view import Floats
 
@@ -47,11 +47,9 @@ class Outcome:
         scores: [T] float64, higher where it believes the target to be positive.
         truth: [T] bool.
         without: [T], of the adversary without the view: from its own data; None where it could but guess.
-        pooled: [T], of one who has everybody's features (and, where it says so, a model of all data) in plaintext;
-            None where there is no such adversary.
+        pooled: [T], of one who has everybody's features, or a model of them, in plaintext; None where nobody is.
         accuracy: of a guess among several classes.
         threshold: of the scores, where one was fixed on other data.
-        note: a sentence.
     """
 
     scores: Floats
@@ -88,24 +86,19 @@ class Finding:
     Attributes:
         adversary: a party, several as ``members_of`` says, or ``CLIENT``.
         target: whose secret.
-        secret: what the attack is after.
-        attack: its name.
         evidence: in words, what of its view the adversary used.
         permitted: whether the evidence is something that this party is meant to have; if not, it must tell nothing.
         measure: ``auc`` (0.5 is chance), ``epsilon`` (a lower bound) or ``p-value`` (of a test of what the run claims).
-        value: with its interval.
-        figures: others by name, with theirs.
+        figures: others by name.
         accuracy: of a guess among several classes.
         without: the same figure for an adversary without the view.
         pooled: the same figure for one with the pooled plaintext.
         gain: value minus ``without``, paired.
         verdict: whether it is more than chance, or than ``without``, could explain.
-        roc: of the attack.
         limit: the highest value that passes.
         rates: figure → the highest that passes, of those among ``figures`` that are limited.
         exceeded: the limited figures that do not pass.
         passed: None where nothing limits it.
-        note: a sentence.
         targets: how many it was measured on, those that are positive and the others; None of no AUC.
     """
 
@@ -135,20 +128,13 @@ class Finding:
         """The finding held against its limits and, where its evidence must tell nothing, against chance.
 
         A limited figure passes where all of its interval does: what may be above the limit does not. ε is a lower
-        bound already, and held to the ledger's by itself.
-
-        Args:
-            limits: of its attack; None: none.
-            level: the false-alarm rate of this one test.
+        bound already, and held to the ledger's by itself. ``level`` is the false-alarm rate of this one test.
         """
         found = self.verdict
         leaks = not self.permitted and found is not None and found.p_value <= level
         verdict_ = None if found is None else replace(found, found=found.p_value <= level, level=level)
         highest: dict[LimitedFigure, float] = {} if limits is None else limits.figures()
-        figures: dict[LimitedFigure, Interval] = {"auc": self.value}
-        for name in LIMITED_FIGURES:
-            if self.figures is not None and name in self.figures:
-                figures[name] = self.figures[name]
+        figures = {**(self.figures or {}), "auc": self.value}
         exceeded: tuple[LimitedFigure | Literal["epsilon"], ...] = tuple(
             name for name, most in highest.items() if figures[name].high > most
         )
@@ -158,17 +144,12 @@ class Finding:
         passed = None if self.permitted and limit is None and not highest else not (leaks or exceeded)
         return replace(self, verdict=verdict_, limit=limit, rates=highest, exceeded=exceeded, passed=passed)
 
-    def record(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Skipped:
     """An attack that was not mounted.
 
     Attributes:
-        adversary: who would have.
         attack: in words, with its target.
         why: it was not.
         name: of the attack; None where none in particular is meant.
@@ -184,13 +165,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """All findings of an audit.
-
-    Attributes:
-        false_alarm_rate: of all tests of evidence that must tell nothing, together.
-        findings: in the order of the adversaries.
-        skipped: what was not mounted.
-    """
+    """All findings of an audit; ``false_alarm_rate``: of all tests of evidence that must tell nothing, together."""
 
     job: str
     paradigm: str
@@ -217,11 +192,7 @@ class AuditResult:
 def measured(outcome: Outcome, *, seed: int, level: float, judged: Verdict | None = None) -> dict[str, Any]:
     """The measured part of a ``Finding``: its AUC and all that it is compared with.
 
-    Args:
-        outcome: of the attack.
-        seed: of bootstrap and permutations.
-        level: of the verdict.
-        judged: a verdict by another test; None makes one by permutations.
+    Without a verdict by another test (``judged``) one is made by permutations, at ``level``.
 
     Raises:
         DataError: there are too few targets of one kind.
@@ -279,9 +250,8 @@ def _curve(scores: Floats, truth: Truth) -> Curve:
     """A ROC in at most ``_POINTS`` points, more of them where the false positive rate is low."""
     roc = measure(scores, truth)
     fpr, tpr = roc.false_positive_rate, roc.true_positive_rate
-    grid = np.concatenate([np.linspace(0, 1, _POINTS // 2), np.geomspace(1e-3, 1, _POINTS - _POINTS // 2)])
-    places = np.unique(np.searchsorted(fpr, np.unique(grid), side="right") - 1)
-    places = np.unique(np.concatenate([[0], places, [len(fpr) - 1]]))[:_POINTS]
+    grid = np.unique([*np.linspace(0, 1, _POINTS // 2), *np.geomspace(1e-3, 1, _POINTS - _POINTS // 2)])
+    places = np.unique([0, *(np.searchsorted(fpr, grid, side="right") - 1), len(fpr) - 1])[:_POINTS]
     return Curve(tuple(fpr[places].round(6).tolist()), tuple(tpr[places].round(6).tolist()))
 
 

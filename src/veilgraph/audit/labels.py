@@ -4,8 +4,7 @@ With a linear output layer of weights V the gradient of a training node's embedd
 p the predicted distribution, y the one-hot label. Other nodes' rows are zero, unless noise was added to all or logits
 were propagated. Everybody through whom gradients pass gets such rows: the server's deep layers take each row by itself.
 
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import silhouette_score
 
 from veilgraph.audit.attack import Case, Nodes, attack, scored, some_of_each
-from veilgraph.audit.classifiers import fitted
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.pairs import Pairs, check_pairs, check_rows, unit_columns
+from veilgraph.audit.pairs import Pairs, check_pairs, check_rows, fitted, unit_columns
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.core.types import PartyId
@@ -41,11 +39,10 @@ MOST_CLASSES: Final = 50
 
 _KNOWN_PER_CLASS: Final = 3
 _MOST: Final = 2000
-_STEPS: Final = 50
+STEPS: Final = 50
 """Gradients of later steps are smaller, and turn."""
 _SHARPNESS: Final = 10.0
 """Of the softmax over cosines: clusters weigh about as much as a logistic regression's probabilities."""
-_RESTARTS: Final = 5
 _FEWEST: Final = 4
 _GAP: Final = 5.0
 """Between singular values, from which on the lower ones are taken for nothing."""
@@ -55,9 +52,6 @@ _PATIENCE: Final = 6
 """Numbers of classes that are tried after the best: what comes later only splits what is found."""
 _LOOKED_AT: Final = 1000
 """Nodes that the number of classes is read from."""
-_MATCHINGS: Final = 10
-_FIT_STEPS: Final = 60
-"""Of projected gradient, for the predictions that fit best."""
 _TINY: Final = np.finfo(np.float64).tiny
 
 
@@ -76,7 +70,7 @@ def completed(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
 @attack("labels", "gradients", blind=True)
 def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Which training nodes are of one class, by who knows no label (Arazzi et al. 2023)."""
-    steps = evidence.steps[:_STEPS]
+    steps = evidence.steps[:STEPS]
     nodes, asked = case.classmates(target, steps)
     found = blind_labels(np.stack([step[nodes] for step in steps]), seed=case.seed)
     known, right, among = case.class_names(target, nodes), None, ""
@@ -114,7 +108,7 @@ def _inferred(
     def scores(name: str, steps: Sequence[Floats], embeddings: Floats | None) -> Floats:
         return label_scores(
             name,
-            np.stack([step[rows] for step in steps[:_STEPS]]) if steps else None,
+            np.stack([step[rows] for step in steps[:STEPS]]) if steps else None,
             known_nodes=np.arange(len(known)),
             known_labels=labels[known],
             classes=classes,
@@ -143,11 +137,7 @@ def _inferred(
 
 
 def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
-    """A few nodes of every class, whose labels the adversary knows.
-
-    Raises:
-        DataError: a class has too few.
-    """
+    """A few nodes of every class, whose labels the adversary knows; a ``DataError`` where a class has too few."""
     random, found = np.random.default_rng(seed), list[Nodes]()
     for label in range(classes):
         some = nodes[labels[nodes] == label]
@@ -162,13 +152,9 @@ def few_of_each(labels: Nodes, nodes: Nodes, classes: int, seed: int) -> Nodes:
 
 
 def mean_rows(gradients: NDArray[Any]) -> Floats:
-    """Each node's gradient, averaged over the steps: noise averages out, and a class's direction changes slowly.
+    """Each node's gradient [N, d], averaged over S ≥ 1 steps, [S, N, d].
 
-    Args:
-        gradients: [S, N, d], of S ≥ 1 steps.
-
-    Returns:
-        [N, d] float64.
+    Noise averages out, and a class's direction changes slowly.
     """
     steps = np.asarray(gradients)
     if steps.ndim != 3 or not steps.size:
@@ -196,17 +182,10 @@ def membership_scores(gradients: NDArray[Any]) -> Floats:
 
 
 def matched(assignment: NDArray[Any], truth: NDArray[Any]) -> Labels:
-    """Names clusters by the one-to-one matching with classes that is right most often.
+    """Names clusters [T], or ``UNASSIGNED``, by the one-to-one matching with classes [T] that is right most often.
 
-    The matching reads the truth: what it achieves is an upper bound for an adversary who must still learn which
-    cluster is which class.
-
-    Args:
-        assignment: [T] integers from 0, or ``UNASSIGNED``.
-        truth: [T] integers from 0, the same nodes' classes.
-
-    Returns:
-        [T] int64, classes; ``UNASSIGNED`` stays.
+    The matching reads the truth: what it achieves is an upper bound for an adversary who must still learn which cluster
+    is which class.
     """
     clusters, labels = np.asarray(assignment), np.asarray(truth)
     if clusters.ndim != 1 or clusters.shape != labels.shape or not len(clusters):
@@ -333,11 +312,7 @@ COMPLETIONS: dict[str, Callable[[_Knowledge], Floats]] = {
     "clusters": _cluster_scores,
     "completion": _completion_scores,
 }
-"""The attacks by name. ``norm`` is for two classes; ``completion`` alone reads embeddings, and needs no gradients.
-
-Nodes of whom an adversary sees nothing, like nodes outside the training set whose gradient is zero, get the same score
-for every class.
-"""
+"""The attacks by name. ``norm`` is for two classes; ``completion`` alone reads embeddings, and needs no gradients."""
 
 
 def label_scores(
@@ -350,20 +325,20 @@ def label_scores(
     embeddings: NDArray[Any] | None = None,
     seed: int,
 ) -> Floats:
-    """Scores of every node for every class, of an adversary who knows the labels of a few.
+    """Scores of every node for every class, of an adversary who knows the labels of a few: [N, C] float64.
+
+    They are comparable between nodes. Nodes of whom an adversary sees nothing, like nodes outside the training set
+    whose gradient is zero, get the same score for every class.
 
     Args:
         attack: of ``COMPLETIONS``.
-        gradients: [S, N, d], of S ≥ 1 steps; None if the adversary has none. Where others' rows are
-            noise, those of the attacked and the known nodes alone, or the others blur the clusters.
+        gradients: [S, N, d], of S ≥ 1 steps; None if the adversary has none. Where others' rows are noise, those of the
+            attacked and the known nodes alone, or the others blur the clusters.
         known_nodes: [K] integers, distinct rows of the other arrays.
         known_labels: [K] integers, their labels; at least one node of every class.
         classes: C.
         embeddings: [N, d'], what the adversary has of every node; None if nothing.
         seed: of the clusters.
-
-    Returns:
-        [N, C] float64, higher = more likely of that class, comparable between nodes.
     """
     if attack not in COMPLETIONS:
         raise ConfigError(f"attack={attack!r} is unknown; choose one of {', '.join(COMPLETIONS)}")
@@ -392,8 +367,8 @@ def flattened(scores: Floats, labels: NDArray[Any], nodes: NDArray[Any]) -> tupl
         nodes: [T] integers, the attacked nodes; none of the known ones, or the figures flatter the attack.
 
     Returns:
-        Scores [T·C] and truth [T·C], node by node, of every pair of node and class (micro-average of one against the
-        rest). With two classes the one pair says all of the other, and it is [T]: is the node of class 1?
+        Scores and truth [T·C], node by node, of every pair of node and class (micro-average of one against the rest).
+        With two classes the one pair says all of the other, and it is [T]: is the node of class 1?
     """
     chosen, truth = _checked_truth(scores, labels, nodes)
     if scores.shape[1] == 2:
@@ -435,10 +410,10 @@ def _checked_labels(name: str, labels: NDArray[Any], count: int, classes: int) -
 
 @dataclass(frozen=True, eq=False)
 class Blind:
-    """What an adversary makes of gradients who knows no label.
+    """What an adversary makes of gradients who knows no label: groups without names.
 
-    What comes out are groups without names: which class a group is, nothing in the gradients says. Two nodes of one
-    group are of one class all the same, and one known label then names its group.
+    Which class a group is, nothing in the gradients says. Two nodes of one group are of one class all the same, and one
+    known label then names its group.
 
     Attributes:
         shares: [N, K], each node's shares of the K groups that were found; a row is zero where the gradient is.
@@ -475,10 +450,9 @@ def blind_labels(gradients: NDArray[Any], *, classes: int | None = None, seed: i
         seed: of the first centres.
 
     Source: Arazzi et al. 2023, "BlindSage: Label Inference Attacks against Node-level Vertical Federated Graph Neural
-        Networks", sections IV and V: a substitute of the server's model, and labels, under which the received gradients
-        come about; clusters where the number of classes is not known. They train the substitute by gradient descent
-        from labels drawn at random; here clusters are the beginning, the substitute is one layer, and labels and
-        layer are fitted in turns by least squares.
+        Networks", sections IV and V. They train the substitute of the server's model by gradient descent from labels
+        drawn at random; here clusters are the beginning, the substitute is one layer, and labels and layer are fitted
+        in turns by least squares.
     """
     if classes is not None and classes < 2:
         raise ConfigError(f"classes={classes!r} must be at least 2; leave it out if it is not known")
@@ -526,7 +500,7 @@ def _of_silhouette(rows: Floats, seed: int) -> int:
 
 
 def _clustered(rows: Floats, classes: int, seed: int) -> Labels:
-    model = fitted(KMeans(classes, n_init=_RESTARTS, random_state=seed), rows, np.zeros(len(rows)))
+    model = fitted(KMeans(classes, n_init=5, random_state=seed), rows, np.zeros(len(rows)))
     return np.asarray(model.labels_, dtype=np.int64)
 
 
@@ -535,7 +509,7 @@ def _matched_shares(rows: Floats, groups: Labels) -> Floats:
     count = int(groups.max()) + 1
     top = -np.stack([rows[groups == group].mean(axis=0) for group in range(count)])
     residuals = np.zeros((len(rows), count))
-    for _ in range(_MATCHINGS):
+    for _ in range(10):
         errors = np.empty((count, len(rows), count))
         for label in range(count):
             errors[label], residuals[:, label] = _explained(rows, top, label)
@@ -554,7 +528,7 @@ def _explained(rows: Floats, top: Floats, label: int) -> tuple[Floats, Floats]:
     gram, fits = cone @ cone.T, rows @ cone.T
     step = 1 / max(float(np.linalg.eigvalsh(gram)[-1]), _TINY)
     errors, ahead, speed = np.zeros_like(fits), np.zeros_like(fits), 1.0
-    for _ in range(_FIT_STEPS):  # accelerated, since nearly parallel classes make it slow
+    for _ in range(60):  # projected gradient, accelerated, since nearly parallel classes make it slow
         before, errors = errors, np.maximum(ahead - step * (ahead @ gram - fits), 0)
         speed, last = (1 + np.sqrt(1 + 4 * speed**2)) / 2, speed
         ahead = errors + (last - 1) / speed * (errors - before)

@@ -1,7 +1,6 @@
 """Membership: which nodes the model was trained on, from gradients, or from the posteriors that it gives them.
 
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from veilgraph.audit.attack import Case, Nodes, attack, scored
 from veilgraph.audit.finding import Outcome
-from veilgraph.audit.labels import membership_scores
+from veilgraph.audit.labels import STEPS, membership_scores
 from veilgraph.audit.statistics import checked_targets
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
@@ -30,17 +29,14 @@ MIN_MODELS = 2
 """The fewest models per target, of those with it and of those without: a variance needs two."""
 
 _MOST: Final = 2000
-_STEPS: Final = 50
-"""Gradients of later steps are smaller, and turn."""
 _SMALLEST: Final = 1e-30
 """Below every share that a softmax in float32 tells from nothing in effect; keeps logits finite."""
-_SUM_TOLERANCE: Final = 1e-3
 
 
 @attack("membership", "gradients", blind=True)
 def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """Rows of a gradient are larger where the loss is: at training nodes."""
-    scores = membership_scores(mean(evidence.steps[:_STEPS])[None])
+    scores = membership_scores(mean(evidence.steps[:STEPS])[None])
     return Outcome(scores, case.members(target), note="Members: training nodes; all others are not.")
 
 
@@ -135,8 +131,8 @@ def confidence_scores(posteriors: NDArray[Any], labels: NDArray[Any] | None = No
         labels: [T] integers, the classes that the adversary knows the targets to have; None if it knows none.
 
     Returns:
-        [T] float64, logit of the label's posterior, or of the highest; the order is that of the posterior itself,
-        but a posterior that rounds to 1 still tells itself from others.
+        [T] float64, logit of the label's posterior, or of the highest; the order is that of the posterior itself, but a
+        posterior that rounds to 1 still tells itself from others.
 
     Source: Duddu et al. 2020 (highest posterior); Yeom et al. 2018 (loss of the label).
     """
@@ -181,8 +177,7 @@ def shadow_scores(
     inputs, shadow_inputs = _features("labels", shares, labels), _features("shadow_labels", shadow, shadow_labels)
     _, members = checked_targets(shadow_inputs[:, 0], shadow_members, "shadow_members")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(class_weight="balanced", max_iter=1000))
-    scores: Floats = classifier.fit(shadow_inputs, members).decision_function(inputs)
-    return scores
+    return np.asarray(classifier.fit(shadow_inputs, members).decision_function(inputs))
 
 
 def lira_scores(
@@ -190,36 +185,26 @@ def lira_scores(
     labels: NDArray[Any],
     out_posteriors: NDArray[Any],
     out: NDArray[Any] | None = None,
-    *,
-    own_variance: bool = False,
 ) -> Floats:
     """Offline likelihood-ratio attack (LiRA): is a target's confidence one that models without it would give?
 
     A model's confidence in a target is φ = ln(p_y/(1 − p_y)). The out-models' give the target a normal N(μ, σ²), and
-    the evidence of membership is 1 − Pr[Z > φ] for Z from it. Returned is z = (φ − μ)/σ, which orders the targets
-    alike (the evidence is Φ(z)) and does not round to 1.
+    the evidence of membership is 1 − Pr[Z > φ] for Z from it. Returned is z = (φ − μ)/σ, which orders the targets alike
+    (the evidence is Φ(z)) and does not round to 1.
 
     Args:
         posteriors: [T, C], from the attacked model.
         labels: [T] integers.
         out_posteriors: [M, T, C], from M models trained as the attacked one was.
-        out: [M, T] bool, True where the model was trained without the target, at least ``MIN_MODELS`` a target;
-            None: no model was trained with any.
-        own_variance: whether σ is each target's own, which pays from some 64 out-models on; else one σ is
-            estimated from all targets' deviations from their own μ.
-
-    Returns:
-        [T] float64, z.
-
-    Raises:
-        DataError: an array breaks a rule, a target has too few out-models, or a variance is 0.
+        out: [M, T] bool, True where the model was trained without the target, at least ``MIN_MODELS`` a target; None:
+            no model was trained with any.
 
     Source: Carlini et al. 2022 (the offline attack; one σ where out-models are few).
     """
     own = confidence_scores(posteriors, labels)
     logits = _model_logits("out_posteriors", out_posteriors, posteriors, labels)
     used = np.ones(logits.shape, dtype=np.bool_) if out is None else _checked_flags("out", out, logits)
-    average, deviation = _normals(logits, used, "without", own_variance=own_variance)
+    average, deviation = _normals(logits, used, "without")
     return (own - average) / deviation
 
 
@@ -228,28 +213,18 @@ def online_lira_scores(
     labels: NDArray[Any],
     model_posteriors: NDArray[Any],
     members: NDArray[Any],
-    *,
-    own_variance: bool = False,
 ) -> Floats:
     """Log-likelihood ratio of a target's confidence under models with it, and under models without it.
 
     An adversary who has the target itself can train on it as well, and so knows how much its own confidence rises with
     it: little for an easy target, much for one that is hard. Models with the target give φ a normal N(μ_in, σ²_in),
-    models without it N(μ_out, σ²_out), and the score is ln N(φ; in) − ln N(φ; out).
+    models without it N(μ_out, σ²_out), and the score is ln N(φ; in) − ln N(φ; out): 0 where both are as likely.
 
     Args:
         posteriors: [T, C], from the attacked model.
         labels: [T] integers, the classes that the targets are known to have.
         model_posteriors: [M, T, C], from M models trained as the attacked one was.
         members: [M, T] bool, which targets each was trained on; two or more with and without every target.
-        own_variance: whether each target has variances of its own, which pays from some 64 models on; else one is
-            estimated for all targets from models with them, and one from models without them.
-
-    Returns:
-        [T] float64, higher = more likely a member; 0 is the point where both are as likely.
-
-    Raises:
-        DataError: an array breaks a rule, a target has too few models, or a variance is 0.
 
     Source: Carlini et al. 2022, "Membership Inference Attacks From First Principles", section V, algorithm 1; pooled
         variances: section VI.
@@ -260,7 +235,7 @@ def online_lira_scores(
 
     def log_density(used: NDArray[np.bool_], side: Literal["with", "without"]) -> Floats:
         """Less a constant."""
-        average, deviation = _normals(logits, used, side, own_variance=own_variance)
+        average, deviation = _normals(logits, used, side)
         return np.asarray(-((own - average) ** 2) / (2 * deviation**2) - np.log(deviation))
 
     return log_density(inside, "with") - log_density(~inside, "without")
@@ -276,10 +251,11 @@ def _model_logits(name: str, models: NDArray[Any], posteriors: NDArray[Any], lab
     return np.stack(found) if found else np.empty((0, targets))
 
 
-def _normals(
-    logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"], *, own_variance: bool
-) -> tuple[Floats, Floats]:
-    """μ and σ, [T] each, of what models say of targets; ``used`` [M, T]: those on one side of training with it."""
+def _normals(logits: Floats, used: NDArray[np.bool_], side: Literal["with", "without"]) -> tuple[Floats, float]:
+    """μ [T] and σ of what models say of targets; ``used`` [M, T]: those on one side of training with it.
+
+    One σ is estimated from all targets' deviations from their own μ: of each alone it would take some 64 models.
+    """
     counts = used.sum(axis=0)
     if counts.min() < MIN_MODELS:
         target = int(counts.argmin())
@@ -288,15 +264,13 @@ def _normals(
             f"least {MIN_MODELS}: train more"
         )
     average = np.where(used, logits, 0).sum(axis=0) / counts
-    squares = (np.where(used, logits - average, 0) ** 2).sum(axis=0)
-    shared = np.full(len(counts), squares.sum() / (counts - 1).sum())
-    variance = squares / (counts - 1) if own_variance else shared
-    if not (variance > 0).all():
+    variance = float((np.where(used, logits - average, 0) ** 2).sum(axis=0).sum() / (counts - 1).sum())
+    if not variance > 0:
         raise DataError(
-            f"model_posteriors: target {int(variance.argmin())} has the same confidence in every model {side} it; "
-            "train them with different seeds, and take own_variance=False where there are few"
+            f"model_posteriors: every target has the same confidence in every model {side} it; train them with "
+            "different seeds"
         )
-    return average, np.sqrt(variance)
+    return average, variance**0.5
 
 
 def _features(name: str, shares: Floats, labels: NDArray[Any] | None) -> Floats:
@@ -314,15 +288,14 @@ def _logits_of(shares: Floats, classes: NDArray[np.intp]) -> Floats:
     others = shares.copy()
     others[rows, classes] = 0
     right, wrong = shares[rows, classes], others.sum(axis=1)
-    logits: Floats = np.log(np.maximum(right, _SMALLEST)) - np.log(np.maximum(wrong, _SMALLEST))
-    return logits
+    return np.asarray(np.log(np.maximum(right, _SMALLEST)) - np.log(np.maximum(wrong, _SMALLEST)))
 
 
 def _checked_posteriors(name: str, posteriors: NDArray[Any]) -> Floats:
     shares = np.asarray(posteriors, dtype=np.float64)
     if shares.ndim != 2 or shares.shape[1] < 2 or not len(shares):
         raise DataError(f"{name}: {shares.shape} must be [targets, classes] with at least 1 target and 2 classes")
-    wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1) <= _SUM_TOLERANCE))
+    wrong = ~((shares >= 0).all(axis=1) & (np.abs(shares.sum(axis=1) - 1) <= 1e-3))
     if wrong.any():
         raise DataError(f"{name}: [{int(wrong.argmax())}] is not a distribution over the classes; give softmax outputs")
     return shares

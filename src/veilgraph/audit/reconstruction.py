@@ -14,8 +14,7 @@ computation hides:
 
 Where a holder knows its part x^i·W^i of h^0, as with ``secure-sum``, it gives these functions h^0 less that part.
 
-Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite, and ``ConfigError`` where
-another argument is out of range.
+Functions on arrays raise ``DataError`` where arrays do not fit each other or are not finite.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.optimize import nnls
 
 from veilgraph.audit.attack import ALIKE, Case, attack, scored
-from veilgraph.audit.features import KNOWN, attacked, known_nodes, ranks
+from veilgraph.audit.features import Columns, ranks
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Numbers, Pairs, check_pairs, check_rows, pair_products
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.graph.features import to_scipy
 from veilgraph.protocol.evidence import Evidence
@@ -51,39 +50,30 @@ MAX_UNKNOWN: Final = 10_000
 
 _MOST_STEPS: Final = 50
 _STEPS: Final = 10
-_TOLERANCE: Final = 1e-5
-"""Of directions that rounding has made; holders compute in single precision."""
 _RIDGES = np.logspace(-12, 2, 29)
 _ROUNDING = 1e-12
 _PENALTY: Final = 0.01
-_LEAST_SHARE: Final = 0.1
-_MOST_SWEEPS: Final = 20
-_MOST_NODES: Final = 400
 _FEWEST_NODES: Final = 50
-_BEGINNINGS: Final = ("train", "restart")
 
 
 @attack("features", "initial")
 def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
     """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
-    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    columns = np.stack([each.values[asked] for each in attributes], axis=1).astype(np.float64)
-    known = auxiliary[asked]
-    own = scored(lambda rows: rows[asked], case.own_rows(adversary, target))
-    span = sequence_basis(np.stack([step[asked] for step in evidence.steps[:_MOST_STEPS]]), own, tolerance=_TOLERANCE)
-    pooled = case.pooled_rows(target, [each.column for each in attributes])
+    columns = Columns(case, target)
+    own = scored(lambda rows: rows[columns.asked], case.own_rows(adversary, target))
+    opened = np.stack([step[columns.asked] for step in evidence.steps[:_MOST_STEPS]])
+    span = sequence_basis(opened, own, tolerance=1e-5)  # of less rounding has a part; holders compute in float32
 
     def completed(rows: Floats) -> Floats:
-        found = complete_columns(rows, columns, known)
-        return np.concatenate([ranks(found[~known, place]) for place in range(columns.shape[1])])
+        return columns.ranked(complete_columns(rows, columns.values, columns.known))
 
     return Outcome(
         completed(span),
-        np.concatenate([columns[~known, place] > 0 for place in range(columns.shape[1])]),
+        columns.truth,
         without=scored(completed, own),
-        pooled=scored(lambda rows: completed(rows[asked]), pooled),
-        note=f"{len(attributes)} columns, each known of {KNOWN:.0%} of the nodes; the opened h0 span "
-        f"{span.shape[1]} dimensions. Pooled: from all other columns, and no bound: the span has the column itself.",
+        pooled=scored(lambda rows: completed(rows[columns.asked]), columns.pooled_rows()),
+        note=f"{columns.words}; the opened h0 span {span.shape[1]} dimensions. Pooled: from all other columns, and no "
+        "bound: the span has the column itself.",
     )
 
 
@@ -116,41 +106,39 @@ def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
     """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
     seen = evidence.messages[0]
     members, names = case.holders_of(adversary), case.settings.data.names
-    begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in _BEGINNINGS
+    begun = case.run.party(members[0]).views()[seen.session].stem.partition("-")[2] in ("train", "restart")
     if not begun or seen.tag.step:
         raise DataError("the view does not have the h0 of the initial W; audit a run whose first pass was recorded")
     width = {name: case.graph(name).features.shape[1] for name in names}
     seeds = {member: case.run.party(member).seed() for member in members}
     known = case.source.initial_weights(case.settings, width, seeds)
     others = [name for name in names if name not in members]
-    attributes, (auxiliary, asked) = attacked(case, target), known_nodes(case, target)
-    own = np.concatenate([_rows(case, member, asked) for member in members], axis=1)
+    columns, unknown = Columns(case, target), sum(width[name] for name in others)
+    own = np.concatenate([_rows(case, member, columns.asked) for member in members], axis=1)
     own_weights = np.concatenate([known.weights(member) for member in members])
-    columns = sum(width[name] for name in others)
-    most = min(_MOST_NODES, MAX_NUMBERS // columns) if known.is_all else len(own)
+    most = min(400, MAX_NUMBERS // unknown) if known.is_all else len(own)
     if most < _FEWEST_NODES:
-        raise DataError(f"the other holders have {columns} columns, too many to solve for {_FEWEST_NODES} nodes")
-    nodes = np.flatnonzero(~auxiliary[asked])  # of those asked; the other attacks on features are scored on the same
+        raise DataError(f"the other holders have {unknown} columns, too many to solve for {_FEWEST_NODES} nodes")
+    nodes = np.flatnonzero(~columns.known)  # of those asked; the other attacks on features are scored on the same
     if len(nodes) > most:
         nodes = np.sort(np.random.default_rng(case.seed).choice(nodes, size=most, replace=False))
-    rest = without_own(evidence.steps[0][asked], own, own_weights, others=known.has_others)[nodes]
+    rest = without_own(evidence.steps[0][columns.asked], own, own_weights, others=known.has_others)[nodes]
     solve: Callable[[Numbers, Floats], Floats] = matched_rows
     if known.is_all:  # as the adversary's own features suggest that others' are
         solve = sparse_rows if (own >= 0).all() else least_squares_rows
     found = solve(rest, np.concatenate([known.weights(name) for name in others]))
     start = sum(width[name] for name in others[: others.index(target)])
     found = found[:, start : start + width[target]]
-    truth = _rows(case, target, np.flatnonzero(asked)[nodes])
+    truth = _rows(case, target, np.flatnonzero(columns.asked)[nodes])
     exact = f" Of {len(nodes)} sampled rows, {exact_share(found, truth):.0%} came out exactly." if known.is_all else ""
     return Outcome(
-        np.concatenate([ranks(found[:, each.column]) for each in attributes]),
-        np.concatenate([each.values[asked][nodes] for each in attributes]),
-        note=f"{len(attributes)} columns, of which nothing is known. {known.words}{exact}",
+        np.concatenate([ranks(found[:, each.column]) for each in columns.attributes]),
+        columns.values[nodes].T.ravel() > 0,
+        note=f"{len(columns.attributes)} columns, of which nothing is known. {known.words}{exact}",
     )
 
 
 def _rows(case: Case, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
-    """A holder's features of some nodes, dense."""
     features = case.graph(party).features
     if features.layout == torch.sparse_csr:
         return np.asarray(to_scipy(features)[nodes].toarray(), dtype=np.float64)
@@ -171,10 +159,6 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
     Returns:
         [N, r] float64 with orthogonal columns, the strongest first.
     """
-    if not 1e-7 <= tolerance < 1:
-        raise ConfigError(f"tolerance={tolerance!r} must be at least 1e-7, for rounding, and below 1; take 1e-7")
-    if not 0 <= power <= 1:
-        raise ConfigError(f"power={power!r} must lie from 0 to 1; take 0.5")
     sequence = _check_sequence("h0", h0)
     parts = [] if own is None else [check_rows("own", own, sequence.shape[1]).astype(np.float64)]
     parts_scaled = [part / size for part in (*parts, *_changes(sequence)) if (size := np.linalg.norm(part)) > 0]
@@ -188,20 +172,15 @@ def sequence_basis(h0: Numbers, own: Numbers | None = None, *, tolerance: float 
 def complete_columns(
     basis: Numbers, columns: Numbers, known: NDArray[np.bool_], *, ridge: float | None = None
 ) -> Floats:
-    """Completes private columns from their values at some nodes, by ridge regression on a basis.
+    """Completes private columns [N, k] from their values at some nodes, by ridge regression on a basis.
 
     Args:
         basis: [N, r], for example of ``sequence_basis``; without the view, the adversary's own features.
         columns: [N, k]; their values at other than known nodes are not read.
         known: [N] bool, the nodes whose values the adversary knows.
-        ridge: penalty, relative to the largest squared singular value of the known rows; None takes for each column
-            the one of the smallest leave-one-out error on the known nodes.
-
-    Returns:
-        [N, k] float64, the fitted values of all nodes.
+        ridge: penalty, relative to the largest squared singular value of the known rows; None takes for each column the
+            one of the smallest leave-one-out error on the known nodes.
     """
-    if ridge is not None and not 0 < ridge < np.inf:
-        raise ConfigError(f"ridge={ridge!r} must be positive and finite; leave it out for the best on known nodes")
     rows = check_rows("basis", basis, len(basis)).astype(np.float64)
     if known.dtype != np.bool_ or known.shape != (len(rows),) or known.sum() < 2:
         raise DataError(f"known: {known.dtype} {known.shape}; give one of {len(rows)} bools a node, two or more True")
@@ -222,21 +201,15 @@ def complete_columns(
 def projected_gram(first: Numbers, weight_std: float) -> Floats:
     """Inner products of features from one random projection: h^0·h^0^T/(d·σ²), whose mean over W is X·X^T.
 
-    Args:
-        first: [N, d], h^0 of the initial W.
-        weight_std: σ of its entries, known from the job.
-
-    Returns:
-        [N, N] float64; an entry's variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u, x_v⟩²)/d.
+    ``first`` [N, d] is h^0 of the initial W, whose entries' σ (``weight_std``) is known from the job. An entry's
+    variance is (⟨x_u, x_u⟩⟨x_v, x_v⟩ + ⟨x_u, x_v⟩²)/d.
     """
-    if not 0 < weight_std < np.inf:
-        raise ConfigError(f"weight_std={weight_std!r} must be positive and finite; it is that of the initial W")
     rows = check_rows("first", first, _check_size(len(first))).astype(np.float64)
     return np.asarray(rows @ rows.T / (rows.shape[1] * weight_std**2))
 
 
 def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: Floats | None = None) -> Floats:
-    """Inner products K = X·X^T from h^0_{t+1} − h^0_t = −K·B_t + noise, by ridge regression towards a prior.
+    """Inner products K = X·X^T [N, N] from h^0_{t+1} − h^0_t = −K·B_t + noise, by ridge regression towards a prior.
 
     Steps count by the size of their change: the noise, other holders' updates, grows with it.
 
@@ -245,12 +218,7 @@ def gram_estimate(h0: Numbers, updates: Numbers, *, ridge: float = 0.1, prior: F
         updates: [T, N, d], B_t as far as the adversary knows it: η·momentum/c_{t+1} of its own gradients.
         ridge: penalty, relative to the mean squared singular value of the updates.
         prior: [N, N], where the penalty pulls to, such as ``projected_gram``; default: zero.
-
-    Returns:
-        [N, N] float64, symmetric.
     """
-    if not 0 < ridge < np.inf:
-        raise ConfigError(f"ridge={ridge!r} must be positive and finite; take 0.1")
     sequence, known = _check_sequence("h0", h0), _check_sequence("updates", updates)
     steps, nodes, width = known.shape
     if sequence.shape != (steps + 1, nodes, width):
@@ -331,7 +299,7 @@ def _left_out_error(left: Floats, squares: Floats, targets: Floats, ridge: float
 
 
 def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) -> Floats:
-    """The sparsest X ≥ 0 with X·W = opened, row by row, in two passes.
+    """The sparsest X ≥ 0 [n, F] with X·W = opened, row by row, in two passes.
 
     By non-negative least squares with a small penalty on the sum; columns that many nodes have are penalised less in
     the second pass.
@@ -341,14 +309,10 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) 
         weights: W, [F, d].
         penalty: on the sum of a row, relative to the median length of a row of W.
 
-    Returns:
-        [n, F] float64.
-
     Source: Donoho & Tanner 2005, "Sparse nonnegative solution of underdetermined linear equations by linear
-        programming"; Lawson & Hanson 1974, chapter 23.
+    programming";
+        Lawson & Hanson 1974, chapter 23.
     """
-    if not 0 <= penalty < np.inf:
-        raise ConfigError(f"penalty={penalty!r} must be at least 0 and finite; take {_PENALTY}")
     rows = _check_opened(opened, weights)
     if len(weights) > MAX_UNKNOWN or len(rows) * len(weights) > MAX_NUMBERS:
         raise DataError(
@@ -365,13 +329,13 @@ def sparse_rows(opened: Numbers, weights: Floats, *, penalty: float = _PENALTY) 
     means = first.mean(axis=0)
     if not means.any():
         return first
-    return solved(np.sqrt(means / means.mean() + _LEAST_SHARE))
+    return solved(np.sqrt(means / means.mean() + 0.1))
 
 
 def _nonnegative(equations: Floats, values: Floats) -> Floats:
     """Where the steps do not suffice, nothing is said of the node."""
     try:
-        return np.asarray(nnls(equations, values, maxiter=_MOST_SWEEPS * equations.shape[1])[0])
+        return np.asarray(nnls(equations, values, maxiter=20 * equations.shape[1])[0])
     except RuntimeError:
         return np.zeros(equations.shape[1])
 
@@ -390,16 +354,13 @@ def matched_rows(opened: Numbers, drawn: Floats) -> Floats:
 
 
 def without_own(opened: Numbers, own: Numbers, drawn: Floats, *, others: bool) -> Floats:
-    """h^0 less the adversary's own part, in the unit of features, whatever power of two it was opened in.
+    """h^0 [N, d] less the adversary's own part, in the unit of features, whatever power of two it was opened in.
 
     Args:
         opened: [N, d].
         own: [N, F], its features.
         drawn: what it knows of its own columns' W, [F, d].
         others: whether its columns' W has parts of others, which a regression on its features takes out as well.
-
-    Returns:
-        [N, d] float64.
     """
     features = check_rows("own", own, len(opened)).astype(np.float64)
     part = features @ drawn

@@ -34,12 +34,10 @@ _MOST_OF_PAIRS: Final = 512
 _FEWEST: Final = 16
 _LOW: Final = 16
 """Bits of a word that are compared."""
-_PER_MESSAGE: Final = 1 << 14
 _OF_EACH: Final = 20
 _FEWEST_COUNTED: Final = _OF_EACH * BYTES
 _CELLS: Final = (BYTES, 16, 2)
 _SHIFTS: Final = (56, 28, 0)
-_TARGETS: Final = 4000
 _MOST_MESSAGES: Final = 64
 _DEPENDENT: Final = 5
 """Targets that may depend on one another as if they were one: columns of one node, pairs with one node."""
@@ -52,15 +50,10 @@ def told_from_noise(evidence: Evidence, seed: int) -> tuple[Outcome, float]:
     Raises:
         DataError: they are no words of Z_2^64 or Z_2^32, or too few.
     """
-    if evidence.noise is None:
-        messages = list(_words(evidence))
-        return _told(messages, seed), uniformity_p_value(messages)
-    found = evidence.noise()
-    return _told([_as_words(each.words) for each in found], seed), ciphertexts_p_value(found)
-
-
-def _told(messages: Sequence[Words], seed: int) -> Outcome:
-    return Outcome(*noise_scores(messages, seed=seed), note="AUC of telling the messages from noise.")
+    found = None if evidence.noise is None else evidence.noise()
+    messages = list(_words(evidence)) if found is None else [_as_words(each.words) for each in found]
+    outcome = Outcome(*noise_scores(messages, seed=seed), note="AUC of telling the messages from noise.")
+    return outcome, uniformity_p_value(messages) if found is None else ciphertexts_p_value(found)
 
 
 def _as_words(values: Unsigned | NDArray[np.int32]) -> Words:
@@ -86,9 +79,6 @@ def against_chance(outcome: Outcome, level: float) -> Verdict:
 
     Where rows are noise, scores are that of no truth; but those of one node may be alike. The variance is taken five
     times as large as that of independent ones, so that alarms are rarer than ``level`` says.
-
-    Raises:
-        DataError: there are too few targets of one kind.
     """
     auc, positives = measure(outcome.scores, outcome.truth).auc, int(outcome.truth.sum())
     negatives = len(outcome.truth) - positives
@@ -100,11 +90,7 @@ def against_chance(outcome: Outcome, level: float) -> Verdict:
 def ciphertexts_p_value(messages: Sequence[Ciphertext]) -> float:
     """Probability that uniform, independent messages would look as unlike noise as these do: exact, Bonferroni.
 
-    Returns:
-        In [0, 1]; below α with a probability of at most α where the messages are uniform and independent.
-
-    Raises:
-        DataError: all of them are too small.
+    It is below α with a probability of at most α where the messages are uniform and independent.
     """
     tests, least = 0, 1.0
     for rows in _against(messages):
@@ -155,18 +141,10 @@ def _fewest(rows: Unsigned) -> tuple[int, int]:
 def uniformity_p_value(messages: Iterable[Words]) -> float:
     """Probability that uniform messages would look as unlike noise as these do: χ² tests of bytes, Bonferroni.
 
-    Tested are the highest, a middle and the lowest byte of the words of all messages, and of the differences of
-    messages that follow one another in the same shape: a value without its mask has few distinct leading bytes, and a
-    mask that is used twice cancels in the difference.
-
-    Args:
-        messages: int64 of any shape, in their order.
-
-    Returns:
-        In [0, 1]; below α with a probability of at most about α where the messages are uniform and independent.
-
-    Raises:
-        DataError: there are too few words.
+    Tested are the highest, a middle and the lowest byte of the words of all messages (int64, in their order), and of
+    the differences of messages that follow one another in the same shape: a value without its mask has few distinct
+    leading bytes, and a mask that is used twice cancels in the difference. It is below α with a probability of at most
+    about α where the messages are uniform and independent.
     """
     counts = {(place, shift): np.zeros(BYTES, dtype=np.int64) for place in ("word", "difference") for shift in _SHIFTS}
     for place, words in _words_and_differences(messages):
@@ -179,20 +157,10 @@ def uniformity_p_value(messages: Iterable[Words]) -> float:
 
 
 def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth]:
-    """How well messages can be told from noise, as scores of an attack: words of both, ranked by likelihood.
+    """How well messages (int64) can be told from noise, as scores of an attack: words of both, ranked by likelihood.
 
     The distribution of the highest byte, or of fewer bits where there are few words, is learned from every other word;
-    the rest of the words are the positives and fresh uniform words the negatives.
-
-    Args:
-        messages: int64 of any shape.
-        seed: of the noise.
-
-    Returns:
-        Scores [T] and truth [T], True for words of the messages.
-
-    Raises:
-        DataError: there are too few words.
+    the rest of the words are the positives and fresh uniform words the negatives: scores [T] and truth [T].
     """
     words = np.concatenate([_some(message) for message in messages]) if (messages := list(messages)) else np.empty(0)
     cells = next((cells for cells in _CELLS if len(words) >= _OF_EACH * cells), None)
@@ -200,7 +168,7 @@ def noise_scores(messages: Iterable[Words], *, seed: int) -> tuple[Floats, Truth
         raise DataError(f"messages: have {len(words)} words; at least {_OF_EACH * _CELLS[-1]} can be told from noise")
     random = np.random.default_rng(seed)
     bytes_ = random.permutation(_bytes(words.astype(np.int64), _SHIFTS[0])) // (BYTES // cells)
-    half = min(len(bytes_) // 2, _TARGETS)
+    half = min(len(bytes_) // 2, 4000)
     known, asked = bytes_[half:], bytes_[:half]
     likelihood = (np.bincount(known, minlength=cells) + 1) / (len(known) + cells)
     scores = np.concatenate([likelihood[asked], likelihood[random.integers(cells, size=half)]])
@@ -219,7 +187,7 @@ def _words_and_differences(messages: Iterable[Words]) -> Iterator[tuple[str, Wor
 
 def _some(message: Words) -> Words:
     """The first words of a message: the same places in messages of one shape."""
-    return message.reshape(-1)[:_PER_MESSAGE]
+    return message.reshape(-1)[: 1 << 14]
 
 
 def _bytes(words: Words, shift: int) -> NDArray[np.int64]:
@@ -232,16 +200,11 @@ def orders_p_value(orders: Sequence[Order]) -> float:
     Of different places drawn at random, any two rise or fall by a fair coin, and pairs that have none in common do so
     independently. That holds in whatever order they are read, if that order has nothing to do with them: as they stand,
     by the places of another order, or by where another one has the same places. Chances of places in common are exact
-    or bounds. No more is needed to find an order that is not random, or is used for two.
+    or bounded. No more is needed to find an order that is not random, or is used for two.
 
-    Args:
-        orders: those that were told, and true ones to hold them against.
-
-    Returns:
-        In [0, 1]; below α with a probability of at most α where all that are told are uniform and independent.
-
-    Raises:
-        DataError: none is told, or all are too short.
+    Orders are those that were told, and true ones to hold them against; a ``DataError`` where none is told, or all are
+    too short. The result is below α with a probability of at most α where all that are told are uniform and
+    independent.
     """
     told = [each for each in orders if each.told]
     if any(not _is_possible(each) for each in told):
@@ -265,7 +228,6 @@ def _is_possible(order: Order) -> bool:
 
 
 def _alike(one: Order, other: Order) -> Iterator[float]:
-    """p-values of what two orders have in common."""
     shorter = min(len(one.places), len(other.places))
     common, at_one, at_other = np.intersect1d(one.places, other.places, return_indices=True)
     if one.in_order and other.in_order:

@@ -44,14 +44,12 @@ class Roc:
     @property
     def false_positive_rate(self) -> Floats:
         """[K + 1], share of the negatives."""
-        rates: Floats = self.false_positives / self.false_positives[-1]
-        return rates
+        return np.asarray(self.false_positives / self.false_positives[-1])
 
     @property
     def true_positive_rate(self) -> Floats:
         """[K + 1], share of the positives."""
-        rates: Floats = self.true_positives / self.true_positives[-1]
-        return rates
+        return np.asarray(self.true_positives / self.true_positives[-1])
 
     @property
     def auc(self) -> float:
@@ -78,13 +76,7 @@ class Roc:
 
 @dataclass(frozen=True, eq=False)
 class Rocs:
-    """Those of S samples of the same targets, with as many positives and as many negatives in each.
-
-    Attributes:
-        thresholds: [K + 1], as of ``Roc``.
-        false_positives: [S, K + 1].
-        true_positives: [S, K + 1].
-    """
+    """Those of S samples of the same targets, with as many positives and negatives in each; arrays are [S, K + 1]."""
 
     thresholds: Floats
     false_positives: Counts
@@ -96,8 +88,7 @@ class Rocs:
         pairs = self.true_positives[:, -1] * self.false_positives[:, -1]
         heights = self.true_positives[:, 1:] + self.true_positives[:, :-1]
         areas = np.einsum("sk,sk->s", np.diff(self.false_positives), heights)  # trapezoids, in whole numbers
-        found: Floats = areas / (2 * pairs)
-        return found
+        return np.asarray(areas / (2 * pairs))
 
     def advantage(self, threshold: float) -> Floats:
         """[S], true minus false positive rate at ``threshold``, in [−1, 1].
@@ -145,16 +136,14 @@ class Ranked:
 
 
 def _share(reached: Counts, point: int | NDArray[np.intp]) -> Floats:
-    rates: Floats = reached[np.arange(len(reached)), point] / reached[:, -1]
-    return rates
+    return np.asarray(reached[np.arange(len(reached)), point] / reached[:, -1])
 
 
 def checked_targets(scores: NDArray[Any], truth: NDArray[Any], name: str = "truth") -> tuple[Floats, Truth]:
     """Scores as float64 [T] and truth, called ``name`` in messages, as bool [T].
 
     Raises:
-        DataError: the arrays do not fit each other, a score is not finite, truth is not 0 and 1, or there are fewer
-            than ``MIN_TARGETS`` positives or negatives.
+        DataError: as ``measure``.
     """
     values, positive = np.asarray(scores), np.asarray(truth)
     if values.ndim != 1 or values.shape != positive.shape:
@@ -191,13 +180,12 @@ MIN_SAMPLES = 100
 _BLOCK: Final = 1 << 14
 """Targets of the samples that are counted at once, so that what is computed on the way stays in the cache."""
 
-_FIGURES: dict[Figure, Callable[[Rocs, float], Floats]] = {
+_FIGURES: Final[dict[Figure, Callable[[Rocs, float], Floats]]] = {
     "auc": lambda rocs, threshold: rocs.auc,
     "advantage": lambda rocs, threshold: rocs.advantage(threshold),
     "tpr_at_0_1_percent": lambda rocs, threshold: rocs.tpr_at(0.001),
     "tpr_at_1_percent": lambda rocs, threshold: rocs.tpr_at(0.01),
 }
-"""Figure → its values from the ROCs of samples and the adversary's threshold."""
 
 ALL_FIGURES: Final[tuple[Figure, ...]] = tuple(_FIGURES)
 
@@ -239,8 +227,9 @@ def measure(scores: NDArray[Any], truth: NDArray[Any]) -> Roc:
         truth: [T] bool or 0 and 1, True = positive.
 
     Raises:
-        DataError: the arrays do not fit each other, a score is not finite, or there are fewer than 10
-            positives or 10 negatives.
+        DataError: the arrays do not fit each other, a score is not finite, truth is not 0 and 1, or there are fewer
+        than
+            ``MIN_TARGETS`` positives or negatives.
     """
     return Ranked(*checked_targets(scores, truth)).roc()
 
@@ -257,25 +246,19 @@ def intervals(
 ) -> dict[Figure, Interval]:
     """Every figure of ``measure`` with a stratified percentile bootstrap interval.
 
-    Each sample draws as many positives and as many negatives as there are, with replacement. The threshold stays
-    the same. The interval of an attack that never errs has no width, and those of the rates at low
-    false positive rates, which hang on a few negatives, are rough.
-
-    By hand: ``scipy.stats.bootstrap`` gives the same to the last bit in many times the time.
+    Each sample draws as many positives and as many negatives as there are, with replacement; the threshold stays the
+    same. An attack that never errs has an interval of no width, and those of the rates at low false positive rates,
+    which hang on a few negatives, are rough. By hand: ``scipy.stats.bootstrap`` gives the same in many times the time.
 
     Args:
         scores: as in ``measure``.
         truth: as in ``measure``.
         seed: fixes the samples.
-        samples: bootstrap samples, at least ``MIN_SAMPLES``.
+        samples: at least ``MIN_SAMPLES``.
         confidence: in (0, 1); each tail has half of the rest.
         threshold: of the advantage, fixed on other data; None takes the best on these targets, which is more than an
             adversary who does not know the truth would have.
         figures: those that are wanted.
-
-    Raises:
-        DataError: see ``measure``.
-        ConfigError: ``samples`` or ``confidence`` is out of range.
 
     Source: Efron & Tibshirani 1993, chapter 13.
     """
@@ -299,11 +282,8 @@ def differences(
 ) -> dict[Figure, Interval]:
     """By how much an attack exceeds a baseline adversary on the same targets: paired bootstrap intervals.
 
-    Every sample has the same targets for both. Arguments and errors are those of ``intervals``, and ``baseline``: [T],
-    the other adversary's scores of the same targets, on any scale.
-
-    Returns:
-        Figure → attack minus baseline, each with its best threshold on these targets.
+    Arguments and errors are those of ``intervals``; ``baseline`` [T] has the other adversary's scores, on any scale.
+    Each of the two has its best threshold on these targets.
     """
     attack, other = Ranked(*checked_targets(scores, truth)), Ranked(*checked_targets(baseline, truth))
     used, other_used = attack.roc().best_threshold(), other.roc().best_threshold()
@@ -325,11 +305,10 @@ def verdict(
 ) -> Verdict:
     """Whether the AUC exceeds 0.5, or a baseline adversary's: one-sided permutation test.
 
-    Against chance the truth is permuted: where scores do not depend on the truth, ``found`` comes with a
-    probability of at most ``level``, exactly, at any number of targets. Against a baseline each target's
-    ranks under the two adversaries are swapped or not by a fair coin: exact where the two are exchangeable, close
-    where only their AUCs are equal, and rarer still where the baseline's is higher. By hand:
-    ``scipy.stats.permutation_test`` takes up to twice as long and is no shorter.
+    Against chance the truth is permuted: where scores do not depend on the truth, ``found`` comes with a probability of
+    at most ``level``, exactly. Against a baseline each target's ranks under the two adversaries are swapped or not by a
+    fair coin: exact where the two are exchangeable, close where only their AUCs are equal, and rarer still where the
+    baseline's is higher. By hand: ``scipy.stats.permutation_test`` takes up to twice as long and is no shorter.
 
     Args:
         scores: as in ``measure``.
@@ -338,10 +317,6 @@ def verdict(
         seed: fixes the permutations.
         baseline: [T], the other adversary's scores of the same targets; None for chance.
         permutations: at least 1/level − 1, so that a finding is possible.
-
-    Raises:
-        DataError: see ``measure``.
-        ConfigError: ``level`` or ``permutations`` is out of range.
 
     Source: Phipson & Smyth 2010 (p-value); Venkatraman & Begg 1996, Bandos et al. 2005 (swaps).
     """
@@ -368,6 +343,7 @@ def verdict(
 
 
 def _values(figures: Sequence[Figure], rocs: Rocs, threshold: float) -> Floats:
+    """[S, F]."""
     return np.stack([_FIGURES[figure](rocs, threshold) for figure in figures], axis=1)
 
 
@@ -377,7 +353,6 @@ def _all(ranked: Ranked) -> tuple[Places, Places]:
 
 
 def _draws(ranked: Ranked, seed: int, samples: int) -> Iterator[tuple[Places, Places]]:
-    """Some samples at a time, drawn one after the other."""
     if samples < MIN_SAMPLES:
         raise ConfigError(f"samples={samples!r} are too few for an interval; take at least {MIN_SAMPLES}")
     random = np.random.default_rng(seed)
@@ -421,5 +396,4 @@ def _ranks_again(mixed: Floats) -> Floats:
     """``rankdata`` of what are ranks themselves: halves of whole numbers, which need no sorting."""
     doubled = (2 * mixed).astype(np.int64)
     counts = np.bincount(doubled)
-    found: Floats = (np.cumsum(counts) - (counts - 1) / 2)[doubled]
-    return found
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[doubled])

@@ -119,7 +119,7 @@ def compare_command(
         echo(said)
     echo(f"figures {path / FOUND}")
     echo(f"page    {write_comparison(path)}")
-    emit({"directory": path, **study.record(), "verdict": verdict(found)})
+    emit({"directory": path, **study.model_dump(mode="json"), "verdict": verdict(found)})
 
 
 def _compare_run(run: Path) -> None:

@@ -93,7 +93,7 @@ def show_comparison(result: TrainResult, compared: Comparison) -> None:
 
 def _of_labels(result: TrainResult, settings: JobSettings) -> str:
     """Which labels a run's figures compare with, where not with true ones alone."""
-    from veilgraph.report.local import compared_with, expected_true
+    from veilgraph.report.protection import compared_with, expected_true
 
     if settings.label_privacy is None:
         return ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final, Self
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 
 from veilgraph.comparison.figures import Estimate, Scored, estimates, figures
 from veilgraph.comparison.ways import NOBODY, Kind, tested, ways
@@ -48,90 +48,127 @@ At = Callable[[int, int], None]
 """(trainings done, in all)."""
 
 
-@dataclass(frozen=True)
-class Line:
-    """One way.
+class Number(BaseModel):
+    """A figure's mean over seeds with its 95 % interval; None where it is undefined."""
 
-    Attributes:
-        shares: what others have to be shown for it.
-        about: what is trained on what.
-        figures: name → over seeds.
-        gain: likewise, above the label holder alone; None of that one.
-        to_job: likewise, above the job; None of that one, and at home.
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, one: Estimate) -> Self:
+        """An estimate as it is kept."""
+        ends = (None if np.isnan(end) else round(float(end), 6) for end in (one.value, one.low, one.high))
+        return cls(**dict(zip(cls.model_fields, ends, strict=True)))
+
+    @property
+    def known(self) -> tuple[float, float, float] | None:
+        """Value, low and high; None where one is undefined."""
+        if self.value is None or self.low is None or self.high is None:
+            return None
+        return self.value, self.low, self.high
+
+
+Numbers = Mapping[str, Number]
+"""Figure → over seeds."""
+
+
+class Line(BaseModel):
+    """One way: what others have to be shown for it (``shares``), and what is trained on what (``about``).
+
+    ``gain`` is above the label holder alone, None of that one; ``to_job`` above the job, None of that one and at home.
     """
 
     name: str
     shares: str
     about: str
-    figures: Mapping[str, Estimate]
-    gain: Mapping[str, Estimate] | None
-    to_job: Mapping[str, Estimate] | None
+    figures: Numbers
+    gain: Numbers | None
+    to_job: Numbers | None
 
 
-@dataclass(frozen=True)
-class Study:
-    """What was found.
+class Study(BaseModel):
+    """What was found, as ``comparison.json`` has it.
 
     Attributes:
-        alarms: share of the nodes that are looked at, of ``recall``.
-        tested: test nodes of each seed.
-        lines: the label holder's own first, the job's network at their head.
+        job: its name.
+        test_nodes: of each seed.
+        recall_at: share of the nodes that are looked at, of ``recall``.
         recall_of: the class that is looked for, where there are two.
+        at_home: the name of the best of what the label holder can do by itself.
+        over_home: how far the job's AUC is above that; None at home.
+        ways: the label holder's own first, the job's network at their head.
     """
 
-    path: Path
-    job: JobSettings
-    alarms: float
+    job: str
+    paradigm: str
     seeds: tuple[int, ...]
-    tested: tuple[int, ...]
-    lines: tuple[Line, ...]
+    test_nodes: tuple[int, ...]
+    recall_at: float
     recall_of: str = "class 1"
+    at_home: str
+    over_home: Number | None
+    ways: tuple[Line, ...]
+
+    def way(self, name: str) -> Line | None:
+        """The way of a name; None where there is none."""
+        return next((way for way in self.ways if way.name == name), None)
 
     @property
-    def judged(self) -> Line | None:
-        """Of the job itself; None at home."""
-        return next((line for line in self.lines if line.name == self.job.paradigm), None)
+    def best_at_home(self) -> Line:
+        """The best way of the label holder by itself."""
+        best = self.way(self.at_home)
+        assert best is not None
+        return best
 
-    def at_home(self) -> Line:
-        """The best of what the label holder can do by itself."""
-        own = [line for line in self.lines if line.shares == NOBODY]
-        return max(own, key=lambda line: line.figures["auc"].value)
+    @property
+    def aucs(self) -> dict[str, float | None]:
+        """Way → its test AUC, None where it is undefined."""
+        return {way.name: way.figures["auc"].value for way in self.ways}
 
-    def over_home(self) -> Estimate | None:
-        """How far the job's AUC is above the best of what the label holder can do by itself; None at home."""
-        return None if self.judged is None else self.judged.figures["auc"].above(self.at_home().figures["auc"])
+    @classmethod
+    def of(
+        cls,
+        job: JobSettings,
+        kinds: Mapping[str, tuple[str, str]],
+        found: Mapping[str, Sequence[Scored]],
+        *,
+        seeds: tuple[int, ...],
+        alarms: float,
+        recall_of: str = "class 1",
+    ) -> Self:
+        """Judge the predictions of each way; ``kinds``: way → what is shared for it, and what it is."""
+        values = {name: estimates(each, alarms) for name, each in found.items()}
+        first = next(iter(values))
 
-    def record(self) -> dict[str, Any]:
-        """As JSON has it."""
+        def above(name: str, other: str) -> Numbers | None:
+            if name == other or other not in values:
+                return None
+            return {figure: Number.of(one.above(values[other][figure])) for figure, one in values[name].items()}
 
-        def number(one: Estimate) -> dict[str, float | None]:
-            return {"value": _number(one.value), "low": _number(one.low), "high": _number(one.high)}
-
-        def told(found: Mapping[str, Estimate] | None) -> dict[str, dict[str, float | None]] | None:
-            return None if found is None else {name: number(one) for name, one in found.items()}
-
-        over_home = self.over_home()
-        return {
-            "job": self.job.name,
-            "paradigm": self.job.paradigm,
-            "seeds": list(self.seeds),
-            "test_nodes": list(self.tested),
-            "recall_at": self.alarms,
-            "recall_of": self.recall_of,
-            "at_home": self.at_home().name,
-            "over_home": None if over_home is None else number(over_home),
-            "ways": [
-                {
-                    "name": line.name,
-                    "shares": line.shares,
-                    "about": line.about,
-                    "figures": told(line.figures),
-                    "gain": told(line.gain),
-                    "to_job": told(line.to_job),
-                }
-                for line in self.lines
-            ],
-        }
+        at_home = max((name for name in values if kinds[name][0] == NOBODY), key=lambda name: values[name]["auc"].value)
+        judged = values.get(job.paradigm)
+        return cls(
+            job=job.name,
+            paradigm=job.paradigm,
+            seeds=seeds,
+            test_nodes=tuple(len(one.labels) for one in found[first]),
+            recall_at=alarms,
+            recall_of=recall_of,
+            at_home=at_home,
+            over_home=None if judged is None else Number.of(judged["auc"].above(values[at_home]["auc"])),
+            ways=tuple(
+                Line(
+                    name=name,
+                    shares=kinds[name][0],
+                    about=kinds[name][1],
+                    figures={figure: Number.of(each) for figure, each in one.items()},
+                    gain=above(name, first),
+                    to_job=above(name, job.paradigm),
+                )
+                for name, one in values.items()
+            ),
+        )
 
 
 def compare_job(
@@ -148,17 +185,15 @@ def compare_job(
 ) -> Study:
     """Trains a job and what it is compared with, on the same nodes, and judges all on the same test nodes.
 
-    These are the label holder's; where holders have nodes of their own, they are all holders'.
-
-    What was trained is kept: called again with the same directory, or with more seeds, only what is missing is.
+    These are the label holder's; where holders have nodes of their own, they are all holders'. What was trained is
+    kept: called again with the same directory, or with more seeds, only what is missing is trained.
 
     Args:
         job: that learns classes of nodes.
         out: a directory, made here, or of a comparison of the same job.
         seeds: the job's and those after it.
         alarms: share of the test nodes that are looked at, for ``recall``.
-        party: the label holder's party file: compares what it reaches at home, from its tables alone, and needs nothing
-            of the other holders.
+        party: the label holder's party file: compares what it reaches at home, from its tables alone.
         alone: of the same data, with settings for the label holder's network alone, which is then compared too.
         stage: shows the progress of one training.
         row: takes the figures of a way and a seed as soon as they are known.
@@ -210,33 +245,10 @@ def compare_job(
             for name, scored in _trained(inputs, kinds, out / f"seed-{seed}", stage, here):
                 found.setdefault(name, []).append(scored)
                 row(f"seed {seed}: {name}", figures(scored, alarms))
-        study = _study(out, job, alarms, used, found, kinds, looked_for)
-        write_whole(out / FOUND, json.dumps(study.record(), indent=1).encode())
+        about = {name: (kind.shares, kind.about) for name, kind in kinds.items()}
+        study = Study.of(job, about, found, seeds=used, alarms=alarms, recall_of=looked_for)
+        write_whole(out / FOUND, json.dumps(study.model_dump(mode="json"), indent=1).encode())
     return study
-
-
-def _study(
-    out: Path,
-    job: JobSettings,
-    alarms: float,
-    seeds: tuple[int, ...],
-    found: Mapping[str, list[Scored]],
-    kinds: Mapping[str, Kind],
-    recall_of: str,
-) -> Study:
-    values = {name: estimates(each, alarms) for name, each in found.items()}
-    first = next(iter(values))
-
-    def above(name: str, other: str) -> Mapping[str, Estimate] | None:
-        if name == other or other not in values:
-            return None
-        return {figure: one.above(values[other][figure]) for figure, one in values[name].items()}
-
-    lines = tuple(
-        Line(name, kinds[name].shares, kinds[name].about, one, above(name, first), above(name, job.paradigm))
-        for name, one in values.items()
-    )
-    return Study(out, job, alarms, seeds, tuple(len(one.labels) for one in found[first]), lines, recall_of)
 
 
 def _looked_for(job: JobSettings, party: Path | None) -> str:
@@ -301,7 +313,6 @@ def inputs_of(job: JobSettings, seeds: Sequence[int], party: Path | None) -> Ite
 
 
 def _at_home(job: JobSettings, party: Path) -> PartyGraph:
-    """The label holder's graph, of all nodes of its tables."""
     holder: PartyId = job.data.label_party
     own = Organisation.read(party, holder)
     scaling = job.data.feature_scaling
@@ -330,7 +341,3 @@ def _trained(
             save_tensors(path, kept, {})
             at(missing.index(name) + 1, len(missing))
         yield name, Scored(labels.numpy(), kept[name].numpy())
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else round(float(value), 6)

@@ -1,4 +1,7 @@
-"""What a job is compared with: ways to come to predictions of the common nodes, all of one seed's data."""
+"""What a job is compared with: ways to come to predictions of the common nodes, all of one seed's data.
+
+Plain models are what somebody would try first: they know nothing of graphs, or of neighbours no more than their means.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import scipy.sparse as sp
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from veilgraph.comparison.figures import Floats, Scored, figures
-from veilgraph.comparison.plain import ABOUT_PLAIN, PLAIN, boosting
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
+from veilgraph.graph.features import is_sparse, to_scipy
 from veilgraph.graph.federation import find_label_holder
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
@@ -29,6 +38,97 @@ from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.predictions import load_predictions
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
+
+_HOPS: Final = 2
+TREES: Final = 150
+"""Of boosting, for each class."""
+_MOST_COLUMNS: Final = 600
+"""Boosting takes means over neighbours of so many columns at most, those that differ most from node to node."""
+
+
+def logistic(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
+    """A logistic regression on a graph's columns: probabilities [N, C]; ``balanced``: classes weigh alike."""
+
+    def model(strength: float) -> Any:  # noqa: ANN401 - of a library without types
+        inverse = LogisticRegression(C=strength, max_iter=1000, class_weight="balanced" if balanced else None)
+        return make_pipeline(StandardScaler(with_mean=False), inverse)
+
+    return _best(graph, _columns(graph), [partial(model, strength) for strength in (0.003, 0.03, 0.3)])
+
+
+def boosting(graph: PartyGraph, seed: int, *, balanced: bool) -> Floats:
+    """Boosted trees on a graph's columns and, for each relation, their means over two hops, and degrees."""
+    own = _columns(graph)
+    dense = own.toarray() if sp.issparse(own) else own
+    most = max(1, _MOST_COLUMNS // max(1, len(graph.relations)))
+    if dense.shape[1] > most:
+        dense = dense[:, np.sort(np.argsort(-dense.var(axis=0), kind="stable")[:most])]
+    parts = [dense]
+    for place in range(max(1, len(graph.relations))):
+        mean, degrees = _means(graph, place if graph.relations else None)
+        rows = dense
+        for _ in range(_HOPS):
+            rows = mean @ rows
+            parts.append(rows)
+        parts.append(degrees[:, None])
+    x = np.concatenate(parts, axis=1)
+
+    def model(leaves: int, rate: float) -> Any:  # noqa: ANN401 - of a library without types
+        return HistGradientBoostingClassifier(
+            max_leaf_nodes=leaves,
+            learning_rate=rate,
+            max_iter=TREES,
+            early_stopping=False,
+            class_weight="balanced" if balanced else None,
+            random_state=seed,
+        )
+
+    return _best(graph, x, [partial(model, *pair) for pair in ((4, 0.05), (15, 0.05), (31, 0.1))])
+
+
+def _best(graph: PartyGraph, x: Any, models: list[Callable[[], Any]]) -> Floats:  # noqa: ANN401 - dense or sparse
+    """Of several, the one with the lowest loss on validation nodes."""
+    assert graph.labels is not None
+    assert graph.train_mask is not None
+    assert graph.val_mask is not None
+    labels, train, val = graph.labels.numpy(), graph.train_mask.numpy(), graph.val_mask.numpy()
+    classes = graph.num_classes or int(labels.max()) + 1
+    found, least = np.zeros((len(labels), classes)), np.inf
+    for make in models:
+        model = make().fit(x[train], labels[train])
+        likely = np.zeros((len(labels), classes))
+        likely[:, model.classes_] = model.predict_proba(x)
+        loss = log_loss(labels[val], likely[val], labels=range(classes))
+        if loss < least:
+            found, least = likely, loss
+    return found
+
+
+def _columns(graph: PartyGraph) -> Any:  # noqa: ANN401 - dense or sparse
+    return to_scipy(graph.features) if is_sparse(graph.features) else graph.features.double().numpy()
+
+
+def _means(graph: PartyGraph, relation: int | None) -> tuple[sp.csr_matrix, Floats]:
+    """The matrix of means over neighbours of a relation [N, N], and degrees [N]; None: over all edges."""
+    if relation is not None:
+        assert graph.edge_relation is not None
+        graph = graph.with_edges(torch.nonzero(graph.edge_relation == relation).ravel())
+    source, target = graph.edge_index.numpy()
+    weight = np.ones(len(source)) if graph.edge_weight is None else graph.edge_weight.double().numpy()
+    matrix = sp.csr_matrix((weight, (target, source)), shape=(graph.num_nodes, graph.num_nodes))
+    degrees = np.asarray(matrix.sum(axis=1)).ravel()
+    scale = np.divide(1.0, degrees, out=np.zeros_like(degrees), where=degrees > 0)
+    return sp.diags(scale) @ matrix, degrees
+
+
+PLAIN: Final[Mapping[str, Callable[..., Floats]]] = {"logistic": logistic, "boosting": boosting}
+ABOUT_PLAIN: Final[Mapping[str, str]] = {
+    "logistic": "a logistic regression on the columns",
+    "boosting": "boosted trees on the columns, their means over neighbours and over neighbours' neighbours, and the "
+    "degree, each relation apart",
+}
+"""What they are, by name; of whose data follows."""
+
 
 POOLED: Final = "pooled"
 
@@ -67,9 +167,7 @@ def beside_job(job: JobSettings) -> JobSettings | None:
 
 
 def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None = None) -> dict[str, Kind]:
-    """Name → what a job is compared with, itself among it.
-
-    Those of the label holder by itself come first.
+    """Name → what a job is compared with, itself among it; those of the label holder by itself come first.
 
     Args:
         inputs: a job's, with every holder's graph; at home the label holder's alone.
@@ -119,7 +217,9 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
     found[f"{POOLED}: logistic"] = _of_library("logistic", pool(graphs, holder), job, "all holders'", EVERYTHING)
     others = [each for each in graphs if each.party != holder]
     for each in others:
-        for what, less in (("columns", _without_columns(each)), ("links", _without_links(each))):
+        no_columns = replace(each, features=torch.zeros(each.num_nodes, 1, dtype=each.features.dtype))
+        no_links = replace(each.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
+        for what, less in (("columns", no_columns), ("links", no_links)):
             rest = Inputs(job, [less if graph is each else graph for graph in graphs])
             about = f"the same learner as pooled, without {each.party}'s {what}: what these bring"
             way = partial(pooled, _in_one_place(rest))
@@ -172,11 +272,7 @@ def _own_ways(inputs: Inputs, *, at_home: bool) -> dict[str, Kind]:
 
 
 def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Labels of the nodes that ways are judged on, and which rows of their predictions these are: Tensor[T] each."""
     holder, key = inputs.settings.data.label_party, "test_mask"
     if inputs.settings.is_aligned:
         graphs, whose = [find_label_holder(inputs.graphs, holder).common_part()], f"party {holder!r}"
@@ -201,20 +297,27 @@ def tested(inputs: Inputs) -> tuple[Tensor, Tensor]:
 def _in_one_place(inputs: Inputs) -> dict[str, Way]:
     """What one place could do with all data, trained once each: the job's network, and boosting by relation."""
     job, holder = inputs.settings, inputs.settings.data.label_party
-    kept = dict[str, Floats]()
 
     def network(progress: Progress) -> Floats:
-        if "network" not in kept:
-            kept["network"] = _plain(partial(paradigm_of(job).baselines.pooled, inputs), progress)
-        return kept["network"]
+        return _plain(partial(paradigm_of(job).baselines.pooled, inputs), progress)
 
     def boosted(_progress: Progress) -> Floats:
-        if "boosting" not in kept:
-            graph = pool(inputs.graphs, holder, relational=True)
-            kept["boosting"] = boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
-        return kept["boosting"]
+        graph = pool(inputs.graphs, holder, relational=True)
+        return boosting(graph, job.seed, balanced=job.train.class_weights == "balanced")
 
-    return {"network": network, "boosting": boosted}
+    return {"network": _once(network), "boosting": _once(boosted)}
+
+
+def _once(way: Way) -> Way:
+    """A way that is trained the first time."""
+    kept = list[Floats]()
+
+    def again(progress: Progress) -> Floats:
+        if not kept:
+            kept.append(way(progress))
+        return kept[0]
+
+    return again
 
 
 def _better(inputs: Inputs, each: Mapping[str, Way], progress: Progress) -> str:
@@ -258,14 +361,6 @@ def _federated(
             stores = [RunDirectory.open(run).party(graph.party) for graph in graphs]
             return np.concatenate([load_predictions(store).uncalibrated.double().numpy() for store in stores])
         return np.asarray(trained.predictions.uncalibrated.double().numpy())
-
-
-def _without_columns(graph: PartyGraph) -> PartyGraph:
-    return replace(graph, features=torch.zeros(graph.num_nodes, 1, dtype=graph.features.dtype))
-
-
-def _without_links(graph: PartyGraph) -> PartyGraph:
-    return replace(graph.with_edges(torch.empty(0, dtype=torch.int64)), edge_weight=None)
 
 
 def _likely(logits: Tensor) -> Floats:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
@@ -21,7 +21,6 @@ from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import add_row, table
 
 _VERSION: Final = 2
-_RESULT: Final = TypeAdapter(AuditResult)
 _CHANCE: Final = 0.5
 """The AUC of a guess."""
 _WIDTH, _INSET = 240.0, 8.0
@@ -34,11 +33,7 @@ _TONES: Final = ("good", "leak", "bad")
 
 
 def read_audit(run: Path) -> AuditResult | None:
-    """The audit of a run; None where it was not audited.
-
-    Raises:
-        RunError: the file is damaged, or of another version.
-    """
+    """The audit of a run; None where it was not audited, a ``RunError`` where its file is not of this version."""
     path = run / AUDIT_FILE
     if not path.is_file():
         return None
@@ -46,7 +41,7 @@ def read_audit(run: Path) -> AuditResult | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or content.pop("version", None) != _VERSION:
             raise RunError(f"{path}: not an audit of version {_VERSION}; audit again with: veilgraph audit {run}")
-        return _RESULT.validate_python(content)
+        return TypeAdapter(AuditResult).validate_python(content)
     except ValidationError as error:
         problem = first_problem(error)
         raise RunError(f"{path}: not an audit ({problem}); audit again with: veilgraph audit {run}") from error
@@ -59,62 +54,58 @@ def read_audit(run: Path) -> AuditResult | None:
 
 def limit_words(finding: Finding) -> str:
     """Which of its limits a finding exceeds, or may exceed: the upper end of the interval is held to them."""
-    figures: dict[str, tuple[Interval, float]] = {}
-    exceeded: tuple[str, ...] = finding.exceeded
-    if finding.limit is not None:
-        figures["auc"] = finding.value, finding.limit
-    for rate, most in finding.rates.items():
-        figures[rate] = (finding.figures or {})[rate], most
+    held = {} if finding.limit is None else {"auc": (finding.value, finding.limit)}
+    held |= {rate: ((finding.figures or {})[rate], most) for rate, most in finding.rates.items()}
     words = []
-    for name in filter(figures.__contains__, exceeded):
-        value, most = figures[name]
+    for name in filter(held.__contains__, map(str, finding.exceeded)):
+        value, most = held[name]
         how = "above" if value.value > most else "may be above"
         words.append(f"{how} the limit of {most:.4g}" + ("" if name == "auc" else f" on {name}"))
     return ", ".join(words)
 
 
-def verdict_words(finding: Finding) -> str:
-    """What a finding comes to in a few words, for the terminal."""
-    failed = finding.passed is False
-    if finding.measure == "epsilon":
-        if finding.limit is None:
-            return "the ledger has no bound"
-        return "above the ledger" if failed else "within the ledger"
-    if not finding.permitted:
-        leak, none = ("LEAK", "says nothing") if finding.measure == "auc" else ("not as claimed", "as claimed")
-        return leak if failed else none
-    if failed:
-        return limit_words(finding)
-    more = "more" if finding.verdict is not None and finding.verdict.found else "no more"
-    return f"{more} than {'guessing' if finding.without is None else 'without'}"
+class Words(NamedTuple):
+    """What a finding comes to: a few words for the terminal, more for the page, and ``bad``, ``leak`` or ``good``.
+
+    A ``leak`` is disclosed.
+    """
+
+    brief: str
+    whole: str
+    tone: str
 
 
-def verdict_of(finding: Finding) -> tuple[str, str]:
-    """What a finding comes to in words, for the page, and its tone: ``bad``, ``leak`` (disclosed) or ``good``.
+def words_of(finding: Finding) -> Words:
+    """What a finding comes to.
 
-    Evidence that a party may have is judged by the test or by the interval, whichever sees more: the words never say
-    less than what is drawn.
+    Evidence that a party may have is judged by the test or, on the page, by the interval, whichever sees more: the
+    words never say less than what is drawn.
     """
     failed, guessing = finding.passed is False, "no better than guessing"
     if finding.measure == "epsilon":
-        leak, kept = "LEAK: more than the ledger's ε allows", "no more than the ledger's ε allows"
-        return (leak, "bad") if failed else (kept, "good")
-    if finding.measure == "p-value":
-        return ("LEAK: the run is not what it claims", "bad") if failed else ("as the run claims", "good")
-    if not finding.permitted:
-        return ("LEAK: masked evidence tells something", "bad") if failed else (guessing, "good")
-    tested, above_chance = finding.verdict is not None and finding.verdict.found, finding.value.low > _CHANCE
-    if finding.without is None:
-        better = "better than guessing: a disclosed leak"
-        return (better, "leak") if tested or above_chance else (guessing, "good")
-    if tested or (finding.gain is not None and finding.gain.low > 0):
-        return "better than without: a disclosed leak", "leak"
-    return ("says no more than it knew before" if above_chance else guessing), "good"
+        leak = Words("above the ledger", "LEAK: more than the ledger's ε allows", "bad")
+        brief = "the ledger has no bound" if finding.limit is None else "within the ledger"
+        kept = Words(brief, "no more than the ledger's ε allows", "good")
+    elif finding.measure == "p-value":
+        leak = Words("not as claimed", "LEAK: the run is not what it claims", "bad")
+        kept = Words("as claimed", "as the run claims", "good")
+    elif not finding.permitted:
+        leak = Words("LEAK", "LEAK: masked evidence tells something", "bad")
+        kept = Words("says nothing", guessing, "good")
+    else:
+        tested, above_chance = finding.verdict is not None and finding.verdict.found, finding.value.low > _CHANCE
+        than = "guessing" if finding.without is None else "without"
+        brief = limit_words(finding) if failed else f"{'more' if tested else 'no more'} than {than}"
+        if tested or (above_chance if finding.without is None else finding.gain is not None and finding.gain.low > 0):
+            return Words(brief, f"better than {than}: a disclosed leak", "leak")
+        knew = finding.without is not None and above_chance
+        return Words(brief, "says no more than it knew before" if knew else guessing, "good")
+    return leak if failed else kept
 
 
 def _rank(each: Finding) -> tuple[bool, int, float]:
     """A limit that is not kept counts most, then what must tell nothing and does, then the figure."""
-    return each.passed is False, _TONES.index(verdict_of(each)[1]), each.value.value
+    return each.passed is False, _TONES.index(words_of(each).tone), each.value.value
 
 
 def strongest(findings: Sequence[Finding]) -> list[Finding]:
@@ -131,7 +122,7 @@ def worst(findings: Sequence[Finding]) -> list[str]:
     """The worst secrets, a sentence each, with everybody who finds them; none where nothing is found."""
     found: dict[tuple[str, str], list[Finding]] = {}
     for each in strongest(findings):
-        if verdict_of(each)[1] != "good" or each.passed is False:
+        if words_of(each).tone != "good" or each.passed is False:
             found.setdefault((each.target, each.secret), []).append(each)
     return [_sentence(each) for each in list(found.values())[:_WORST]]
 
@@ -140,7 +131,7 @@ def _sentence(found: Sequence[Finding]) -> str:
     first = found[0]
     who = listed([each.adversary for each in found])
     if first.measure != "auc":
-        return f"{who}, on {first.target}: {verdict_of(first)[0]} ({first.attack}, {first.evidence})."
+        return f"{who}, on {first.target}: {words_of(first).whole} ({first.attack}, {first.evidence})."
     secret = {"nothing": "masked data", "membership": "training nodes"}.get(first.secret, first.secret)
     finds = "finds" if len(found) == 1 else "find"
     without = "" if first.without is None else f", {first.without.value:.3f} without what {first.adversary} saw"
@@ -155,12 +146,7 @@ def _sentence(found: Sequence[Finding]) -> str:
 
 
 def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) -> Table:
-    """A row for every finding.
-
-    Args:
-        result: of the audit.
-        findings: those to show; None: all.
-    """
+    """A row for every finding, or for those that are to be shown."""
     found = table(
         "Audit",
         (),
@@ -178,7 +164,7 @@ def audit_table(result: AuditResult, findings: Sequence[Finding] | None = None) 
             f"{finding.adversary}\non {finding.target}'s\n{what}",
             f"{finding.attack}\n{finding.evidence}",
             "\n".join(_figures(finding)),
-            verdict_words(finding),
+            words_of(finding).brief,
         )
         add_row(found, cells, "bold red" if finding.passed is False else None)
         found.add_section()
@@ -231,31 +217,30 @@ def skipped_lines(skipped: Sequence[Skipped], *, details: bool) -> list[str]:
 
 
 @dataclass(frozen=True)
-class IntervalChart:
-    """One attack's figure and what it is held against, each on a line of its own."""
+class Row:
+    """One finding as the page's table has it: in words, and where its marks go on the axis of its measure.
 
-    description: str
-    width: float
+    ``gate``: the limit and whether it was kept, empty without one.
+    """
+
+    finding: Finding
+    who: str
+    figures: tuple[str, ...]
+    verdict: str
+    tone: str
+    gate: str
     value: Span
     without: Span | None
     pooled: Span | None
     chance: float | None
     limit: float | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """One finding as the page's table has it; ``gate``: the limit and whether it was kept, empty without one."""
-
-    finding: Finding
-    who: str
-    chart: IntervalChart
-    figures: tuple[str, ...]
-    verdict: str
-    tone: str
-    gate: str
-    gate_tone: str
     roc: LineChart | None
+    width: float = _WIDTH
+
+    @property
+    def gate_tone(self) -> str:
+        """How strongly the page points at the gate."""
+        return "bad" if self.finding.passed is False else "plain"
 
 
 @dataclass(frozen=True)
@@ -282,11 +267,7 @@ class Audit:
 
 
 def audit(found: RunData) -> Audit:
-    """The audit of a run, if there is one.
-
-    Raises:
-        RunError: its file is damaged.
-    """
+    """The audit of a run, if there is one."""
     report = read_audit(found.path)
     if report is None:
         return Audit("not audited", "plain", _unaudited(found))
@@ -296,8 +277,10 @@ def audit(found: RunData) -> Audit:
         [finding for finding in report.findings if finding.measure == measure]
         for measure in ("auc", "epsilon", "p-value")
     )
+    known = [one for each in aucs for one in (each.value, each.without, each.pooled) if one is not None]
+    lowest = min([0.45, *(interval.low for interval in known)])
     axes = {
-        "AUC": (aucs, _auc_axis(aucs)),
+        "AUC": (aucs, _axis(max(lowest - 0.02, 0.0), 1.0)),
         "ε, a lower bound from the attack": (
             epsilons,
             _axis(0.0, 1.1 * max((max(each.value.high, each.limit or 0.0) for each in epsilons), default=0.0) or 1.0),
@@ -336,7 +319,6 @@ def audit(found: RunData) -> Audit:
 
 
 def _unaudited(found: RunData) -> str:
-    """That there was no audit, and how there would be one."""
     if found.is_part:
         return "Not audited: an administrator may ask for it with veilgraph net submit JOB.yaml --work audit."
     keeps = any(found.path.glob("parties/*/view/*.messages"))
@@ -344,18 +326,11 @@ def _unaudited(found: RunData) -> str:
     return f"Not audited: run veilgraph audit {found.path.name}{first}."
 
 
-def _auc_axis(aucs: Sequence[Finding]) -> Axis:
-    known = [one for each in aucs for one in (each.value, each.without, each.pooled) if one is not None]
-    return _axis(max(min([0.45, *(interval.low for interval in known)]) - 0.02, 0.0), 1.0)
-
-
 def _axis(low: float, high: float) -> Axis:
     return Axis(low, high, _INSET, _WIDTH - _INSET)
 
 
 def _row(finding: Finding, axis: Axis) -> Row:
-    """A finding, its figure on an axis."""
-    verdict, tone = verdict_of(finding)
     name = {"epsilon": "ε at least", "p-value": "p"}.get(finding.measure, "AUC")
     intervals = {
         name: finding.value,
@@ -375,20 +350,25 @@ def _row(finding: Finding, axis: Axis) -> Row:
     secrets = {"nothing": "anything at all", "noise": "canaries under the noise"}
     secret = "what the run claims" if finding.measure == "p-value" else secrets.get(finding.secret, finding.secret)
     who = f"{finding.adversary} against {finding.target}: {secret}"
-    without, pooled = (
-        None if one is None else axis.span(one.value, one.low, one.high) for one in (finding.without, finding.pooled)
-    )
-    chart = IntervalChart(
-        "; ".join(figures),
-        _WIDTH,
+    _, verdict, tone = words_of(finding)
+
+    def span(one: Interval | None) -> Span | None:
+        return None if one is None else axis.span(one.value, one.low, one.high)
+
+    return Row(
+        finding,
+        who,
+        tuple(figures),
+        verdict,
+        tone,
+        _gate(finding),
         axis.span(finding.value.value, finding.value.low, finding.value.high),
-        without,
-        pooled,
+        span(finding.without),
+        span(finding.pooled),
         chance=axis.place(_CHANCE) if finding.measure == "auc" else None,
         limit=None if finding.limit is None else axis.place(finding.limit),
+        roc=_roc(finding, who),
     )
-    gate_tone = "bad" if finding.passed is False else "plain"
-    return Row(finding, who, chart, tuple(figures), verdict, tone, _gate(finding), gate_tone, _roc(finding, who))
 
 
 def _gate(finding: Finding) -> str:

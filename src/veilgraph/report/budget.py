@@ -21,7 +21,7 @@ from veilgraph.privacy.settings import PrivacySettings, fitting_delta
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.epsilon import (
+from veilgraph.report.protection import (
     ADD_UP,
     BOUND,
     NO_PERSON,
@@ -30,11 +30,13 @@ from veilgraph.report.epsilon import (
     RELATIONS,
     TOTAL,
     Guarantee,
+    PerturbedFeatures,
+    PerturbedLabels,
+    PrivateTraining,
     Protection,
     counted,
     rounded_up,
 )
-from veilgraph.report.local import PerturbedFeatures, PerturbedLabels, PrivateTraining
 from veilgraph.report.tables import NOTHING, add_row, table
 
 _UNITS: Final = MappingProxyType(
@@ -64,12 +66,7 @@ _NONE: Final = (
 
 
 def protection_of(job: JobSettings, nodes: int | None = None) -> Protection:
-    """The differential privacy of a job, one without any included.
-
-    Args:
-        job: validated.
-        nodes: common to all holders; None where that is not known.
-    """
+    """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
     if job.privacy is not None:
         return (PublishedRows if job.feature_release is None else RowsAndFeatures)(job, nodes)
     if job.feature_release is not None:

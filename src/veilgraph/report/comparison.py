@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from rich.table import Table
 
 from veilgraph.comparison.figures import DRAWS
-from veilgraph.comparison.study import ABOUT, FOUND
+from veilgraph.comparison.study import ABOUT, FOUND, Number, Study
 from veilgraph.comparison.ways import AS_JOB, POOLED, beside_job
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.settings import first_problem
@@ -24,7 +24,7 @@ from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.html import Axis, Span, Tick, environment, write_html
-from veilgraph.report.tables import NOTHING, add_row, table
+from veilgraph.report.tables import NOTHING, Grid, add_row, table
 
 TITLES: Final = {"auc": "AUC", "pr_auc": "PR-AUC", "recall": "recall", "f1": "F1", "accuracy": "accuracy"}
 _PAGE: Final = "comparison.html"
@@ -33,117 +33,18 @@ _LONGEST: Final = 44
 """Characters of a name that the picture is wide enough for; the tables have it whole."""
 
 
-class Number(BaseModel):
-    """A figure with its 95 % interval; None where it is undefined."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    @property
-    def shown(self) -> str:
-        """The figure alone."""
-        return NOTHING if self.value is None else f"{self.value:.3f}"
-
-    @property
-    def between(self) -> str:
-        """Its interval."""
-        known = self.known
-        return NOTHING if known is None else f"{known[1]:.3f} to {known[2]:.3f}"
-
-    @property
-    def whole(self) -> str:
-        """The figure and its interval."""
-        return f"{self.shown} ({self.between})"
-
-    @property
-    def ends(self) -> str:
-        """The interval of a difference."""
-        return f"{_sign(self.low)} to {_sign(self.high)}"
-
-    @property
-    def difference(self) -> str:
-        """A difference and its interval."""
-        return f"{_sign(self.value)} ({self.ends})"
-
-    @property
-    def known(self) -> tuple[float, float, float] | None:
-        """Value, low and high; None where one is undefined."""
-        if self.value is None or self.low is None or self.high is None:
-            return None
-        return self.value, self.low, self.high
-
-    @property
-    def sureness(self) -> str:
-        """What the interval of a difference says of it."""
-        if self.low is not None and self.low > 0:
-            return "more than chance"
-        if self.high is not None and self.high < 0:
-            return "less, by more than chance"
-        return "which may be chance: take more seeds or more test nodes"
-
-
-def _sign(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:+.3f}"
-
-
-class Way(BaseModel):
-    """One way; as ``comparison.study.Line``."""
-
-    name: str
-    shares: str
-    about: str
-    figures: Mapping[str, Number]
-    gain: Mapping[str, Number] | None
-    to_job: Mapping[str, Number] | None
-
-    @property
-    def auc(self) -> Number:
-        """The figure that ways are compared by."""
-        return self.figures["auc"]
-
-
-class Told(BaseModel):
-    """What a comparison found; as ``comparison.study.Study.record``."""
-
-    paradigm: str
-    seeds: tuple[int, ...]
-    test_nodes: tuple[int, ...]
-    recall_at: float
-    recall_of: str = "class 1"
-    at_home: str
-    over_home: Number | None
-    ways: tuple[Way, ...]
-
-    def way(self, name: str) -> Way | None:
-        """The way of a name; None where there is none."""
-        return next((way for way in self.ways if way.name == name), None)
-
-    @property
-    def best_at_home(self) -> Way:
-        """The best way of the label holder by itself."""
-        best = self.way(self.at_home)
-        assert best is not None
-        return best
-
-    @property
-    def aucs(self) -> dict[str, float | None]:
-        """Way → its test AUC, None where it is undefined."""
-        return {way.name: way.auc.value for way in self.ways}
-
-    @property
-    def headings(self) -> list[str]:
-        """The figures that are shown."""
-        return shown_figures(self.ways[0].figures)
-
-
 @dataclass(frozen=True)
 class Compared:
     """A comparison's directory: what it is of, and what it found."""
 
     path: Path
     job: JobSettings
-    told: Told
+    told: Study
+
+    @property
+    def headings(self) -> list[str]:
+        """The figures that are shown."""
+        return shown_figures(self.told.ways[0].figures)
 
 
 def is_comparison(path: Path) -> bool:
@@ -152,18 +53,14 @@ def is_comparison(path: Path) -> bool:
 
 
 def read_comparison(path: Path) -> Compared:
-    """Read a comparison.
-
-    Raises:
-        RunError: it is not complete, damaged, or of an earlier version.
-    """
+    """Read a comparison; a ``RunError`` where it is not complete, damaged, or of an earlier version."""
     again = f"finish it with: veilgraph compare JOB.yaml --out {path}"
     file = path / FOUND
     if not file.is_file():
         raise RunError(f"{path}: this comparison is not complete; {again}", key="run", value=str(path))
     try:
         about = json.loads((path / ABOUT).read_text(encoding="utf-8"))
-        return Compared(path, parse_job(about["job"]), Told.model_validate_json(file.read_bytes()))
+        return Compared(path, parse_job(about["job"]), Study.model_validate_json(file.read_bytes()))
     except ValidationError as error:
         raise RunError(
             f"{file}: not a comparison of this version ({first_problem(error)}); {again}", key="run"
@@ -183,6 +80,40 @@ def row_words(name: str, found: Mapping[str, float]) -> str:
     return f"{name}: " + ", ".join(f"{TITLES[each]} {found[each]:.3f}" for each in shown_figures(found))
 
 
+# Figures
+
+
+def _shown(one: Number) -> str:
+    return NOTHING if one.value is None else f"{one.value:.3f}"
+
+
+def _between(one: Number) -> str:
+    return NOTHING if one.known is None else f"{one.low:.3f} to {one.high:.3f}"
+
+
+def _whole(one: Number) -> str:
+    return f"{_shown(one)} ({_between(one)})"
+
+
+def _sign(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:+.3f}"
+
+
+def _difference(one: Number | None) -> str:
+    return NOTHING if one is None else f"{_sign(one.value)} ({_sign(one.low)} to {_sign(one.high)})"
+
+
+def _sureness(one: Number) -> str:
+    if one.low is not None and one.low > 0:
+        return "more than chance"
+    if one.high is not None and one.high < 0:
+        return "less, by more than chance"
+    return "which may be chance: take more seeds or more test nodes"
+
+
+# For the terminal
+
+
 def study_table(found: Compared) -> Table:
     """Every way with its figures, and how far its AUC is above that of the label holder alone."""
     told = found.told
@@ -195,12 +126,12 @@ def study_table(found: Compared) -> Table:
     title = f"Is it worth it? {sum(told.test_nodes):,} test nodes, {counted(len(told.seeds), 'seed')}"
     made = table(title, (), caption=" ".join(said))
     made.add_column("way", no_wrap=True)
-    for name in told.headings:
+    for name in found.headings:
         made.add_column(TITLES[name], justify="right", no_wrap=True, min_width=len("0.000"))
     made.add_column("AUC above alone", justify="right", no_wrap=True)
     for way in told.ways:
         gain = "" if way.gain is None else _brief(way.gain["auc"])
-        cells = (way.name, *(way.figures[name].shown for name in told.headings), gain)
+        cells = (way.name, *(_shown(way.figures[name]) for name in found.headings), gain)
         add_row(made, cells, "bold" if way.name == told.paradigm else None)
     return made
 
@@ -214,10 +145,10 @@ def _brief(one: Number) -> str:
 def verdict(found: Compared) -> str:
     """In a sentence, whether the job finds more than its label holder's best way by itself; at home what that is."""
     told, home = found.told, found.told.best_at_home
-    best = f"{home.name!r}, AUC {home.auc.shown}"
+    best = f"{home.name!r}, AUC {_shown(home.figures['auc'])}"
     if told.over_home is None:
         return f"the best at home is {best}"
-    return f"{told.paradigm}: AUC {_brief(told.over_home)} above the best at home ({best}), {told.over_home.sureness}"
+    return f"{told.paradigm}: AUC {_brief(told.over_home)} above the best at home ({best}), {_sureness(told.over_home)}"
 
 
 def remarks(found: Compared) -> Iterator[str]:
@@ -237,41 +168,33 @@ def remarks(found: Compared) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A way in the picture: its name at ``y``, its figure below it."""
-
-    name: str
-    y: float
-    span: Span
-    is_job: bool
-
-
-@dataclass(frozen=True)
 class Picture:
-    """Every way's AUC with its interval; ``alone``: where the label holder's network alone is."""
+    """Every way's AUC with its interval: (name, y, its figure below it, whether it is the job) of each.
+
+    ``alone``: where the label holder's network alone is.
+    """
 
     description: str
     width: float
     height: float
-    marks: tuple[Mark, ...]
+    marks: tuple[tuple[str, float, Span, bool], ...]
     ticks: tuple[Tick, ...]
     alone: float
 
 
 def comparison_html(found: Compared) -> str:
     """A comparison as one HTML page, which loads nothing; the same files give the same page."""
-    told, job = found.told, found.job
+    job = found.job
     return (
         environment()
         .get_template("comparison.html.j2")
         .render(
-            told=told,
             job=job,
             title=paradigm_of(job).title,
             verdict=" ".join((_verdict_with_intervals(found), *remarks(found))),
             tiles=list(_tiles(found)),
-            titles=TITLES,
             picture=_picture(found),
+            grids=list(_grids(found)),
             tells=_tells(found),
             measured=list(_measured(found)),
             holder=job.data.label_party,
@@ -298,22 +221,56 @@ def write_comparison(path: Path, out: Path | None = None) -> Path:
 
 def _verdict_with_intervals(found: Compared) -> str:
     told = found.told
-    home = f"{told.at_home!r}, with an AUC of {told.best_at_home.auc.whole}"
+    home = f"{told.at_home!r}, with an AUC of {_whole(told.best_at_home.figures['auc'])}"
     if told.over_home is None:
         return f"The best that {found.job.data.label_party} reaches at home is {home}."
-    above = f"{told.paradigm}: AUC {told.over_home.difference} above the best at home, {told.over_home.sureness}."
+    difference, sure = _difference(told.over_home), _sureness(told.over_home)
+    above = f"{told.paradigm}: AUC {difference} above the best at home, {sure}."
     return f"{above} The best at home is {home}."
 
 
 def _tiles(found: Compared) -> Iterator[tuple[str, str, str]]:
-    """Name, figure and what is beside it."""
     told = found.told
     for title, name in (("this job", told.paradigm), ("the best at home", told.at_home)):
         if (way := told.way(name)) is not None:
-            yield f"Test AUC, {title}", way.auc.shown, f"95 %: {way.auc.between}; {way.name}"
-    if told.over_home is not None:
-        yield "Difference", _sign(told.over_home.value), f"95 %: {told.over_home.ends}"
+            auc = way.figures["auc"]
+            yield f"Test AUC, {title}", _shown(auc), f"95 %: {_between(auc)}; {way.name}"
+    if (over := told.over_home) is not None:
+        yield "Difference", _sign(over.value), f"95 %: {_sign(over.low)} to {_sign(over.high)}"
     yield "Test nodes", f"{sum(told.test_nodes):,}", f"in {counted(len(told.seeds), 'seed')}"
+
+
+def _grids(found: Compared) -> Iterator[Grid]:
+    """Every way's figures, how far its AUC is above others', and what is shared in it."""
+    told, alone = found.told, f"{found.job.data.label_party} alone"
+    names = {way.name: way.name + " (this job)" * (way.name == told.paradigm) for way in told.ways}
+    job = names.get(told.paradigm, "")
+    yield Grid(
+        "Figures of every way",
+        "Of the test nodes, in brackets the 95 % interval over nodes and seeds.",
+        {"way": "some", **{TITLES[name]: "number" for name in found.headings}},
+        tuple((names[way.name], *(_whole(way.figures[name]) for name in found.headings)) for way in told.ways),
+        (job,),
+    )
+    to_job = told.over_home is not None
+    above = {"way": "some", f"above {alone}": "number"}
+    rows = [[names[way.name], _difference(None if way.gain is None else way.gain["auc"])] for way in told.ways]
+    if to_job:
+        above |= {"above the job": "number", "above the job, that is": "some"}
+        for row, way in zip(rows, told.ways, strict=True):
+            one = None if way.to_job is None else way.to_job["auc"]
+            sure = NOTHING if one is None else _sureness(one).removeprefix("which ").partition(":")[0]
+            row += [_difference(one), sure]
+    of_job = ", and above the job's" if to_job else ""
+    caption = f"How far a way's AUC is above that of {alone}{of_job}; in brackets the 95 % interval of the difference."
+    yield Grid("Differences of AUC", caption, above, tuple(rows), (job,))
+    yield Grid(
+        "What each way is, and what is shared in it",
+        "What each way is, and what somebody has to show to others for it.",
+        {"way": "some", "what it is": "wide", "what is shared": "wide"},
+        tuple((way.name, way.about, way.shares) for way in told.ways),
+        (told.paradigm,),
+    )
 
 
 def _tells(found: Compared) -> dict[str, list[str]]:
@@ -326,7 +283,6 @@ def _tells(found: Compared) -> dict[str, list[str]]:
 
 
 def _measured(found: Compared) -> Iterator[str]:
-    """How it was, in sentences."""
     told, holder = found.told, found.job.data.label_party
     tested = sorted(set(told.test_nodes))
     nodes = f"{tested[0]:,}" if len(tested) == 1 else f"{tested[0]:,} to {tested[-1]:,}"
@@ -363,16 +319,16 @@ def _measured(found: Compared) -> Iterator[str]:
 def _picture(found: Compared) -> Picture | None:
     """None where no AUC is defined."""
     told = found.told
-    drawn = [(way, figures) for way in told.ways if (figures := way.auc.known) is not None]
+    drawn = [(way, figures) for way in told.ways if (figures := way.figures["auc"].known) is not None]
     if not drawn:
         return None
     low, high = min(each[1] for _, each in drawn), max(each[2] for _, each in drawn)
     axis = Axis(low, high if high > low else low + 1e-3, _INSET, _WIDTH - _INSET)
     marks = tuple(
-        Mark(_fitting(way.name), round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
+        (_fitting(way.name), round(14 + place * _LINE, 1), axis.span(*figures), way.name == told.paradigm)
         for place, (way, figures) in enumerate(drawn)
     )
-    words = "; ".join(f"{way.name} {way.auc.whole}" for way, _ in drawn)
+    words = "; ".join(f"{way.name} {_whole(way.figures['auc'])}" for way, _ in drawn)
     return Picture(
         f"Test AUC with its 95 % interval: {words}.",
         _WIDTH,

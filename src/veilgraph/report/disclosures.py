@@ -41,7 +41,6 @@ _UNSIGNED: Final = (
     "Unsigned: all parties of the run are on one machine and have no certificates, so whoever has the files can make "
     "them anew, this evidence included."
 )
-_HEAD_SHOWN: Final = 8
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ def _least(records: Iterable[DisclosureRecord]) -> str:
 
 
 def _size(records: Sequence[DisclosureRecord]) -> tuple[str, str]:
-    """Messages and bytes of some records together."""
     messages, size = sum(record.messages for record in records), sum(record.bytes for record in records)
     return f"{_least(records)}{messages:,}", f"{_least(records)}{human_bytes(size)}"
 
@@ -91,25 +89,14 @@ def _epsilons(records: Iterable[DisclosureRecord]) -> dict[PartyId, str]:
 def disclosure_table(records: Sequence[DisclosureRecord]) -> Table:
     """Who sent what to whom: a row for each piece of work, sender, receiver and thing sent; sessions are added up.
 
-    Both ε are those of the newest session; the total is of all sessions before it, too.
-
-    Args:
-        records: of one party or of several, in the order in which they were written.
+    Both ε are those of the newest session; the total is of all sessions before it, too. Records are in the order in
+    which they were written.
     """
     groups: dict[tuple[str, ...], list[DisclosureRecord]] = defaultdict(list)
     for record in records:
         groups[record.work, record.party, record.to, record.what, record.protection].append(record)
     private = bool(_epsilons(records))
-    columns = (
-        "work",
-        "from",
-        "to",
-        "what",
-        "protection",
-        ">messages",
-        ">bytes",
-        *([">ε one / all"] if private else []),
-    )
+    columns = ("work", "from", "to", "what", "protection", ">messages", ">bytes", ">ε one / all")[: 8 if private else 7]
     found = table("Disclosures", columns, caption=f"{_CAPTION} {_PRIVATE if private else _NOT_PRIVATE}")
     for words, group in groups.items():
         epsilon = ["".join(_epsilons(group).values())] if private else []
@@ -258,9 +245,6 @@ class _Entry(BaseModel):
     bytes: int = Field(ge=0)
 
 
-_ENTRIES: Final = TypeAdapter(list[_Entry])
-
-
 @dataclass(frozen=True)
 class Flow:
     """Messages and bytes of a party or of a kind; ``share`` is of the largest row, in per cent, for its bar."""
@@ -283,11 +267,7 @@ class Traffic:
 
 
 def traffic(found: RunData) -> Traffic:
-    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """What the training sent: as each sender counted it or, where its part is not here, as its receivers did."""
     entries = _entries(found)
     if not entries:
         return Traffic(("What was sent is counted when a session ends; none has ended here yet.",), "", (), ())
@@ -336,14 +316,13 @@ def _entries(found: RunData) -> list[_Entry]:
     run, name = RunDirectory(found.path), "traffic.json"
     whole = found.path / name
     files = [whole] if whole.is_file() else [run.party_path(party) / name for party in found.here]
-    return [entry for file in files if file.is_file() for entry in _read_entries(file)]
-
-
-def _read_entries(path: Path) -> list[_Entry]:
-    try:
-        return _ENTRIES.validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete it, or train again") from error
+    entries = list[_Entry]()
+    for path in filter(Path.is_file, files):
+        try:
+            entries += TypeAdapter(list[_Entry]).validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete it, or train again") from error
+    return entries
 
 
 def evidence_table(records: Sequence[VerifiedRecord]) -> Table:
@@ -356,7 +335,7 @@ def evidence_table(records: Sequence[VerifiedRecord]) -> Table:
     for record in records:
         by = record.party if record.signed else "unsigned: one machine"
         witnesses = [f"{one.party}: {one.lines} lines, {minute(one.time)}" for one in record.witnesses]
-        counts = (str(record.lines), str(record.stated), record.head[:_HEAD_SHOWN])
+        counts = (str(record.lines), str(record.stated), record.head[:8])
         signed = (f"{by}\n{minute(record.time)}", "\n".join(witnesses) or "by nobody")
         rows.append((record.party, record.name, *counts, *signed))
     columns = ("party", "record", ">lines", ">stated", "head", "signed", "countersigned")

@@ -21,7 +21,6 @@ from veilgraph.report.ranking import (
     Alarms,
     Bin,
     ByColumn,
-    Groups,
     Looked,
     alarms,
     best_threshold,
@@ -34,7 +33,7 @@ from veilgraph.report.ranking import (
     reliability,
 )
 from veilgraph.report.run_data import RunData, Scored
-from veilgraph.report.tables import NOTHING, percent
+from veilgraph.report.tables import NOTHING, Grid, percent
 from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
@@ -44,8 +43,6 @@ LOOKED_AT: Final = 0.05
 _PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
 _RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of {}, found in that share of the nodes")
 _RANKED: Final = (AUC, _PR_AUC, _RECALL)
-_AT_ONCE, _FEWEST_SAMPLES = 10**8, 40
-"""Probabilities of all samples together: some ten seconds."""
 _CHANGED: Final = 1e-3
 """A figure of the end of the training, and of predictions of other data or with other noise."""
 
@@ -108,16 +105,14 @@ class Judged:
     rows: tuple[Row, ...] = ()
     unranked: str = ""
     ranking: Ranking | None = None
-    groups: Groups | None = None
+    groups: Grid | None = None
 
 
 def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Judged:
     """How well the newest predictions of the test nodes are.
 
-    Args:
-        found: the run.
-        told: its predictions with labels, or why they are not here.
-        by: a column whose groups are judged by themselves; not without predictions and labels.
+    ``told`` are the run's predictions with labels, or why they are not here; ``by`` a column whose groups are judged by
+    themselves, which takes predictions and labels.
     """
     titles, references = _references(found)
     if isinstance(told, str):
@@ -161,11 +156,10 @@ def _references(found: RunData) -> tuple[tuple[str, ...], tuple[tuple[str, tuple
     summaries, measures = read_compared(RunDirectory(found.path)), found.settings.measures
     figures = [each for each in measures.figures if any(_reached(each, one) is not None for one in summaries.values())]
 
-    def cell(each: Figure, one: Record) -> str:
-        value = _reached(each, one)
-        return NOTHING if value is None else _shown(each, value)
-
-    rows = tuple((name, tuple(cell(each, one) for each in figures)) for name, one in summaries.items())
+    rows = tuple(
+        (name, tuple(NOTHING if (value := _reached(each, one)) is None else _shown(each, value) for each in figures))
+        for name, one in summaries.items()
+    )
     return tuple(each.title for each in figures), rows
 
 
@@ -185,12 +179,8 @@ def _compare_with(found: RunData) -> str:
 
 
 def samples_of(size: int) -> int:
-    """How many samples intervals are by: fewer of many probabilities, of which intervals are narrow and samples slow.
-
-    Args:
-        size: test nodes × classes.
-    """
-    return min(DRAWS, max(_FEWEST_SAMPLES, _AT_ONCE // max(size, 1)))
+    """How many samples intervals are by, of test nodes × classes: fewer of many, as these are slow and narrow."""
+    return min(DRAWS, max(40, 10**8 // max(size, 1)))  # some ten seconds for all samples together
 
 
 def _row(each: Figure, one: Estimate, told: Scored) -> Row:

@@ -83,6 +83,10 @@ class Axis:
     start: float
     end: float
 
+    def __post_init__(self) -> None:
+        if not self.high > self.low:
+            object.__setattr__(self, "high", self.low + 1)
+
     def place(self, value: float) -> float:
         """Where a value goes; values outside of the axis go to its ends."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
@@ -143,12 +147,14 @@ def line_chart(
     size: tuple[float, float] = (400, 240),
     ticks: int = 6,
 ) -> LineChart:
-    """Draw series as polylines.
+    """Draw series, name and points of each, as polylines.
+
+    Those without points are left out, and the others look as if they were there.
 
     Args:
         title: of the chart.
         description: what it shows, in words, for who cannot see it.
-        series: name and points of each; those without points are left out, and the others look as if they were there.
+        series: to draw.
         x_label: below the axis.
         x_range: lowest and highest x.
         y_range: lowest and highest y.
@@ -158,7 +164,7 @@ def line_chart(
     """
     width, height = size
     left, right, top, bottom = 44.0, width - 12, 12.0, height - 38
-    x, y = Axis(*_widened(x_range), left, right), Axis(*_widened(y_range), bottom, top)
+    x, y = Axis(*x_range, left, right), Axis(*y_range, bottom, top)
     lines = []
     for number, (name, points) in enumerate(series, 1):
         placed = [(x.place(a), y.place(b)) for a, b in points if math.isfinite(a) and math.isfinite(b)]
@@ -184,8 +190,3 @@ def longest_legend(charts: Sequence[LineChart]) -> LineChart | None:
 def bar(value: float, whole: float, width: float = 100.0) -> float:
     """Length of a bar: ``width`` where the value is the whole, or more; 0 where there is no whole."""
     return 0.0 if whole <= 0 else round(width * min(value / whole, 1.0), 1)
-
-
-def _widened(limits: Point) -> Point:
-    low, high = limits
-    return (low, high) if high > low else (low, low + 1)

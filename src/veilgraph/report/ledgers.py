@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
@@ -23,8 +23,8 @@ from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.report.budget import protection_of
-from veilgraph.report.epsilon import PER_RELEASE, TOTAL, Guarantee, counted, epsilon_text
 from veilgraph.report.html import bar
+from veilgraph.report.protection import PER_RELEASE, TOTAL, Guarantee, counted, epsilon_text
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import table
 from veilgraph.runtime.store import LEDGER
@@ -36,11 +36,7 @@ _MOST_JOBS: Final = 1000
 
 
 def ledger_at(organisation: Organisation) -> Lifetime | None:
-    """The party's ledger; None where nothing was ever released, as far as this account has seen. Nothing is made.
-
-    Raises:
-        RunError: as ``lifetime_of``: one that is gone too.
-    """
+    """The party's ledger; None where nothing was ever released, as far as this account has seen. Nothing is made."""
     folder = organisation.folder / organisation.settings.ledger
     if (folder / FILE).is_file():
         return lifetime_of(organisation)
@@ -49,12 +45,7 @@ def ledger_at(organisation: Organisation) -> Lifetime | None:
 
 
 def ledger_in(folder: Path) -> Lifetime:
-    """The ledger in a folder, of a holder that brings a graph. Nothing is made.
-
-    Raises:
-        ConfigError: there is none.
-        RunError: as ``lifetime_of``.
-    """
+    """The ledger in a folder, of a holder that brings a graph. Nothing is made; ``ConfigError`` where there is none."""
     if not (folder / FILE).is_file():
         raise ConfigError(
             f"--ledger {folder}: there is no {FILE}; give the folder of a ledger for life, or --party PARTY.yaml",
@@ -115,11 +106,7 @@ def lifetime_facts(ledger: Lifetime) -> Record:
 def outlook_facts(ledger: Lifetime, job: JobSettings, party: PartyId, nodes: int | None = None) -> Record:
     """What a job would take, if every node that ever paid pays for all that the job foresees.
 
-    Args:
-        ledger: of the party.
-        job: validated.
-        party: a holder of it.
-        nodes: common to all holders; None where that is not known.
+    ``nodes`` are common to all holders; None where that is not known.
 
     Returns:
         ``total`` once it is done, None for infinite; ``jobs``: how many like it still fit, None for any number;
@@ -168,7 +155,6 @@ def outlook_note(facts: Record, ledger: Lifetime) -> str:
 
 
 def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Event | None, int]:
-    """What each release does, and how many there are."""
     if job.training_plan is not None:
         return job.training_plan.event, job.training_plan.steps
     if job.label_privacy is not None:
@@ -189,20 +175,8 @@ def _finite(epsilon: float) -> float | None:
 
 
 def spent_table(spent: Mapping[PartyId, Record], job: JobSettings) -> Table:
-    """What the releases of a run have cost so far.
-
-    Args:
-        spent: holder → as in ``summary.json`` under ``privacy``; an infinite ε is None.
-        job: of the run.
-    """
-    rows = (
-        (
-            party,
-            "not counted" if record["epsilon_total"] is None else counted(record["releases"]),
-            *(epsilon_text(record[name]) for name in ("epsilon_release", "epsilon_total")),
-        )
-        for party, record in spent.items()
-    )
+    """What the releases of a run have cost: holder → as in ``summary.json`` under ``privacy``; infinite ε are None."""
+    rows = (Account.of(party, record)[:4] for party, record in spent.items())
     about = protection_of(job).spent_about(_largest_delta(spent))
     return table("Differential privacy", ("holder", ">releases", f">{PER_RELEASE}", f">{TOTAL}"), rows, caption=about)
 
@@ -214,8 +188,7 @@ def _largest_delta(spent: Mapping[PartyId, Record]) -> float | None:
 def life_note(spent: Mapping[PartyId, Record]) -> str:
     """Where the releases of other runs are counted, and whose are nowhere; empty where nothing was released.
 
-    Args:
-        spent: as for ``spent_table``; who released nothing, or what was not counted, is left out.
+    Who released nothing, or what was not counted, is left out.
     """
     lasting = {party: each.get("lasting") for party, each in spent.items() if each["epsilon_total"]}
     said = []
@@ -250,8 +223,7 @@ def worth(summary: Record, job: JobSettings) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     """One holder's ledger of a run; ``share``: of the budget, in per cent, None without one or of an infinite total."""
 
     holder: PartyId
@@ -264,7 +236,7 @@ class Account:
     @classmethod
     def of(cls, holder: PartyId, spent: Record) -> Account:
         """A holder's account of what it spent."""
-        total, budget = spent["epsilon_total"], spent["budget"]
+        total, budget = spent["epsilon_total"], spent.get("budget")
         return cls(
             holder,
             "not counted" if total is None else counted(spent["releases"]),

@@ -27,25 +27,19 @@ from veilgraph.privacy.settings import MECHANISMS, OWN_SHARE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import meaning, plans_of
-from veilgraph.report.epsilon import PER_RELEASE, TOTAL, epsilon_text, rounded_up
+from veilgraph.report.protection import PER_RELEASE, TOTAL, epsilon_text, rounded_up
 from veilgraph.report.tables import table
 from veilgraph.runtime.store.run_directory import Record
 
 _SLACK: Final = 1e-3
 """Noise is rounded up, so the ε of a job is a little below the one that is asked for."""
 _MEASURED: Final = (("edge", "replacement"), ("node-edges", "zero-out"))
-_MATTERS: Final = ("privacy.aggregation.hops", "privacy.aggregation.dim", "privacy.degree_bound")
 CURVES: Final = Path(__file__).with_name("expected.json")
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """What a total is to last for.
-
-    Attributes:
-        jobs: how many jobs like this one, each with data that changed.
-        predictions: how many predictions with data that changed, beside those that each job foresees.
-    """
+    """What a total is to last for: jobs like this one, and predictions beside theirs, each with data that changed."""
 
     jobs: int = 1
     predictions: int = 0
@@ -80,11 +74,7 @@ class NeededNoise:
 
     @cached_property
     def facts(self) -> list[Record]:
-        """What the table shows, for programs.
-
-        Raises:
-            ConfigError: a total needs less noise than a mechanism can add.
-        """
+        """What the table shows, for programs; a ``ConfigError`` where a total needs less noise than can be added."""
         return [
             {
                 "epsilon_total": total,
@@ -267,7 +257,8 @@ def matters(job: JobSettings) -> dict[str, int]:
     """What of a job with noise in every hop moves its figure beside ε and the data: path of a setting → value."""
     if job.privacy is None or job.privacy.aggregation is None:
         return {}
-    found = {path: attrgetter(path)(job) for path in _MATTERS}
+    paths = ("privacy.aggregation.hops", "privacy.aggregation.dim", "privacy.degree_bound")
+    found = {path: attrgetter(path)(job) for path in paths}
     return {path: value for path, value in found.items() if value is not None}
 
 
@@ -304,9 +295,7 @@ def expected_facts(job: JobSettings, epsilons: Mapping[float, float]) -> list[Re
 def expected_table(job: JobSettings, epsilons: Mapping[float, float]) -> Table | None:
     """What came of such a job where that was measured, at each ε; None where it was not.
 
-    Args:
-        job: with differential privacy.
-        epsilons: total ε → what of it a single job has.
+    ``epsilons``: total ε → what of it a single job has.
     """
     facts = expected_facts(job, epsilons)
     if not facts:

@@ -23,10 +23,10 @@ from veilgraph.report.disclosures import learned, traffic
 from veilgraph.report.evaluation import Judged, judged
 from veilgraph.report.html import LineChart, environment, line_chart, longest_legend, write_html
 from veilgraph.report.ledgers import privacy
-from veilgraph.report.local import against
+from veilgraph.report.protection import against
 from veilgraph.report.ranking import confusion, read_column_of
 from veilgraph.report.run_data import RunData, read_run, scored
-from veilgraph.report.tables import NOTHING
+from veilgraph.report.tables import NOTHING, Grid
 from veilgraph.report.training import best_of, is_bounded, points, progress, training
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
@@ -48,8 +48,7 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
         party_file: the label holder's, which says where these are; None: the one that the job names.
 
     Raises:
-        VeilgraphError: a file of the run is damaged, or the column cannot be had. What else is missing is said in the
-            page.
+        VeilgraphError: a file is damaged, or the column cannot be had. What else is missing is said in the page.
     """
     found = read_run(run) if isinstance(run, RunDirectory) else run
     told = scored(found)
@@ -70,11 +69,7 @@ def page_html(run: RunDirectory | RunData, by: str | None = None, party_file: Pa
 
 
 def write_page(run: RunDirectory | RunData, path: Path, by: str | None = None, party_file: Path | None = None) -> None:
-    """Write the page, whole or not at all; the other arguments are ``page_html``'s.
-
-    Raises:
-        VeilgraphError: as there, or the page cannot be written.
-    """
+    """Write ``page_html``, whole or not at all."""
     write_html(path, page_html(run, by, party_file))
 
 
@@ -146,24 +141,8 @@ def _reached(found: RunData) -> str:
 # The job, and what could go wrong with it
 
 
-@dataclass(frozen=True)
-class Contribution:
-    """A row of the table of parties; cells are empty where something is not known here."""
-
-    party: str
-    role: str
-    nodes: str = ""
-    columns: str = ""
-    edges: str = ""
-    labels: str = ""
-
-
-@dataclass(frozen=True)
-class Risk:
-    """What could happen, in a few words, and what then."""
-
-    name: str
-    words: str
+Risk = tuple[str, str]
+"""What could happen, in a few words, and what then."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +154,7 @@ class Job:
 
     sentences: tuple[str, ...]
     reveals: tuple[str, ...]
-    contributions: tuple[Contribution, ...]
+    contributions: Grid
     source: str
     record: tuple[tuple[str, str], ...]
     risks: tuple[Risk, ...]
@@ -189,9 +168,14 @@ def _job(found: RunData) -> Job:
     return Job(
         (*paradigm.words.describe(settings), _schedule(settings)),
         tuple(revelations(settings).values()),
-        (
-            *(_contribution(found, holder) for holder in settings.data.names),
-            Contribution(SERVER, part, "none", "none", "none", "none"),
+        Grid(
+            "Parties",
+            "Who brings what. Edges are counted in each direction; an empty cell is not known in this directory.",
+            {"party": "", "role": "some", "nodes": "", "columns": "", "edges": "", "labels": "wide"},
+            (
+                *(_contribution(found, holder) for holder in settings.data.names),
+                (SERVER, part, "none", "none", "none", "none"),
+            ),
         ),
         (found.path / "job.yaml").read_text(encoding="utf-8", errors="replace"),
         tuple((name, record.get(name, _UNSAID)) for name in RecordSettings.model_fields),
@@ -199,12 +183,12 @@ def _job(found: RunData) -> Job:
     )
 
 
-def _contribution(found: RunData, holder: str) -> Contribution:
+def _contribution(found: RunData, holder: str) -> tuple[str, ...]:
     facts, job = found.holders.get(holder), found.settings
     part = paradigm_of(job).words.part_of(job, holder)
     if facts is None:
         size = found.table_sizes.get(holder)
-        return Contribution(holder, part, "" if size is None else f"{size:,}")
+        return holder, part, "" if size is None else f"{size:,}", "", "", ""
     nodes, splits = f"{facts['nodes']:,}", [count or 0 for count in facts["labels"].values()]
     if job.is_aligned and facts["common"] != facts["nodes"]:
         nodes += f", {facts['common']:,} common"
@@ -213,7 +197,7 @@ def _contribution(found: RunData, holder: str) -> Contribution:
         classes = "" if facts["classes"] is None else f"{counted(facts['classes'], 'class', 'classes')}: "
         labels = classes + "{:,} training, {:,} validation, {:,} test".format(*splits)
     edges = f"{facts['edges']:,}" if facts["edges"] else "none"
-    return Contribution(holder, part, nodes, f"{facts['features']:,}", edges, labels)
+    return holder, part, nodes, f"{facts['features']:,}", edges, labels
 
 
 def _schedule(settings: JobSettings) -> str:
@@ -231,27 +215,27 @@ def _schedule(settings: JobSettings) -> str:
 def risks(job: JobSettings) -> Iterator[Risk]:
     """What a job's protection rests on, and what it is not about; none of it depends on what a run found."""
     data, learning, told = job.data, listed(job.scoring), len(revelations(job))
-    yield Risk("Parties work together", paradigm_of(job).words.collusion(job))
-    yield Risk(
+    yield "Parties work together", paradigm_of(job).words.collusion(job)
+    yield (
         "A party does not follow the protocol",
         "It can send wrong numbers, and so spoil the model or what others learn from it, without being noticed; "
         "what it may find out then is bounded by nothing that is said here.",
     )
     if told:
-        yield Risk(
+        yield (
             "A party makes more of what it is told",
             f"{counted(told, 'thing')} that messages of this job tell are listed above. What can be inferred from "
             "them grows with every step and every job on the same nodes; the audit says what known attacks find, and "
             "no more.",
         )
     if job.is_aligned and (data.from_tables or data.is_apart):
-        yield Risk(
+        yield (
             "That somebody is known is news",
             f"Each of {listed(data.names)} learns which of its own nodes all the others have, too: of a customer, that "
             "the others know it. Every alignment tells that anew. The server and a holder together learn for each of "
             "that holder's nodes which others have it.",
         )
-    yield Risk(
+    yield (
         "Predictions are wrong",
         f"{learning} may act on a person wrongly. How often, and for whom, are questions of their own: see how "
         "well it predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
@@ -259,18 +243,18 @@ def risks(job: JobSettings) -> Iterator[Risk]:
     noised = "Nothing is noised, so no ε bounds that."
     if job.adds_noise:
         noised = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
-    yield Risk(
+    yield (
         "The model remembers",
         f"Whoever has predictions ({learning}), or asks for them, may be able to infer from them whether a node "
         f"was trained on, or something of its columns. {noised}",
     )
-    yield Risk(
+    yield (
         "Files outlive their purpose",
         "A run's directory holds data, the model and predictions of the parties whose part is in it, in the clear, "
         "and nothing deletes them. What was sent to other parties is theirs to delete.",
     )
     if not data.is_apart:
-        yield Risk(
+        yield (
             "All parties are on one machine",
             "A simulation protects nobody from whoever runs it: every holder's data are in its directory.",
         )
@@ -279,26 +263,11 @@ def risks(job: JobSettings) -> Iterator[Risk]:
 # Several runs
 
 
-@dataclass(frozen=True)
-class Reached:
-    """What one run reached; ``tested``: whose nodes, how many, or why there are no figures."""
-
-    name: str
-    job: str
-    paradigm: str
-    tested: str
-    figures: tuple[str, ...]
-    kept: str
-
-
 def several_html(runs: Sequence[RunDirectory]) -> str:
     """Runs as one HTML page: the settings that differ, what each reached, and their curves over one another.
 
-    It loads nothing; the same files give the same page.
-
-    Raises:
-        ConfigError: there are more than can be told apart, or one is named twice.
-        VeilgraphError: a file of a run is damaged.
+    It loads nothing; the same files give the same page. A ``ConfigError`` where there are more than can be told apart,
+    or one is named twice.
     """
     paths = [run.path.resolve() for run in runs]
     if not 2 <= len(runs) <= MOST:
@@ -312,9 +281,16 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
     titles = [row.title for each in told for row in each.rows]
     headings = list(dict.fromkeys((*titles, *(each.settings.measures.main.title for each in found))))
     charts = list(_charts(found, names))
+    numbers = dict.fromkeys((*headings, "epoch kept"), "number")
     page = {
-        "headings": headings,
-        "runs": [_reached_by(*each, headings) for each in zip(found, told, names, strict=True)],
+        "names": names,
+        "reached": Grid(
+            "What each run reached",
+            "Of the test nodes, in brackets the 95 % interval. Runs of other test nodes, or of other data, are not to "
+            "be held against each other.",
+            {"run": "some", **numbers, "tested on": "wide", "job": "wide"},
+            tuple(_reached_by(*each, headings) for each in zip(found, told, names, strict=True)),
+        ),
         "differing": list(_differing([each.settings.model_dump(mode="json") for each in found])),
         "charts": charts,
         "legend": longest_legend(charts),
@@ -323,11 +299,7 @@ def several_html(runs: Sequence[RunDirectory]) -> str:
 
 
 def write_several(runs: Sequence[RunDirectory], path: Path) -> None:
-    """Write the page of several runs, whole or not at all.
-
-    Raises:
-        VeilgraphError: as ``several_html``, or the page cannot be written.
-    """
+    """Write ``several_html``, whole or not at all."""
     write_html(path, several_html(runs))
 
 
@@ -340,15 +312,15 @@ def _names(paths: Sequence[Path]) -> list[str]:
     )
 
 
-def _reached_by(found: RunData, told: Judged, name: str, headings: Sequence[str]) -> Reached:
+def _reached_by(found: RunData, told: Judged, name: str, headings: Sequence[str]) -> tuple[str, ...]:
     cells = {row.title: f"{row.value} ({row.interval})" for row in told.rows}
     main, summary = found.settings.measures.main, found.summary or {}
     if not cells and (value := summary.get(f"test_{main.name}")) is not None:
         cells[main.title] = f"{main.shown(value)}{against(found.settings)}"
     kept = NOTHING if not summary.get("best_epoch") else f"{summary['best_epoch']:,}"
     tested = told.caption or (told.missing if found.summary else progress(found))
-    figures = tuple(cells.get(heading, NOTHING) for heading in headings)
-    return Reached(name, found.settings.name, paradigm_of(found.settings).title, tested, figures, kept)
+    figures = (cells.get(heading, NOTHING) for heading in headings)
+    return name, *figures, kept, tested, f"{found.settings.name}; {paradigm_of(found.settings).title}"
 
 
 def _differing(settings: Sequence[Mapping[str, object]]) -> Iterator[tuple[str, tuple[str, ...]]]:

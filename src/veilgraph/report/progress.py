@@ -23,10 +23,7 @@ EVERY_S: Final = 30.0
 def heartbeat(console: Console, state: Callable[[], str], every_s: float | None = None) -> Iterator[None]:
     """Print what is being done now and then until the block ends; nothing in a terminal, which shows it anyway.
 
-    Args:
-        console: to print to.
-        state: what is being done; an empty one is not printed.
-        every_s: seconds between two lines; default: ``EVERY_S``.
+    An empty state is not printed; ``every_s`` is ``EVERY_S`` by default.
     """
     if console.is_terminal:
         yield
@@ -55,13 +52,7 @@ def time_words(seconds: float) -> str:
 
 
 def left_words(elapsed_s: float, done: float, total: float) -> str:
-    """``, about 12 min left in all``; empty where nothing is done yet.
-
-    Args:
-        elapsed_s: seconds so far.
-        done: of ``total``, in the same unit.
-        total: of the work.
-    """
+    """``, about 12 min left in all``, of so many seconds for what is done; empty where nothing is done yet."""
     return f", about {time_words(elapsed_s * (total - done) / done)} left in all" if 0 < done <= total else ""
 
 

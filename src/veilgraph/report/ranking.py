@@ -24,7 +24,7 @@ from veilgraph.core.text import called, counted
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.report.run_data import Floats, Scored, Whole
-from veilgraph.report.tables import NOTHING, percent
+from veilgraph.report.tables import NOTHING, Grid, percent
 from veilgraph.tables.nodes import read_values
 
 Truths = NDArray[np.bool_]
@@ -73,15 +73,9 @@ def share(count: int, of: int) -> Share:
 
 @dataclass(frozen=True)
 class Looked:
-    """What is found by looking at the nodes with the highest scores.
+    """What is found of class 1 by looking at a share of the nodes, those with the highest scores.
 
-    Attributes:
-        share: of all nodes.
-        nodes: how many that is.
-        found: of class 1 among them; where scores tie, as many as would be on average.
-        precision: ``found`` over ``nodes``.
-        recall: ``found`` over all of class 1.
-        lift: how many times as many as among as many nodes at random.
+    Where scores tie, as many are found as would be on average; ``lift``: how many times as many as at random.
     """
 
     share: float
@@ -218,36 +212,16 @@ class ByColumn:
     values: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Group:
-    """A row: the group's name and its figures, one for each heading."""
-
-    name: str
-    figures: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Groups:
-    """The table; ``joined``: how many groups are in the row of the others."""
-
-    column: str
-    headings: tuple[str, ...]
-    rows: tuple[Group, ...]
-    joined: int
-
-
 def read_column_of(settings: JobSettings, told: Scored | str, column: str, party_file: Path | None) -> ByColumn:
     """A column of the tables of the party whose predictions are here.
 
-    Args:
-        settings: of the run.
-        told: its predictions with labels, or why they are not here.
-        column: as the party file has it.
-        party_file: that party's; None: the one that the job names.
+    ``told`` are its predictions with labels, or why they are not here; ``party_file`` is that party's, or None: the one
+    that the job names.
 
     Raises:
         ConfigError: there are no predictions and labels here, the nodes came from no tables, it is not known where
-            these are, or the column is the label or the id.
+        these
+            are, or the column is the label or the id.
         DataError: there is no such column, or the tables cannot be read.
     """
 
@@ -277,26 +251,30 @@ def read_column_of(settings: JobSettings, told: Scored | str, column: str, party
     return ByColumn(column, read_values(own.settings, own.folder, column))
 
 
-def groups(told: Scored, by: ByColumn, threshold: float | None) -> Groups:
-    """The test nodes' figures by group, the largest first; those of numbers in their order.
+def groups(told: Scored, by: ByColumn, threshold: float | None) -> Grid:
+    """The figures of test nodes with ids by group, the largest first; those of numbers in their order.
 
-    Args:
-        told: predictions with labels, of nodes with ids.
-        by: the column.
-        threshold: of alarms, for two classes with probabilities; None: the share of right classes is all.
+    ``threshold`` is of alarms, for two classes with probabilities; None: the share of right classes is all.
     """
     assert told.ids is not None
     values = [by.values.get(told.ids[row]) for row in told.test.rows]
     kept, rest = _joined(_quarters(values) or _named(values))
-    rows = [Group(name, _figures(told, places, threshold)) for name, places in kept]
+    rows = [(name, *_figures(told, places, threshold)) for name, places in kept]
     if rest:
         others = np.concatenate([places for _, places in rest])
         name = rest[0][0] if len(rest) == 1 else f"others ({len(rest)} groups)"
-        rows.append(Group(name, _figures(told, others, threshold)))
+        rows.append((name, *_figures(told, others, threshold)))
     headings: tuple[str, ...] = ("nodes", "accuracy")
     if threshold is not None:
         headings = ("nodes", f"of {called(told.classes[1])}", "AUC", "recall at the threshold", "flagged")
-    return Groups(by.name, headings, tuple(rows), len(rest))
+    joined = ""
+    if len(rest) > 1:
+        joined = f" Groups of fewer than {FEWEST} test nodes, and those beyond the {_MOST_GROUPS} largest, are joined."
+    caption = (
+        f"Test nodes by {by.name}, in brackets the 95 % interval.{joined} Intervals that do not meet are a difference; "
+        "that others do is no proof that there is none."
+    )
+    return Grid(f"Figures by {by.name}", caption, {by.name: "some", **dict.fromkeys(headings, "number")}, tuple(rows))
 
 
 def _named(values: list[str | None]) -> list[tuple[str, Whole]]:

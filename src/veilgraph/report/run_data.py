@@ -45,8 +45,6 @@ class RunData:
     """A run as far as it is here.
 
     Attributes:
-        path: of the run directory.
-        settings: of the job.
         summary: None where the run is not complete, or the scores are at another organisation.
         metrics: one record per epoch; empty where they are at another organisation.
         sent: what the parties whose part is here have sent.
@@ -86,12 +84,7 @@ class RunData:
 
 
 def read_run(run: RunDirectory) -> RunData:
-    """Read a run directory.
-
-    Raises:
-        RunError: a file is damaged.
-        DataError: a party's graph is.
-    """
+    """Read a run directory."""
     settings = run.settings
     here = {party: run.party_path(party) for party in (*settings.data.names, SERVER) if run.party_path(party).is_dir()}
     records = [path / "disclosures.jsonl" for path in here.values()]
@@ -114,11 +107,7 @@ def read_run(run: RunDirectory) -> RunData:
 
 
 def read_disclosures(path: Path) -> list[DisclosureRecord]:
-    """Read a ``disclosures.jsonl``: every line must be whole, for a record with a gap is none.
-
-    Raises:
-        RunError: the file cannot be read, or a line is no disclosure.
-    """
+    """Read a ``disclosures.jsonl``: every line must be whole, for a record with a gap is none."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -140,11 +129,7 @@ def read_disclosures(path: Path) -> list[DisclosureRecord]:
 
 
 def read_spent(run: RunDirectory) -> dict[PartyId, Record]:
-    """What each holder's ledger came to after its last piece of work, an infinite ε None; without a word: left out.
-
-    Raises:
-        RunError: a file is damaged.
-    """
+    """What each holder's ledger came to after its last piece of work, an infinite ε None; without a word: left out."""
     found = {}
     for party in run.settings.data.names:
         path = run.party_path(party) / LEDGER_SUMMARY
@@ -177,7 +162,7 @@ def _table_sizes(paths: Iterable[Path]) -> dict[PartyId, int]:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Predicted nodes of one split.
+    """Predicted nodes of one split: T of C classes.
 
     Attributes:
         rows: [T], their numbers among the party's nodes.
@@ -199,7 +184,6 @@ class Scored:
     """What one party's newest predictions say of its labelled nodes.
 
     Attributes:
-        party: whose labels and predictions they are.
         classes: C names.
         val: validation nodes; none where none is set aside.
         test: test nodes, at least one.
@@ -226,11 +210,7 @@ class Scored:
 
 
 def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
-    """The newest predictions of the test nodes with their labels, or why there are none here.
-
-    Raises:
-        RunError, DataError: a file is damaged.
-    """
+    """The newest predictions of the test nodes with their labels, or why there are none here."""
     run = RunDirectory(found.path)
     party, private = reading(run), found.settings.label_release
     if private is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.table import Table
@@ -19,10 +20,8 @@ from veilgraph.tables.describe import CategoricalDescription, FileDescription, N
 
 NOTHING: Final = "–"
 _UNITS: Final = ("kB", "MB", "GB", "TB")
-_CLASSES_SHOWN: Final = 12
+_MOST_NAMED: Final = 12
 _COLUMNS_SHOWN: Final = 40
-_NAMES_SHOWN: Final = 12
-_SENDERS_NAMED: Final = 4
 
 
 def table(
@@ -34,15 +33,9 @@ def table(
     header: bool = True,
     fold: bool = False,
 ) -> Table:
-    """A table of text, taken as it is: no cell is markup.
+    """A table of text for the terminal, taken as it is: no cell is markup.
 
-    Args:
-        title: above it.
-        columns: their headings; one with ``>`` before it is right-aligned.
-        rows: a cell for each column.
-        caption: below it.
-        header: whether headings are shown.
-        fold: whether long cells are folded in a narrow terminal, in place of cut.
+    A heading with ``>`` before it is right-aligned. With ``fold`` long cells are folded in place of cut.
     """
     made = Table(title=title, title_justify="left", caption=caption, caption_justify="left", show_header=header)
     for heading in columns:
@@ -55,6 +48,25 @@ def table(
     for row in rows:
         add_row(made, row)
     return made
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of text as a page shows it.
+
+    Attributes:
+        label: what a screen reader calls it.
+        caption: above it.
+        columns: heading → ``number``, or how wide its text may run at least: ``some``, ``wide`` or ``""``.
+        rows: a cell for each column; the first names the row.
+        chosen: names of rows that stand out.
+    """
+
+    label: str
+    caption: str
+    columns: Mapping[str, str]
+    rows: tuple[Sequence[str], ...]
+    chosen: tuple[str, ...] = ()
 
 
 def add_row(to: Table, cells: Iterable[str], style: str | None = None) -> None:
@@ -98,13 +110,7 @@ def run_table(summary: Record, measures: Measures = CLASS_MEASURES) -> Table:
 def comparison_table(
     summaries: Mapping[str, Record], caption: str | None = None, measures: Measures = CLASS_MEASURES
 ) -> Table:
-    """Several trainings of one task side by side.
-
-    Args:
-        summaries: name of the training → its summary, in the order of the rows; the federated one is set in bold.
-        caption: said below the table.
-        measures: of the job.
-    """
+    """Several trainings of one task side by side, by name; the federated one is set in bold."""
     main = measures.main
     columns = ("training", f">test {main.title}", ">validation", ">best epoch", ">seconds/step")
     found = table("Comparison", columns, caption=caption)
@@ -121,11 +127,9 @@ def traffic_table(sent_bytes: Mapping[PartyId, int]) -> Table:
 
 
 def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
-    """What each holder brings, before anything is trained.
+    """What each holder brings, before anything is trained, a column each.
 
-    Args:
-        graphs: one per holder, in the job's order.
-        aligned: whether their common nodes are the first of each; holders with nodes of their own have none to count.
+    Where ``aligned`` their common nodes are the first of each; holders with nodes of their own have none to count.
     """
     facts = data_facts(graphs, aligned=aligned)
     found = table("Data", ("", *(f">{each['party']}" for each in facts)))
@@ -136,26 +140,27 @@ def data_table(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> Table:
 
 
 def data_facts(graphs: Sequence[PartyGraph], *, aligned: bool = True) -> list[Record]:
-    """What ``data_table`` shows, for programs; the arguments are its."""
+    """What ``data_table`` shows, for programs."""
     found: list[Record] = []
     for graph in graphs:
         # Degrees are counted here, whatever the weights: an edge of weight 0 still joins two nodes.
         degrees = graph.edge_index[1].bincount(minlength=graph.num_nodes)
         masks = {split: getattr(graph, f"{split}_mask") for split in ("train", "val", "test")}
-        facts = {
-            "party": graph.party,
-            "nodes": graph.num_nodes,
-            "common": graph.common if aligned else None,
-            "edges": graph.num_edges,
-            "features": graph.num_features,
-            "smallest_degree": int(degrees.min()) if len(degrees) else None,
-            "largest_degree": int(degrees.max()) if len(degrees) else None,
-            "isolated": int((degrees == 0).sum()),
-            "classes": graph.num_classes,
-            "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
-            "labels_by_class": {split: _by_class(graph, mask) for split, mask in masks.items()},
-        }
-        found.append(facts)
+        found.append(
+            {
+                "party": graph.party,
+                "nodes": graph.num_nodes,
+                "common": graph.common if aligned else None,
+                "edges": graph.num_edges,
+                "features": graph.num_features,
+                "smallest_degree": int(degrees.min()) if len(degrees) else None,
+                "largest_degree": int(degrees.max()) if len(degrees) else None,
+                "isolated": int((degrees == 0).sum()),
+                "classes": graph.num_classes,
+                "labels": {split: None if mask is None else int(mask.sum()) for split, mask in masks.items()},
+                "labels_by_class": {split: _by_class(graph, mask) for split, mask in masks.items()},
+            }
+        )
     return found
 
 
@@ -171,12 +176,11 @@ def _data_rows(facts: Record) -> Iterator[tuple[str, str]]:
     yield "classes", NOTHING if facts["classes"] is None else str(facts["classes"])
     for split, count in facts["labels"].items():
         counts = facts["labels_by_class"][split]
-        each = ", ".join(f"{count:,}" for count in counts[:_CLASSES_SHOWN]) + (", …" * (len(counts) > _CLASSES_SHOWN))
+        each = ", ".join(f"{count:,}" for count in counts[:_MOST_NAMED]) + (", …" * (len(counts) > _MOST_NAMED))
         yield f"{split} labels", NOTHING if count is None else f"{count:,}" + (f" ({each})" if each else "")
 
 
 def _by_class(graph: PartyGraph, mask: Tensor | None) -> list[int]:
-    """A split's labelled nodes of each class; none without labels."""
     if graph.labels is None or mask is None:
         return []
     labels = graph.labels[mask]
@@ -280,8 +284,8 @@ def _values(column: NumericDescription | CategoricalDescription) -> str:
 
 def _counts(counts: Mapping[str, int]) -> str:
     words = [f"{name} {count:,}" for name, count in counts.items()]
-    left_out = len(words) - _NAMES_SHOWN
-    return ", ".join(words[:_NAMES_SHOWN]) + (f" and {left_out:,} more" if left_out > 0 else "")
+    left_out = len(words) - _MOST_NAMED
+    return ", ".join(words[:_MOST_NAMED]) + (f" and {left_out:,} more" if left_out > 0 else "")
 
 
 def will_send(costs: Costs) -> str:
@@ -298,7 +302,7 @@ def will_send(costs: Costs) -> str:
 
 
 def _senders(parties: Sequence[PartyId]) -> str:
-    return listed(parties) if len(parties) <= _SENDERS_NAMED else f"{parties[0]} and {len(parties) - 1} other holders"
+    return listed(parties) if len(parties) <= 4 else f"{parties[0]} and {len(parties) - 1} other holders"
 
 
 def costs_table(costs: Costs) -> Table:

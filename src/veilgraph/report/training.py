@@ -18,8 +18,9 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.text import counted, figure, listed
 from veilgraph.protocol.figures import AUC, CLASS_MEASURES, F1, LAST, LOSS, Figure, Measures
 from veilgraph.report.html import LineChart, Point, line_chart, longest_legend
-from veilgraph.report.local import compared_with
+from veilgraph.report.protection import compared_with
 from veilgraph.report.run_data import RunData
+from veilgraph.report.tables import Grid
 from veilgraph.runtime.store.run_directory import Record
 
 _NAMES: Final = {"train": "training", "val": "validation", "test": "test"}
@@ -43,11 +44,7 @@ def draw_curves(
     best_epoch: int | None = None,
     measures: Measures = CLASS_MEASURES,
 ) -> None:
-    """Write ``curves`` as a PNG, whole or not at all; the other arguments are its.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Write ``curves`` as a PNG, whole or not at all; a ``RunError`` where the file cannot be written."""
     content = io.BytesIO()
     drawn = curves(metrics, references, title=title, best_epoch=best_epoch, measures=measures)
     drawn.savefig(content, format="png", dpi=150)
@@ -67,12 +64,9 @@ def curves(
 ) -> Picture:
     """A picture of two panels: loss over epochs, and the job's first figure (accuracy) over epochs.
 
-    Args:
-        metrics: one record per epoch, as in a run's ``metrics.jsonl``; those without an evaluation show no figure.
-        references: name → the figure of another training on test nodes, drawn as a horizontal line.
-        title: of the picture.
-        best_epoch: whose weights were kept; marked when given.
-        measures: of the job.
+    ``metrics`` has one record per epoch, as a run's ``metrics.jsonl``; those without an evaluation show no figure.
+    ``references`` has other trainings' figures on test nodes by name, drawn as horizontal lines; ``best_epoch``, whose
+    weights were kept, is marked when given.
     """
     picture = Picture(figsize=(11, 4.5), layout="constrained")
     losses, judged = picture.subplots(1, 2)
@@ -108,29 +102,20 @@ def _plot(axes: Axes, metrics: Sequence[Record], quantity: str, splits: Sequence
 
 
 @dataclass(frozen=True)
-class Score:
-    """A row of the scores' table: one cell for training, validation and test each."""
-
-    name: str
-    meaning: str
-    cells: tuple[str, str, str]
-
-
-@dataclass(frozen=True)
 class Training:
     """The page's section: a chart for each figure of the epochs' records, and scores of a complete run."""
 
     notes: tuple[str, ...]
     charts: tuple[LineChart, ...]
     legend: LineChart | None
-    scores: tuple[Score, ...]
+    scores: Grid
     facts: tuple[tuple[str, str], ...]
 
 
 def training(found: RunData) -> Training:
     """Curves and scores of a run, as far as they are here."""
     charts = tuple(_charts(found.metrics, found.summary, found.settings.measures))
-    return Training(tuple(_notes(found)), charts, longest_legend(charts), tuple(_scores(found)), tuple(_facts(found)))
+    return Training(tuple(_notes(found)), charts, longest_legend(charts), _scores(found), tuple(_facts(found)))
 
 
 def progress(found: RunData) -> str:
@@ -192,15 +177,20 @@ def is_bounded(figure: Figure) -> bool:
     return figure.is_share or figure in (AUC, F1)
 
 
-def _scores(found: RunData) -> Iterator[Score]:
-    summary, measures = found.summary, found.settings.measures
-    if summary is None:
-        return
-    for each in measures.figures:
-        values = [summary.get(f"{split}_{each.name}") for split in _NAMES]
+def _scores(found: RunData) -> Grid:
+    """Of a complete run; no row of another."""
+    rows, measures = [], found.settings.measures
+    for each in () if found.summary is None else measures.figures:
+        values = [(found.summary or {}).get(f"{split}_{each.name}") for split in _NAMES]
         if each is measures.main or any(value is not None for value in values):
-            train, val, test = (each.shown(value) if each is measures.main else figure(value) for value in values)
-            yield Score(each.title, each.meaning, (train, val, test))
+            cells = (each.shown(value) if each is measures.main else figure(value) for value in values)
+            rows.append((each.title, *cells, each.meaning))
+    return Grid(
+        "Scores",
+        "How well the kept model does, on nodes that it was trained on, chosen by, and tested on.",
+        {"score": "", **dict.fromkeys(_NAMES.values(), "number"), "what it says": "wide"},
+        tuple(rows),
+    )
 
 
 def _facts(found: RunData) -> Iterator[tuple[str, str]]:
@@ -223,12 +213,7 @@ def best_of(select_by: str, measures: Measures) -> str:
 
 
 def alone_words(summary: Record, measures: Measures) -> list[str]:
-    """Whether holders of own nodes are better off together or alone, by own validation nodes; in sentences.
-
-    Args:
-        summary: of a run.
-        measures: of its job.
-    """
+    """Whether holders of own nodes are better off together or alone, by own validation nodes; in sentences."""
     main, better, told = measures.main, list[str](), list[str]()
     for party, found in summary.get("alone", {}).items():
         together, alone = (found[way].get(f"val_{main.name}") for way in ("together", "alone"))

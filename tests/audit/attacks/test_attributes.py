@@ -39,17 +39,6 @@ class TestChoice:
     def test_there_may_be_none(self):
         assert choose_attributes(np.ones((20, 3)), count=3) == []
 
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"count": 0}, {"key": "count", "value": 0}),
-            ({"count": 1, "min_share": 0.6}, {"key": "min_share", "value": 0.6}),
-        ],
-    )
-    def test_bad_arguments(self, arguments, message):
-        with refused(ConfigError, **message):
-            choose_attributes(np.eye(4), **arguments)
-
     def test_bad_features(self):
         with refused(DataError, key="features"):
             choose_attributes(np.array([[np.inf], [0.0]]), count=1)
@@ -60,10 +49,6 @@ class TestAuxiliary:
         first, again, other = (auxiliary_nodes(200, 0.3, seed=seed) for seed in (1, 1, 2))
         assert first.sum() == 60
         assert first.tolist() == again.tolist() != other.tolist()
-
-    def test_a_bad_share(self):
-        with refused(ConfigError, key="share", value=0):
-            auxiliary_nodes(10, 0, seed=0)
 
 
 class TestInference:

@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from tests.errors import refused
-from veilgraph.audit.one_run import GaussianClaims, canary_scores, least_probability, one_run_epsilon, p_value
+from veilgraph.audit.canaries import GaussianClaims, canary_scores, least_probability, one_run_epsilon, p_value
 from veilgraph.audit.statistics import Truth
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.privacy.accountant import gaussian_epsilon

@@ -9,7 +9,7 @@ from tests.errors import refused
 from veilgraph.audit import features as generative
 from veilgraph.audit.features import LinearModel, fit_model, generated_columns, log_ratios, solve_equations
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 
 NODES, OWN, CLASSES = 300, 5, 6
 
@@ -90,7 +90,6 @@ ROWS, SOME = np.eye(4), np.arange(4) < 2
         (lambda: log_ratios(ROWS[:, :1]), DataError, {"key": "posteriors"}),
         (lambda: fit_model(ROWS, ROWS, ROWS, SOME[:3]), DataError, {"key": "known"}),
         (lambda: fit_model(ROWS, ROWS * np.nan, ROWS, SOME), DataError, {"key": "columns"}),
-        (lambda: fit_model(ROWS, ROWS, ROWS, SOME, ridge=-1), ConfigError, {"key": "ridge", "value": -1}),
         (lambda: solve_equations(fit_model(ROWS, ROWS, ROWS, SOME), ROWS[:, 1:], ROWS), DataError, {"key": "own"}),
         (lambda: generated_columns(ROWS, ROWS, ROWS, SOME[:3], seed=0), DataError, {"key": "known"}),
     ],

@@ -14,7 +14,7 @@ from veilgraph.audit.reconstruction import (
     without_own,
 )
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 
 NODES, COLUMNS, WIDTH = 60, 100, 32
 
@@ -75,15 +75,14 @@ def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "key"),
     [
-        (lambda: sparse_rows(np.eye(3), np.eye(4)), DataError, {"key": "weights"}),
-        (lambda: sparse_rows(np.eye(3), np.eye(3), penalty=-1), ConfigError, {"key": "penalty", "value": -1}),
-        (lambda: sparse_rows(np.eye(1), np.ones((10_001, 1))), DataError, {"key": "weights"}),
-        (lambda: least_squares_rows(np.eye(3) * np.nan, np.eye(3)), DataError, {"key": "opened"}),
-        (lambda: without_own(np.eye(3), np.zeros((3, 3)), np.eye(3), others=False), DataError, {"key": "own"}),
+        (lambda: sparse_rows(np.eye(3), np.eye(4)), "weights"),
+        (lambda: sparse_rows(np.eye(1), np.ones((10_001, 1))), "weights"),
+        (lambda: least_squares_rows(np.eye(3) * np.nan, np.eye(3)), "opened"),
+        (lambda: without_own(np.eye(3), np.zeros((3, 3)), np.eye(3), others=False), "own"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, error, message) -> None:
-    with refused(error, **message):
+def test_what_does_not_fit_is_refused(call, key) -> None:
+    with refused(DataError, key=key):
         call()

@@ -8,9 +8,7 @@ from research.attack_strength_models import PlainSettings, induced, train_plain
 from research.link_reference import reference_posteriors
 from tests import nightly
 from tests.errors import refused
-from veilgraph.audit.classifiers import train_classifier
-from veilgraph.audit.links import STEALING, Knowledge, link_scores
-from veilgraph.audit.pairs import KnownPairs, NodeRows, sample_pairs
+from veilgraph.audit.pairs import STEALING, Knowledge, KnownPairs, NodeRows, link_scores, sample_pairs, train_classifier
 from veilgraph.audit.statistics import intervals, measure
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.builtin import digits_data
@@ -136,7 +134,7 @@ class TestAttacks:
     def test_many_pairs_are_scored_in_parts(self, digits, monkeypatch):
         knowledge, attacked = digits
         whole = link_scores(3, knowledge, attacked.pairs[:100], seed=0)
-        monkeypatch.setattr("veilgraph.audit.links.PAIRS_A_TIME", 33)
+        monkeypatch.setattr("veilgraph.audit.pairs.PAIRS_A_TIME", 33)
         assert link_scores(3, knowledge, attacked.pairs[:100], seed=0) == pytest.approx(whole)
 
     @pytest.mark.parametrize(

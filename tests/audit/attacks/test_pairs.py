@@ -5,7 +5,7 @@ import pytest
 
 from tests.errors import refused
 from veilgraph.audit.pairs import KnownPairs, sample_pairs
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 
 
 @pytest.fixture
@@ -48,8 +48,6 @@ class TestPairs:
         known, rest = whole.split(0.2, seed=0)
         assert (len(known.truth), known.truth.sum(), len(rest.truth), rest.truth.sum()) == (20, 10, 80, 40)
         assert not set(map(tuple, known.pairs)) & set(map(tuple, rest.pairs))
-        with refused(ConfigError, key="share", value=1):
-            whole.split(1, seed=0)
 
     def test_truth_that_does_not_fit(self):
         with refused(DataError, key="truth"):

@@ -8,7 +8,7 @@ from tests.errors import refused
 from veilgraph.audit.edges import neighbour_weights, weight_scores
 from veilgraph.audit.pairs import sample_pairs
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 
 NODES, WIDTH = 60, 8
 
@@ -56,5 +56,3 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         neighbour_weights(np.zeros((1, NODES, 2)), np.zeros((1, NODES, 2)))
     with refused(DataError, key="inputs"):
         neighbour_weights(np.zeros((1, 5001, 1)), np.zeros((1, 5001, 1)))
-    with refused(ConfigError, key="ridge", value=0):
-        neighbour_weights(inputs(0, 2), inputs(0, 2), ridge=0)

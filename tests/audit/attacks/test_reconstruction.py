@@ -18,7 +18,7 @@ from veilgraph.audit.reconstruction import (
     sequence_basis,
 )
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.paradigms.vertical.initial import InitialSettings, init_std
 from veilgraph.paradigms.vertical.twin import PlainCollaborative
@@ -201,32 +201,26 @@ SOME = np.arange(4) < 2
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "key"),
+    ("call", "key"),
     [
-        (lambda: sequence_basis(ROWS), DataError, "h0"),
-        (lambda: sequence_basis(STEPS * np.inf), DataError, "h0"),
-        (lambda: sequence_basis(STEPS, ROWS[:3]), DataError, "own"),
-        (lambda: sequence_basis(STEPS * 0), DataError, "h0"),
-        (lambda: sequence_basis(STEPS, tolerance=1e-8), ConfigError, "tolerance"),
-        (lambda: sequence_basis(STEPS, power=2), ConfigError, "power"),
-        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), DataError, "known"),
-        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), DataError, "known"),
-        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), DataError, "columns"),
-        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), DataError, "columns"),
-        (lambda: complete_columns(ROWS, ROWS, SOME, ridge=0), ConfigError, "ridge"),
-        (lambda: projected_gram(ROWS, 0), ConfigError, "weight_std"),
-        (lambda: projected_gram(np.ones((5001, 1)), 1), DataError, "nodes"),
-        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), DataError, "nodes"),
-        (lambda: gram_estimate(STEPS, STEPS), DataError, "h0"),
-        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), DataError, "updates"),
-        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), DataError, "prior"),
-        (lambda: gram_estimate(STEPS, STEPS[:2], ridge=-1), ConfigError, "ridge"),
-        (lambda: alike_pairs(ROWS[:1], 3, seed=0), DataError, "features"),
-        (lambda: alike_pairs(ROWS, 3, share=1, seed=0), ConfigError, "share"),
-        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), DataError, "gram"),
-        (lambda: gram_scores(ROWS, np.array([[0, 4]])), DataError, "pairs"),
+        (lambda: sequence_basis(ROWS), "h0"),
+        (lambda: sequence_basis(STEPS * np.inf), "h0"),
+        (lambda: sequence_basis(STEPS, ROWS[:3]), "own"),
+        (lambda: sequence_basis(STEPS * 0), "h0"),
+        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), "known"),
+        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), "known"),
+        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), "columns"),
+        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), "columns"),
+        (lambda: projected_gram(np.ones((5001, 1)), 1), "nodes"),
+        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), "nodes"),
+        (lambda: gram_estimate(STEPS, STEPS), "h0"),
+        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), "updates"),
+        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), "prior"),
+        (lambda: alike_pairs(ROWS[:1], 3, seed=0), "features"),
+        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), "gram"),
+        (lambda: gram_scores(ROWS, np.array([[0, 4]])), "pairs"),
     ],
 )
-def test_bad_arguments(call, error, key):
-    with refused(error, key=key):
+def test_bad_arguments(call, key):
+    with refused(DataError, key=key):
         call()

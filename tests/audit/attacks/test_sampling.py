@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from tests.errors import refused
-from veilgraph.audit.noise import sampling
+from veilgraph.audit.claims import sampling
 from veilgraph.core.errors import DataError
 
 Drawn = NDArray[np.uint8]

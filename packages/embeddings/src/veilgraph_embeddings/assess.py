@@ -15,8 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from torch import Tensor
 
-from veilgraph.audit.links import Knowledge, link_scores
-from veilgraph.audit.pairs import NodeRows, sample_pairs
+from veilgraph.audit.pairs import Knowledge, NodeRows, link_scores, sample_pairs
 from veilgraph.audit.statistics import MIN_TARGETS, Interval, intervals
 from veilgraph.protocol.view import Floats
 from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES, Attacker, Flags, View

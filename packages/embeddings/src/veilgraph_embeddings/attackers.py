@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from veilgraph.audit.classifiers import fitted
+from veilgraph.audit.pairs import fitted
 from veilgraph.protocol.view import Floats
 
 Codes = NDArray[np.int64]
