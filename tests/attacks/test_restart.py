@@ -122,6 +122,7 @@ def test_one_partys_hello_erases_nobodys_training(
         assert_same_run(vertical[0], resume(run))
 
 
+@nightly
 def test_a_horizontal_jobs_too(tmp_path: Path, horizontal: tuple[TrainResult, Path]) -> None:
     run = Path(shutil.copytree(horizontal[1], tmp_path / "run"))
     before = files(run)

@@ -5,18 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError
 from veilgraph.mpc import ring
-from veilgraph.mpc.ring import FLOAT64, INT8, LimbOperand, Limbs, device_of, limbs_of
+from veilgraph.mpc.ring import FLOAT64, INT8, LimbOperand
 
 MIN, MAX = -(2**63), 2**63 - 1
 CPU = torch.device("cpu")
 DEVICES = [
     CPU,
     pytest.param(
-        torch.device("cuda"),
-        marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+        torch.device("cuda"), marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
     ),
 ]
 KINDS = [INT8, FLOAT64]
@@ -109,31 +106,3 @@ def test_a_static_operand_of_limbs_is_the_dense_one(device, limbs, shape):
         ):
             assert product.device == CPU
             assert torch.equal(product, expected)
-
-
-@pytest.mark.parametrize(
-    ("device", "toolkit", "capability", "limbs"),
-    [
-        ("cpu", None, (9, 0), FLOAT64),
-        ("cuda", "12.8", (7, 0), FLOAT64),
-        ("cuda", "12.8", (7, 5), INT8),
-        ("cuda", "12.8", (9, 0), INT8),
-        ("cuda", None, (9, 0), FLOAT64),
-    ],
-)
-def test_the_limbs_suit_the_device(monkeypatch, device, toolkit, capability, limbs: Limbs):
-    monkeypatch.setattr(torch.version, "cuda", toolkit)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert limbs_of(torch.device(device)) is limbs
-
-
-@pytest.mark.parametrize(("available", "auto"), [(True, "cuda"), (False, "cpu")])
-def test_auto_is_the_gpu_where_there_is_one(monkeypatch, available, auto):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    assert device_of("auto").type == auto
-    assert device_of("cpu").type == "cpu"
-    if available:
-        assert device_of("cuda").type == "cuda"
-    else:
-        with refused(ConfigError, key="device", value="cuda"):
-            device_of("cuda")

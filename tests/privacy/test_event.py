@@ -18,11 +18,6 @@ RELATIONS = st.sampled_from(["zero-out", "replacement"])
 UNITS = st.sampled_from(["row", "edge", "node", "label"])
 
 
-def test_replacement_doubles_the_pure_epsilon():
-    assert LaplaceEvent(5.0).epsilon == 0.2
-    assert LaplaceEvent(5.0, "replacement").epsilon == 0.4
-
-
 @given(
     st.builds(GaussianEvent, POSITIVE, RELATIONS, UNITS)
     | st.builds(LaplaceEvent, POSITIVE, RELATIONS, UNITS)
@@ -49,11 +44,6 @@ def test_unknown_relations_and_units_are_refused():
         LaplaceEvent(1.0, "zero-out", "graph")  # type: ignore[arg-type]
     with refused(ConfigError, key="unit", value="row"):
         LocalEvent(1.0, "row")  # type: ignore[arg-type]
-
-
-def test_a_local_release_protects_any_value_against_any_other():
-    assert LocalEvent(1.0).neighbours == "replacement"
-    assert to_json(LocalEvent(0.5, "label")) == {"kind": "local", "epsilon": 0.5, "unit": "label"}
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.errors import refused
-from veilgraph.audit.reconstruction import (
-    exact_share,
-    least_squares_rows,
-    matched_rows,
-    sparse_rows,
-    without_own,
-)
+from veilgraph.audit.reconstruction import exact_share, least_squares_rows, matched_rows, sparse_rows, without_own
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
 
 NODES, COLUMNS, WIDTH = 60, 100, 32
 
@@ -72,18 +64,3 @@ def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator
     more = own @ random.normal(size=drawn.shape)
     regressed = without_own(own @ drawn + others + more, own, drawn, others=True)
     assert np.abs(regressed - others).mean() < 0.5 * np.abs(more).mean()
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: sparse_rows(np.eye(3), np.eye(4)), DataError, {"key": "weights"}),
-        (lambda: sparse_rows(np.eye(3), np.eye(3), penalty=-1), ConfigError, {"key": "penalty", "value": -1}),
-        (lambda: sparse_rows(np.eye(1), np.ones((10_001, 1))), DataError, {"key": "weights"}),
-        (lambda: least_squares_rows(np.eye(3) * np.nan, np.eye(3)), DataError, {"key": "opened"}),
-        (lambda: without_own(np.eye(3), np.zeros((3, 3)), np.eye(3), others=False), DataError, {"key": "own"}),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, error, message) -> None:
-    with refused(error, **message):
-        call()
