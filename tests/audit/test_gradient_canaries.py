@@ -240,9 +240,8 @@ def test_without_canaries_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_holder_without_labels_has_none(tmp_path: Path) -> None:
-    run = train(
-        job_in(tmp_path / "data", {"train": {"epochs": 2}}, unlabelled="B"), tmp_path / "run", record_views=True
-    )
+    job = job_in(tmp_path / "data", FEW, {"train": {"epochs": 2}}, nodes=FEW_NODES, unlabelled="B")
+    run = train(job, tmp_path / "run", record_views=True)
     stores = {name: RunDirectory.open(run.path).party(name) for name in NAMES}
     assert {name for name, store in stores.items() if store.canaries_path.exists()} == {"A"}
     result = audit(run.path, AuditPlan(("B",), ("epsilon",)))
