@@ -101,6 +101,7 @@ def horizontal(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, P
 # One party's word
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("complete", [False, True])
 def test_one_partys_hello_erases_nobodys_training(
     tmp_path: Path, vertical: tuple[TrainResult, Path], complete: bool

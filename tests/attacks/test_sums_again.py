@@ -147,7 +147,7 @@ def forgetful() -> Iterator[None]:
         yield
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("restored", [(), (LATE,), ("A",)], ids=str)
 def test_a_server_that_forgets_is_refused_by_the_holders(
     without_d: Cut, tmp_path: Path, restored: tuple[PartyId, ...]
@@ -310,7 +310,7 @@ def test_a_holder_that_took_a_checkpoint_has_it(ended: Cut, tmp_path: Path) -> N
     assert resume(run).summary["started_at"] == 5
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("party", [LATE, SERVER, "B and C"])
 def test_a_checkpoint_is_given_by_enough_holders_and_the_server_to_one_that_kept_its_part(
     ended: Cut, tmp_path: Path, party: str
@@ -367,6 +367,7 @@ def test_a_forged_state_of_the_server_gets_no_further_round(went_back: Cut, tmp_
     assert [one.counted for one in seen.sums] == [("A", "B", "C")] * 2, "weights and scores of round 3"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_beside_the_record_neither_shows_nor_stops_anything(
     tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch

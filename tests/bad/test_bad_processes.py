@@ -155,8 +155,13 @@ def test_bad_input_ends_a_process_in_order(sort: str, material: Material, server
     assert not wrong, f"{len(wrong)} of {number + 1}:\n" + "\n".join(wrong)
 
 
-SAMPLE = ("vertical job: train.epochs=", "train, csv nodes: a long row")
-MORE = ("nonsense", "predict of what is not there", "data check of a file that is not UTF-8")
+SAMPLE = ("vertical job: train.epochs=",)
+MORE = (
+    "nonsense",
+    "predict of what is not there",
+    "data check of a file that is not UTF-8",
+    "train, csv nodes: a long row",
+)
 
 
 @pytest.mark.parametrize("sample", [SAMPLE, pytest.param(MORE, marks=nightly)], ids=["some", "more"])

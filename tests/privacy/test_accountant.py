@@ -142,3 +142,18 @@ def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
             alone = total({other: 10}, delta)
             assert total({other: 10, LocalEvent(0.5): 2}, delta) == pytest.approx(alone + 1.0, rel=1e-15)
     assert releases_within(LocalEvent(0.25), 1.0, DELTA) == 4
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "epsilon"),
+    # Made with dp-accounting 0.6's PLD accountant and, independently, 50-digit arithmetic on Balle & Wang's theorem 8.
+    [(1, "213.51"), (5, "18.207"), (20, "3.2098"), (100, "0.5117")],
+)
+def test_pinned_totals_of_300_releases(multiplier, epsilon):
+    digits = len(epsilon.partition(".")[2])
+    assert f"{total({GaussianEvent(multiplier): 300}, DELTA):.{digits}f}" == epsilon
+
+
+def test_local_releases_of_features_and_of_labels_are_not_added_up():
+    with refused(ConfigError, key="unit", value="label"):
+        total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)

@@ -122,3 +122,10 @@ def test_the_page_is_quiet_and_follows_light_and_dark(page: str, tmp_path: Path)
     assert float(np.median(light)) > 0.9
     assert float(np.median(dark)) < 0.2
     assert min(float(picture.std()) for picture in pictures) > 0.05  # something is drawn
+
+
+def test_a_page_that_asks_for_anything_would_be_noticed(page: str, tmp_path: Path) -> None:
+    asking = page.replace("</body>", '<img src="https://example.org/x.png"></body>')
+    _, log = browse(tmp_path, asking, f"--screenshot={tmp_path / 'x.png'}")
+    assert "CONSOLE" in log
+    assert "Content Security Policy" in log
