@@ -24,7 +24,7 @@ from tests.errors import refused
 from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.files import append
 from veilgraph.privacy import accountant, chained_file
-from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
+from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent
 from veilgraph.privacy.ledger import Ledger, LedgerSummary
 
 JOB, DELTA = "ab" * 32, 1e-4
@@ -257,7 +257,7 @@ def test_a_kill_at_any_byte_of_a_write_loses_no_release(path):
 KILLED = """
 import sys
 from pathlib import Path
-from veilgraph.privacy.event import GaussianEvent
+from veilgraph.privacy.event import Event, GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 ledger = Ledger.open(Path(sys.argv[1]), 1e-4, None, job=sys.argv[2])
 for step in range(10**6):
@@ -468,3 +468,15 @@ def test_an_entry_that_could_not_be_read_again_is_not_written(path, channel, ste
         with refused(ConfigError, key="channel", value=channel):
             ledger.reserve(ROW, channel, step, count)
         assert len(lines(path)) == 1
+
+
+def test_entries_keep_their_order_and_a_running_total_for_each_thing_protected(path):
+    with opened(path) as ledger:
+        for step, (event, channel) in enumerate([(ROW, UP), (EDGE, UP), (STRONGER, DOWN), (REPLACED, UP), (ROW, UP)]):
+            ledger.spend(event, channel, step)
+    found = entries(path)
+    assert [entry["step"] for entry in found] == [0, 1, 2, 3, 4]
+    wanted: list[dict[Event, int]] = [{ROW: 1}, {EDGE: 1}, {ROW: 1, STRONGER: 1}, {REPLACED: 1}, {ROW: 2, STRONGER: 1}]
+    assert [entry["total"] for entry in found] == pytest.approx([accountant.total(counts, DELTA) for counts in wanted])
+    written = [line["time"] for line in found]
+    assert written == sorted(written)
