@@ -257,7 +257,7 @@ def test_a_kill_at_any_byte_of_a_write_loses_no_release(path):
 KILLED = """
 import sys
 from pathlib import Path
-from veilgraph.privacy.event import Event, GaussianEvent
+from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.ledger import Ledger
 ledger = Ledger.open(Path(sys.argv[1]), 1e-4, None, job=sys.argv[2])
 for step in range(10**6):
