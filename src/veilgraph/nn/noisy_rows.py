@@ -33,10 +33,7 @@ _SMALLEST_EIGENVALUE = 1e-3  # of the mean one: fewer nodes than columns leave d
 def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
     """Log probabilities, neither over- nor underconfident on the judged nodes (temperature scaling, Guo et al. 2017).
 
-    Args:
-        logits: Tensor[N, C]; they are multiplied by one of nine factors from 1/4 to 4.
-        labels: Tensor[N] int64.
-        judged: Tensor[N] bool, nodes that were not trained on.
+    Logits [N, C] are multiplied by one of nine factors from 1/4 to 4; ``judged``: Tensor[N] bool, not trained on.
     """
     losses = {scale: float(functional.cross_entropy(scale * logits[judged], labels[judged])) for scale in _SCALES}
     best: float = min(losses, key=losses.__getitem__)
@@ -170,13 +167,7 @@ class JointNetwork(nn.Module):
     """Logits of nodes, of their own columns and of blocks of other ones.
 
     A branch selu(block · W + b) of ``WIDTH`` for the own columns and for each block; all of them side by side, then one
-    hidden layer, then the logits. Call it inside ``LearningStreams.global_generator``.
-
-    Args:
-        columns: F, own ones.
-        blocks: width of each block.
-        classes: C.
-        dtype: of everything.
+    hidden layer, then the logits. Call it inside ``LearningStreams.global_generator``. ``blocks``: width of each.
     """
 
     def __init__(self, columns: int, blocks: Sequence[int], classes: int, dtype: torch.dtype) -> None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 LAST: Final = "last"
-LOSS: Final = "loss"
-"""What every job may select by, beside its figures."""
+LOSS: Final = "loss"  # what every job may select by, beside its figures
 
 
 @dataclass(frozen=True)
@@ -99,16 +98,12 @@ F1: Final = Figure("f1", "macro F1", "precision and recall together, all classes
 AP: Final = Figure("ap", "average precision", "precision on average over all nodes of the class that is looked for")
 CLASS_MEASURES: Final = Measures("cross-entropy", (ACCURACY, AUC, AP, F1))
 
+# The test AUC from which on a column that follows from the label is likelier than a model that good.
 LEAK: Final = 0.995
-"""The test AUC from which on a column that follows from the label is likelier than a model that good."""
 
 
 def leak_words(found: Mapping[str, float | None]) -> str:
-    """Call a test AUC of ``LEAK`` or more a likely leak, in one sentence; empty where there is none.
-
-    Args:
-        found: what was trained → its test AUC, None where it is undefined.
-    """
+    """Call a test AUC (name of what was trained → AUC) of ``LEAK`` or more a likely leak; empty where there is none."""
     if not (high := {name: auc for name, auc in found.items() if auc is not None and auc >= LEAK}):
         return ""
     shown = ", ".join(f"{auc:.3f} of {name}" for name, auc in high.items())

@@ -61,8 +61,7 @@ class Inputs:
     passing: Sequence[PartyId] = ()
 
 
-Progress = Callable[[list[Record]], None]
-"""(the epochs' records so far); called after every epoch."""
+Progress = Callable[[list[Record]], None]  # (the epochs' records so far); called after every epoch
 
 
 @dataclass(frozen=True)
@@ -101,12 +100,7 @@ class Network(Protocol):
 
 
 def fit(network: Network, progress: Progress = lambda records: None) -> PlainResult:
-    """Trains a network.
-
-    Args:
-        network: afterwards it has the last epoch's weights; the summary is of the chosen epoch's.
-        progress: called after every epoch.
-    """
+    """Train a network, which then has the last epoch's weights; the summary is of the chosen epoch's."""
     settings = network.train_settings
     judgement, metrics = Judgement(), list[Record]()
     best = network.infer()
