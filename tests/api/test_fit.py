@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -17,7 +15,6 @@ import veilgraph as vg
 from tests.errors import refused
 from veilgraph.core import files
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.party import save_party
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -49,13 +46,6 @@ def test_a_run_says_what_it_reached(run: vg.Run) -> None:
     assert run.history.index.tolist() == [1, 2]
     assert run.history["loss"].tolist() == [record["loss"] for record in run.epochs]
     assert repr(run) == f"Run('{run.path}'): small, test accuracy {run.metrics['test_accuracy']:.3f}"
-
-
-def test_history_without_pandas_says_what_to_install(run: vg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with refused(ConfigError, key="history"):
-        _ = run.history
-    assert len(run.epochs) == 2
 
 
 def test_a_run_predicts(run: vg.Run) -> None:
@@ -111,44 +101,7 @@ def test_an_error_from_python_names_arguments_and_no_options(run: vg.Run, tmp_pa
         assert "--" not in str(told.value)
 
 
-def test_jobs_come_as_settings_mappings_and_files(run: vg.Run, tmp_path: Path) -> None:
-    for job in (run.path / "job.yaml", str(run.path / "job.yaml"), vg.read_job(run.path / "job.yaml")):
-        again = vg.fit(job, out=tmp_path / f"{type(job).__name__}")
-        assert again.job == run.job
-        assert again.metrics["test_accuracy"] == run.metrics["test_accuracy"]
-
-
-def test_graphs_come_as_a_list_by_name_as_data_and_as_files(whole: Data, tmp_path: Path) -> None:
-    graphs = vg.simulate.vertically(whole, ["bank", "shop"], seed=1)
-    for graph in graphs:
-        save_party(graph, tmp_path / f"{graph.party}.safetensors")
-    given: dict[str, Any] = {
-        "list": graphs,
-        "named": {"bank": graphs[0], "shop": graphs[1]},
-        "files": {graph.party: tmp_path / f"{graph.party}.safetensors" for graph in graphs},
-        "data": {
-            graph.party: Data(
-                x=graph.features,
-                edge_index=graph.edge_index,
-                y=graph.labels,
-                train_mask=graph.train_mask,
-                val_mask=graph.val_mask,
-                test_mask=graph.test_mask,
-            )
-            for graph in graphs
-        },
-    }
-    runs = {name: vg.fit(BARE, parties, tmp_path / name) for name, parties in given.items()}
-    assert {run.job.data.names for run in runs.values()} == {("bank", "shop")}
-    assert len({tuple(run.history["loss"]) for run in runs.values()}) == 1
-
-
-def test_a_graph_has_the_name_that_it_is_given_under(whole: Data, tmp_path: Path) -> None:
-    first, second = vg.simulate.vertically(whole)
-    run = vg.fit(BARE, {"bank": first, "shop": second}, tmp_path / "run")
-    assert run.job.data.names == ("bank", "shop")
-
-
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("mixed", [None, 0.5])
 def test_horizontal_parts_bring_their_ids(whole: Data, tmp_path: Path, mixed: float | None) -> None:
     parts = vg.simulate.horizontally(whole, 2, mixed=mixed, seed=2)

@@ -93,19 +93,6 @@ def test_a_job_is_a_dict_settings_a_path_or_a_shipped_name(tmp_path: Path) -> No
     assert vg.read_job("cora-sealed").paradigm == "sealed"
 
 
-def test_a_file_of_a_shipped_jobs_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("cora").write_text("name: mine", encoding="utf-8")
-    assert vg.read_job("cora").name == "mine"
-    assert vg.read_job("citeseer").name == "citeseer"
-
-
-def test_a_dict_is_left_as_it_is(graphs: list[PartyGraph], tmp_path: Path) -> None:
-    job = {**JOB, "data": {"label_holder": "shop"}}
-    vg.fit(job, graphs, tmp_path / "run")
-    assert job == {**JOB, "data": {"label_holder": "shop"}}
-
-
 # Holders' graphs
 
 
@@ -116,11 +103,9 @@ def test_graphs_come_in_many_forms(graphs: list[PartyGraph], tmp_path: Path) -> 
     bank, shop = graphs
     given: dict[str, Any] = {
         "list": graphs,
-        "tuple": tuple(graphs),
         "named": {"bank": bank, "shop": shop},
         "data": {"bank": data_of(bank), "shop": data_of(shop)},
         "paths": paths,
-        "texts": {name: str(path) for name, path in paths.items()},
         "mixed": {"bank": str(paths["bank"]), "shop": data_of(shop)},
     }
     runs = {name: vg.fit(JOB, parties, tmp_path / name) for name, parties in given.items()}
@@ -130,26 +115,6 @@ def test_graphs_come_in_many_forms(graphs: list[PartyGraph], tmp_path: Path) -> 
     assert len({tuple(losses(run)) for run in runs.values()}) == 1
     below = jobs.train(vg.Job(**JOB), str(tmp_path / "below"), parties=given["mixed"])
     assert [record["loss"] for record in below.metrics] == losses(runs["list"])
-
-
-def test_a_list_of_data_is_named_in_its_order(graphs: list[PartyGraph], tmp_path: Path) -> None:
-    listed = [data_of(graph) for graph in graphs]
-    run = vg.fit(JOB, listed, tmp_path / "run")
-    assert (run.job.data.names, run.job.data.label_party) == (("A", "B"), "B")
-    stated = vg.fit({**JOB, "data": {"holders": ["x", "y"]}}, listed, tmp_path / "stated")
-    assert (stated.job.data.names, stated.job.data.label_party) == (("x", "y"), "y")
-
-
-def test_what_the_job_states_of_holders_is_kept(graphs: list[PartyGraph], tmp_path: Path) -> None:
-    parties = dict(zip(("bank", "shop"), graphs, strict=True))
-    data = {"holders": ["shop", "bank"], "label_holder": "shop", "feature_scaling": "standard"}
-    of_dict = vg.fit({**JOB, "data": data}, parties, tmp_path / "dict")
-    of_job = vg.fit(vg.Job(**JOB, data=data), parties, tmp_path / "job")
-    for run in (of_dict, of_job):
-        assert (run.job.data.names, run.job.data.label_party) == (("shop", "bank"), "shop")
-        assert run.job.data.feature_scaling == "standard"
-    named = vg.fit({**JOB, "data": {"label_holder": "shop"}}, parties, tmp_path / "named")
-    assert (named.job.data.names, named.job.data.label_party) == (("bank", "shop"), "shop")
 
 
 def test_horizontal_data_bring_their_ids_as_a_list_too(tmp_path: Path) -> None:
@@ -191,14 +156,6 @@ def test_labels_are_at_one_holder(graphs: list[PartyGraph], tmp_path: Path, para
     with refused(DataError, code="labels-at-several", key="labels"):
         vg.fit(named, {"bank": twice, "shop": shop}, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_labels_at_two_are_refused_of_saved_graphs_that_a_job_names(graphs: list[PartyGraph], tmp_path: Path) -> None:
-    paths = {name: tmp_path / f"{name}.safetensors" for name in ("bank", "shop")}
-    for path in paths.values():
-        save_party(graphs[1], path)
-    with refused(DataError, code="labels-at-several", key="labels", value=["bank", "shop"]):
-        vg.fit({**JOB, "data": {"graphs": paths}}, out=tmp_path / "run")
 
 
 def test_labels_at_two_are_refused_of_party_files_that_a_job_names(tmp_path: Path) -> None:
@@ -284,6 +241,7 @@ def test_a_run_keeps_tables_in_their_holders_part_and_predicts_from_them(tmp_pat
     assert not (run.path / "parties" / "shop" / "tables" / "edges.parquet").exists()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
 def test_tables_of_the_same_columns(tmp_path: Path, paradigm: str) -> None:
     rng = np.random.default_rng(2)
@@ -347,15 +305,6 @@ def test_labels_of_tables_are_at_one_holder_too(tmp_path: Path) -> None:
         vg.fit(HORIZONTAL, tables(found), tmp_path / "run", ids={"bank": [1], "shop": [2]})
 
 
-def test_classes_of_numbers_are_in_their_order() -> None:
-    nodes = pd.DataFrame({"id": range(4), "x": 1.0, "y": [10.0, 2.0, None, -1.0]})
-    said: Any = vg.Tables(nodes, label="y", split={"train": 0.5, "val": 0.5, "test": 0}).described("A")["nodes"]
-    assert said["label"] == {"column": "y", "classes": ["-1", "2", "10"]}
-    assert said["split"] == {"train": 0.5, "val": 0.5, "test": 0}
-    assert said["features"] == [{"columns": "*"}]
-    assert repr(vg.Tables(nodes, label="y")) == "Tables(4 nodes)"
-
-
 # While it trains
 
 
@@ -382,6 +331,6 @@ def test_what_a_callback_raises_ends_a_training_that_can_be_resumed(graphs: list
         raise Enough
 
     with pytest.raises(Enough):
-        vg.fit({**JOB, "train": {"epochs": 200, "patience": None}}, graphs, tmp_path / "run", on_epoch=stop)
+        vg.fit({**JOB, "train": {"epochs": 8, "patience": None}}, graphs, tmp_path / "run", on_epoch=stop)
     run = vg.load_run(tmp_path / "run")
     assert run.resume().metrics["best_epoch"] >= 1

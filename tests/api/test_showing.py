@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from matplotlib.figure import Figure
 import veilgraph as vg
 from tests.errors import refused
 from veilgraph.api import runs
-from veilgraph.api.runs import html_table
 from veilgraph.core.arguments import WRONG_TYPE
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.report.training import draw_curves
@@ -90,14 +88,6 @@ def test_a_comparison_trains_once(run: vg.Run, monkeypatch: pytest.MonkeyPatch) 
     assert len(made) == 2
 
 
-def test_tables_without_pandas_say_what_to_install(run: vg.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    fresh = vg.load_run(run.path)
-    monkeypatch.setattr(fresh, "compare", lambda: pytest.fail("trained first"))
-    with refused(ConfigError, key="comparison"):
-        _ = fresh.comparison
-
-
 def test_a_comparison_of_half_a_run_is_refused(cut_off: vg.Run) -> None:
     with refused(RunError, key=cut_off.path):
         _ = cut_off.comparison
@@ -111,16 +101,6 @@ def test_a_notebook_shows_a_run_with_everything_escaped(run: vg.Run) -> None:
     assert "small (vertical)" in found.text
     assert f"{100 * run.metrics['test_accuracy']:.1f} %" in found.text
     assert {"sent by A", "sent by B", "sent by server"} <= set(found.text)
-
-
-def test_a_table_escapes_what_it_is_given() -> None:
-    found = cells(html_table({"<i>a</i>": '"<script>"'}, "<u>"))
-    assert found.tags == {"table", "caption", "tbody", "tr", "th", "td"}
-    assert found.text == ["<u>", "<i>a</i>", '"<script>"']
-
-
-def test_a_notebook_shows_half_a_run(cut_off: vg.Run) -> None:
-    assert "not complete: 2 epochs of at most 2" in cells(cut_off._repr_html_()).text
 
 
 def test_a_picture_is_that_of_the_curves(run: vg.Run, tmp_path: Path) -> None:
@@ -143,8 +123,3 @@ def test_a_picture_has_a_line_for_what_is_compared(run: vg.Run) -> None:
     assert sum(label.startswith(("A alone, test", "B alone, test", "pooled, test")) for label in labels) == 3
     with refused(ConfigError, code=WRONG_TYPE, key="compared", value="pandas.DataFrame"):
         run.plot(run.comparison)
-
-
-def test_half_a_run_has_a_picture_of_its_epochs(cut_off: vg.Run) -> None:
-    (loss, _) = cut_off.plot().axes
-    assert [str(line.get_label()) for line in loss.get_lines()] == ["training", "validation"]

@@ -43,9 +43,9 @@ class Seen:
 
 
 @contextmanager
-def watching() -> Iterator[Seen]:
-    """The view of a server over all sessions within, and beside it what it should not learn."""
-    seen, opened, masked = Seen(), SummingServer.add, HolderRound.mask
+def watching(before: Seen | None = None) -> Iterator[Seen]:
+    """The view of a server over all sessions within, after ``before``, and beside it what it should not learn."""
+    seen, opened, masked = before or Seen(), SummingServer.add, HolderRound.mask
 
     def open_(self: SummingServer, *rest: Any) -> Sum:
         found = opened(self, *rest)

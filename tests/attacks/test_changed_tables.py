@@ -26,7 +26,7 @@ from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import PartyStore, RunDirectory
 
 CHANGED, LATE = "B", "D"
-STEADY: Settings = {"model": {"dropout": 0.0}, "train": {"epochs": 2, "select_by": "last"}}
+STEADY: Settings = {"model": {"dropout": 0.0}, "train": {"epochs": 1, "select_by": "last"}}
 
 
 def from_tables(folder: Path, *changes: Settings) -> AveragingJob:

@@ -101,6 +101,7 @@ def horizontal(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainResult, P
 # One party's word
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("complete", [False, True])
 def test_one_partys_hello_erases_nobodys_training(
     tmp_path: Path, vertical: tuple[TrainResult, Path], complete: bool
@@ -122,6 +123,7 @@ def test_one_partys_hello_erases_nobodys_training(
         assert_same_run(vertical[0], resume(run))
 
 
+@nightly
 def test_a_horizontal_jobs_too(tmp_path: Path, horizontal: tuple[TrainResult, Path]) -> None:
     run = Path(shutil.copytree(horizontal[1], tmp_path / "run"))
     before = files(run)

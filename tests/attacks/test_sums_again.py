@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.attacks.sums import watching
+from tests import nightly
+from tests.attacks.sums import Seen, watching
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import NAMES, Dropped, dropping_out, job, sums_of
 from tests.paradigms.cutting import CutError, checkpoint, cut_at, cut_run, wait_for
@@ -51,6 +53,49 @@ def cut(folder: Path, dropped: Dropped | None = None, epoch: int = 3, settings: 
         return cut_run(settings, folder / "run", epoch)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A run that was cut off, and what its server saw until then."""
+
+    path: Path
+    seen: Seen
+
+    def copied(self, folder: Path) -> tuple[Path, Seen]:
+        return Path(shutil.copytree(self.path, folder / "run")), Seen([*self.seen.sums], [*self.seen.values])
+
+
+@pytest.fixture(scope="module")
+def without_d(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Cut off after round 3, which was made without D."""
+    with watching() as seen:
+        return Cut(cut(tmp_path_factory.mktemp("without_d")), seen)
+
+
+@pytest.fixture(scope="module")
+def with_all(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Cut off after round 3, with everybody in every round."""
+    with watching() as seen:
+        return Cut(cut(tmp_path_factory.mktemp("with_all"), {}), seen)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Cut off after round 6; D ended after its checkpoint of round 2."""
+    with watching() as seen:
+        return Cut(without_the_late_one(tmp_path_factory.mktemp("ended")), seen)
+
+
+@pytest.fixture(scope="module")
+def went_back(tmp_path_factory: pytest.TempPathFactory) -> Cut:
+    """Rounds 3 and 4 were opened without D, and everybody goes on after round 2."""
+    with watching() as seen:
+        run = cut(tmp_path_factory.mktemp("went_back"), late(*sums_of(3), *sums_of(4)), 4, LONGER)
+    for party in (*NAMES, SERVER):
+        checkpoint(run, party, 4).unlink(missing_ok=True)
+        (run / "parties" / party / "checkpoints" / "common.json").unlink(missing_ok=True)
+    return Cut(run, seen)
+
+
 def record(run: Path, party: PartyId) -> Path:
     return run / "parties" / party / "survivors.safetensors"
 
@@ -63,9 +108,10 @@ def test_without_the_record_the_difference_is_the_late_holders_update(tmp_path: 
     assert seen.exposed() == {LATE}
 
 
-def test_a_holder_that_was_late_is_left_out_again(tmp_path: Path) -> None:
-    with watching() as seen:
-        assert resume(cut(tmp_path)).summary["started_at"] == EVERY
+def test_a_holder_that_was_late_is_left_out_again(without_d: Cut, tmp_path: Path) -> None:
+    run, seen = without_d.copied(tmp_path)
+    with watching(seen):
+        assert resume(run).summary["started_at"] == EVERY
     assert seen.exposed() == set()
     rounds = [one for one in seen.sums if one.total.shape == seen.sums[0].total.shape]
     assert torch.equal(rounds[2].total, rounds[3].total), "round 3, made twice"
@@ -73,11 +119,13 @@ def test_a_holder_that_was_late_is_left_out_again(tmp_path: Path) -> None:
     assert rounds[4].counted == tuple(NAMES), "a round that was never opened has everybody"
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("holder", NAMES)
-def test_a_sum_without_one_of_its_survivors_is_refused_and_may_be_made_later(tmp_path: Path, holder: PartyId) -> None:
-    with watching() as seen:
-        run = cut(tmp_path, {})
+def test_a_sum_without_one_of_its_survivors_is_refused_and_may_be_made_later(
+    with_all: Cut, tmp_path: Path, holder: PartyId
+) -> None:
+    run, seen = with_all.copied(tmp_path)
+    with watching(seen):
         for number in FIRST:
             with dropping_out(late(number, holder=holder)), refused(ProtocolError, code="other-survivors"):
                 resume(run)
@@ -99,12 +147,14 @@ def forgetful() -> Iterator[None]:
         yield
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("restored", [(), (LATE,), ("A",)], ids=str)
-def test_a_server_that_forgets_is_refused_by_the_holders(tmp_path: Path, restored: tuple[PartyId, ...]) -> None:
+def test_a_server_that_forgets_is_refused_by_the_holders(
+    without_d: Cut, tmp_path: Path, restored: tuple[PartyId, ...]
+) -> None:
     """Also where a holder's part is an older copy: with t = 3 of 4 one of those three is always another."""
-    with watching() as seen:
-        run = cut(tmp_path)
+    run, seen = without_d.copied(tmp_path)
+    with watching(seen):
         for party in restored:
             record(run, party).unlink()
         opened = len(seen.sums)
@@ -115,9 +165,9 @@ def test_a_server_that_forgets_is_refused_by_the_holders(tmp_path: Path, restore
     assert seen.exposed() == set()
 
 
-def test_a_server_that_forgets_gets_nobody_in_turn(tmp_path: Path) -> None:
-    with watching() as seen:
-        run = cut(tmp_path, {})
+def test_a_server_that_forgets_gets_nobody_in_turn(with_all: Cut, tmp_path: Path) -> None:
+    run, seen = with_all.copied(tmp_path)
+    with watching(seen):
         for holder in NAMES:
             dropped = late(FIRST[0], holder=holder)
             with forgetful(), dropping_out(dropped), refused(ProtocolError, code="other-survivors"):
@@ -182,13 +232,18 @@ def without_the_late_one(folder: Path, *changes: Settings, last: int = 2) -> Pat
         return cut(folder, late(*sums), epoch=6, settings=job(PATIENT, ENDED, *changes))
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("last", [0, 2])
-def test_a_holder_that_ended_takes_the_others_checkpoint_and_takes_nobody_back(tmp_path: Path, last: int) -> None:
+@pytest.mark.parametrize("last", [2, pytest.param(0, marks=nightly)])
+def test_a_holder_that_ended_takes_the_others_checkpoint_and_takes_nobody_back(
+    ended: Cut, tmp_path: Path, last: int
+) -> None:
     """Also where it ended before its first one. Of the rounds since then it is in none, as before."""
-    with watching() as seen:
-        run = without_the_late_one(tmp_path, last=last)
-        made = len(seen.sums)
+    if last == 2:
+        run, seen = ended.copied(tmp_path)
+    else:
+        with watching() as seen:
+            run = without_the_late_one(tmp_path, last=last)
+    made = len(seen.sums)
+    with watching(seen):
         found = resume(run)
     assert found.summary["started_at"] == 5
     assert seen.exposed() == set()
@@ -229,12 +284,12 @@ def test_a_holder_that_ended_takes_the_final_checkpoint_of_a_run_that_others_com
     assert all(torch.equal(tensor, parts[1][name]) for name, tensor in parts[0].items())
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("epoch", [10**6, -1, float("nan")])
 def test_a_checkpoint_with_a_judgement_of_no_epoch_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: float
+    ended: Cut, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epoch: float
 ) -> None:
-    run, load = without_the_late_one(tmp_path), Checkpoints.load
+    (run, _), load = ended.copied(tmp_path), Checkpoints.load
 
     def forged(self: Checkpoints, *point: Any) -> tuple[Path, dict[str, torch.Tensor], dict[str, Any]]:
         path, tensors, facts = load(self, *point)
@@ -246,22 +301,22 @@ def test_a_checkpoint_with_a_judgement_of_no_epoch_is_refused(
     assert not checkpoint(run, LATE, 5).exists()
 
 
-def test_a_holder_that_took_a_checkpoint_has_it(tmp_path: Path) -> None:
+def test_a_holder_that_took_a_checkpoint_has_it(ended: Cut, tmp_path: Path) -> None:
     """Cut off before the first checkpoint of its own, it goes on from the one that it was given."""
-    run = without_the_late_one(tmp_path)
+    run, _ = ended.copied(tmp_path)
     with cut_at(6), pytest.raises(CutError):
         resume(run)
     assert checkpoint(run, LATE, 5).is_file()
     assert resume(run).summary["started_at"] == 5
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("party", [LATE, SERVER, "B and C"])
 def test_a_checkpoint_is_given_by_enough_holders_and_the_server_to_one_that_kept_its_part(
-    tmp_path: Path, party: str
+    ended: Cut, tmp_path: Path, party: str
 ) -> None:
     """A part that is gone may lack the record of survivors; and two of four do not say where all go on."""
-    run = without_the_late_one(tmp_path)
+    run, _ = ended.copied(tmp_path)
     for each in party.split(" and "):
         shutil.rmtree(run / "parties" / each / "checkpoints")
     with refused(RunError, code="restart"):
@@ -275,7 +330,7 @@ def test_a_holder_with_parts_of_its_own_goes_on_from_its_own_checkpoint_alone(tm
 
 
 def test_a_prediction_sums_nothing(tmp_path: Path) -> None:
-    run = train(SETTINGS, tmp_path / "run").path
+    run = train(job(PATIENT, {"train": {"epochs": 1}}), tmp_path / "run").path
     with watching() as seen:
         predict(run)
     assert not seen.sums
@@ -287,19 +342,12 @@ def moved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("veilgraph.paradigms.averaging.roles.summand", lambda *rest: computed(*rest) * (1 + 1e-9))
 
 
-def went_back(folder: Path) -> Path:
-    """A run of which rounds 3 and 4 were opened without D, and from which everybody goes on after round 2."""
-    run = cut(folder, late(*sums_of(3), *sums_of(4)), 4, LONGER)
-    for party in (*NAMES, SERVER):
-        checkpoint(run, party, 4).unlink(missing_ok=True)
-        (run / "parties" / party / "checkpoints" / "common.json").unlink(missing_ok=True)
-    return run
-
-
-def test_another_machine_repeats_no_round_over_others_and_none_with_other_weights(tmp_path: Path) -> None:
+def test_another_machine_repeats_no_round_over_others_and_none_with_other_weights(
+    went_back: Cut, tmp_path: Path
+) -> None:
     """Nearly the same weights give nearly the same values, which over others would be nearly the late holder's."""
-    with watching() as seen, pytest.MonkeyPatch.context() as patch:
-        run = went_back(tmp_path)
+    run, seen = went_back.copied(tmp_path)
+    with watching(seen), pytest.MonkeyPatch.context() as patch:
         moved(patch)
         with refused(ProtocolError, code="other-weights", value=4):
             resume(run)
@@ -308,9 +356,9 @@ def test_another_machine_repeats_no_round_over_others_and_none_with_other_weight
     assert [one.counted for one in rounds[2:]] == [("A", "B", "C")] * 5 + [tuple(NAMES)]
 
 
-def test_a_forged_state_of_the_server_gets_no_further_round(tmp_path: Path) -> None:
+def test_a_forged_state_of_the_server_gets_no_further_round(went_back: Cut, tmp_path: Path) -> None:
     """The first round goes on from the holders' own weights, and the next is refused."""
-    run = went_back(tmp_path)
+    run, _ = went_back.copied(tmp_path)
     path = checkpoint(run, SERVER, 2)
     tensors, facts = load_tensors(path)
     save_tensors(path, {name: 2 * tensor for name, tensor in tensors.items()}, facts)
@@ -319,6 +367,7 @@ def test_a_forged_state_of_the_server_gets_no_further_round(tmp_path: Path) -> N
     assert [one.counted for one in seen.sums] == [("A", "B", "C")] * 2, "weights and scores of round 3"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("after", [False, True])
 def test_a_kill_beside_the_record_neither_shows_nor_stops_anything(
     tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch

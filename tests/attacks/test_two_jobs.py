@@ -107,7 +107,7 @@ def test_two_jobs_tell_no_more_of_a_units_history_than_was_paid_for(tmp_path: Pa
     assert paid == pytest.approx(EPSILON, rel=1e-3) if later == "name" else EPSILON < paid <= 2 * EPSILON + 1e-6
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("unit", UNITS)
 def test_releases_that_follow_a_change_name_the_unit(tmp_path: Path, unit: str) -> None:
     """The control: the same game and the same tests, at the same price."""
@@ -118,6 +118,7 @@ def test_releases_that_follow_a_change_name_the_unit(tmp_path: Path, unit: str) 
     assert proven > 1.2 * paid
 
 
+@nightly
 def test_a_label_that_is_drawn_anew_where_it_changed_is_named(tmp_path: Path) -> None:
     """The control of ``test_histories.test_the_game_of_two_label_histories_is_within_what_was_paid``."""
     same, changes = (outcomes(("", ""), each, tmp_path / f"{each}") for each in ((0, 0), (0, 1)))

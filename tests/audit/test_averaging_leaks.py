@@ -262,7 +262,7 @@ def told(run: RunDirectory, number: int) -> Tensor:
     return found.double()
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("holders", "threshold"), [(2, 2), (3, 3), (5, 3)])
 def test_an_update_opens_to_as_many_as_the_page_says_and_to_no_fewer(
     holders: int, threshold: int, tmp_path: Path
@@ -314,6 +314,7 @@ def test_without_views_there_is_one_clear_refusal(tmp_path: Path) -> None:
     assert "no recorded view of server" in one_error(veilgraph("audit", tmp_path / "run"))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("who", "changes", "why"),
     [

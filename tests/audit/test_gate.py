@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
+from tests import nightly
 from veilgraph.audit.attack import ATTACKS
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import CLIENT, Finding, Outcome, measured
@@ -94,6 +95,7 @@ def test_an_attack_that_is_right_the_other_way_round_is_no_guess() -> None:
     assert fixed.figures["advantage"].value > 0.3
 
 
+@nightly
 def test_the_direction_is_no_false_alarm() -> None:
     """Both directions are tried, so each test has half of the level."""
     truth = np.arange(60) % 2 == 0

@@ -136,8 +136,3 @@ def test_more_than_there_are_training_nodes_are_refused(tmp_path: Path) -> None:
     graph = small_parties(2)[0]
     with refused(ConfigError, key="label_privacy.canaries"):
         LabelCanaries.of(job(0), graph, system_secrets)
-
-
-def test_a_job_without_any_is_what_it_was() -> None:
-    assert parse_job(job().model_dump(mode="json")) == job()
-    assert job().hash() != job(0).hash()

@@ -17,10 +17,10 @@ from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store import run_directory
 
 JOBS: dict[str, dict[str, Any]] = {
-    "vertical": {"model": {"dim": 8}, "train": {"epochs": 70, "patience": None}},
-    "secure-sum": {"model": {"dim": 8, "initial": {"method": "secure-sum"}}, "train": {"epochs": 20, "patience": None}},
-    "averaging": {"paradigm": "averaging", "train": {"epochs": 15, "patience": None}},
-    "sealed": {"paradigm": "sealed", "train": {"epochs": 4}},
+    "vertical": {"model": {"dim": 8}, "train": {"epochs": 12, "patience": None}},
+    "secure-sum": {"model": {"dim": 8, "initial": {"method": "secure-sum"}}, "train": {"epochs": 6, "patience": None}},
+    "averaging": {"paradigm": "averaging", "train": {"epochs": 4, "patience": None}},
+    "sealed": {"paradigm": "sealed", "train": {"epochs": 2}},
 }
 
 
@@ -28,8 +28,9 @@ def views(run: Path) -> int:
     return sum(path.stat().st_size for path in run.glob("parties/*/view/*.messages"))
 
 
-def job(name: str) -> JobSettings:
-    return parse_job({"data": {"dataset": "synthetic", "holders": 2}, **JOBS[name]})
+def job(name: str, **train: int) -> JobSettings:
+    content = {"data": {"dataset": "synthetic", "holders": 2}, **JOBS[name]}
+    return parse_job(content | {"train": content["train"] | train})
 
 
 @pytest.mark.cases(2)
@@ -52,10 +53,10 @@ def test_the_size_is_said_before_training_and_how_views_are_deleted(
 
 @nightly
 def test_a_large_view_keeps_fewer_passes_and_can_be_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train(job("vertical"), tmp_path / "whole", record_views=True)
+    train(job("vertical", epochs=70), tmp_path / "whole", record_views=True)
     monkeypatch.setattr(run_directory, "VIEW_BYTES", 100_000)
-    train(job("vertical"), tmp_path / "thin", record_views=True)
-    train(job("vertical"), tmp_path / "asked", record_views=True, view_passes=50)
+    train(job("vertical", epochs=70), tmp_path / "thin", record_views=True)
+    train(job("vertical", epochs=70), tmp_path / "asked", record_views=True, view_passes=50)
     assert views(tmp_path / "thin") < views(tmp_path / "whole") / 2
     assert views(tmp_path / "asked") == views(tmp_path / "whole"), "what is asked for is kept whatever its size"
     plan = AuditPlan(attacks=("uniformity", "link-similarity", "reconstruction", "link-propagation"))

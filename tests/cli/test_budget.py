@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chance import fixed_chance
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.faults.runs import OTHER, table_job
@@ -36,11 +35,6 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_it_is_listed_and_shows_an_example() -> None:
-    assert " budget " in veilgraph("--help").stdout
-    assert "Example: veilgraph budget job.yaml --total 1,4,16" in veilgraph("budget", "--help").stdout
-
-
 def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,23 +49,6 @@ def test_it_shows_costs_and_noise_and_reads_and_writes_nothing(
     totals = [line.split("│")[1].strip() for line in result.stdout.splitlines() if "every-step" in line and "│" in line]
     assert [total for total in totals if total.isdigit()] == ["2", "8"]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_settings_can_be_replaced(private: Path) -> None:
-    result = veilgraph("budget", private, "--set", "train.epochs=100", "--total", "4")
-    assert "ends training after step" in result.stdout
-
-
-def test_a_job_without_privacy_is_no_error(job: Path) -> None:
-    result = veilgraph("budget", job, "--total", "4")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("no differential privacy: ")
-    assert "Noise that a total needs" in result.stdout
-
-
-@pytest.mark.parametrize("total", ["", "1,x", "0", "-1", "inf", "nan", "1,,2"])
-def test_a_total_that_is_none_is_a_usage_error(private: Path, total: str) -> None:
-    assert "is no total ε" in usage_error(veilgraph("budget", private, "--total", total))
 
 
 def test_mistakes_are_one_line(private: Path, tmp_path: Path) -> None:
@@ -95,19 +72,6 @@ def test_training_resuming_and_reporting_tell_what_was_spent(private: Path, tmp_
         assert spent["B"] == ["embeddings 5", "0.6016", "1.495"]
         text = words(result.stdout)
         assert "unit row (not a person, not an edge), zero-out. Holds against the server and all other holders." in text
-
-
-def test_training_ends_where_the_budget_was_said_to_end_it(private: Path, tmp_path: Path) -> None:
-    less = ["--set", "privacy.epsilon_total=1.7"]
-    assert "ends training after step 2 of 4" in veilgraph("budget", private, *less, "--total", "4").stdout
-    result = veilgraph("train", private, *less, "--out", tmp_path / "run")
-    assert result.exit_code == 0, result.output
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
-
-
-def test_without_privacy_nothing_is_said_of_it_after_training(run: Path) -> None:
-    assert "total ε" not in veilgraph("resume", run).stdout
-    assert "total ε" not in veilgraph("report", run).stdout
 
 
 LOCAL = """
@@ -145,37 +109,6 @@ def test_what_nodes_release_is_shown_before_anything_is_read(local: Path, monkey
     assert "are about noise on embeddings" in one_error(veilgraph("budget", local, "--total", "4"))
 
 
-ON_EDGES = "privacy={epsilon_total: 2, unit: edge, delta: 1.0e-4, aggregation: {hops: 2}}"
-
-
-def test_noise_on_the_learners_edges_has_a_budget_beside_what_nodes_release(local: Path, tmp_path: Path) -> None:
-    shown = veilgraph("budget", local, "--set", ON_EDGES, "--total", "4", "--jobs", "2")
-    assert shown.exit_code == 0, shown.output
-    rows = {row[0]: row[1:] for row in cells(shown.stdout) if row[0]}
-    assert rows["B"][-2:] == ["1.5", "1.5"]
-    assert rows["total ε"] == ["2"]
-    assert rows["noisy matrices"] == ["2"]
-    assert rows["holds against"][0].startswith("whoever is given A's model")
-    text = words(shown.stdout)
-    assert "one edge moves the 2 noisy matrices of a release by at most 2 together" in text
-    assert "what its model tells of these no ε bounds" in text
-    assert "edges are not noised" not in text
-    assert "publishes nothing" not in text
-    assert "4 │ once" in text, "the noise that a total of two such jobs needs"
-    assert "edges are not noised: A, which learns" in words(veilgraph("budget", local).stdout)
-    run = tmp_path / "run"
-    with fixed_chance("edges"):
-        trained = veilgraph("train", local, "--set", ON_EDGES, "--out", run, "--record-views")
-    assert trained.exit_code == 0, trained.output
-    spent = cells(trained.stdout[trained.stdout.index("Differential privacy") :])
-    assert ["A", "sums 1", "2", "2"] in spent
-    assert "A: δ = 0.0001, unit edge, replacement." in words(trained.stdout)
-    assert "what one node releases at one holder" in words(trained.stdout)
-    audited = veilgraph("audit", run, "--attack", "noise-level", "--attack", "paid", "--details")
-    assert audited.exit_code == 0, audited.output
-    assert "sends nobody" in words(audited.output)
-
-
 def test_a_local_job_is_checked_trained_reported_and_predicted(local: Path, tmp_path: Path) -> None:
     checked = veilgraph("check", local)
     assert checked.exit_code == 0, checked.output
@@ -208,12 +141,6 @@ def test_a_run_and_its_page_say_what_one_release_was_worth(tmp_path: Path) -> No
     assert said.startswith("The release")
     assert said in words(trained.stdout)
     assert said in page_html(run)
-
-
-def test_a_number_of_nodes_says_which_delta(private: Path) -> None:
-    text = words(veilgraph("budget", private, "--total", "4", "--nodes", "19717").stdout)
-    assert "δ = 1e-06" in text
-    assert "│ 1e-06 │ 1e-06 │" in text
 
 
 def test_check_refuses_a_delta_that_the_nodes_are_too_many_for(private: Path) -> None:

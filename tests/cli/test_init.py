@@ -15,7 +15,7 @@ from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import with_classes, write
 from veilgraph.graph.dataset import load_parts
 from veilgraph.protocol.disclosures import all_revelations
-from veilgraph.protocol.job_file import parse_job, read_job
+from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import beyond_own_row
 from veilgraph.tables.settings import EdgeSettings, says_weights
@@ -62,7 +62,7 @@ def test_a_job_of_party_files_has_few_keys_and_is_accepted(files: list[Path], tm
     assert veilgraph("check", out).exit_code == 0
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("unit", "bound"), [("edge", ()), ("node", ("--degree-bound", "20")), ("node-edges", ("--degree-bound", "20"))]
 )
@@ -151,34 +151,6 @@ def test_what_gives_edges_weights(key: str, value: object, place: str | None) ->
     assert says_weights([plain, other]) == (place and f"edges.1.{place}")
 
 
-def test_a_sealed_job_of_links_that_go_one_way_says_so(files: list[Path], tmp_path: Path) -> None:
-    bank, shop, _ = files
-    one_way = shop.with_name("one-way.yaml")
-    one_way.write_text(shop.read_text().replace("directed: false", "directed: true"))
-    init(bank, one_way, "--paradigm", "sealed", "--out", tmp_path / "job.yaml")
-    assert yaml.safe_load((tmp_path / "job.yaml").read_text())["model"]["directed"] is True
-    init(bank, one_way, "--out", tmp_path / "vertical.yaml")
-    assert "model" not in yaml.safe_load((tmp_path / "vertical.yaml").read_text())
-
-
-@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
-def test_every_holder_may_have_labels_elsewhere(paradigm: str, tmp_path: Path) -> None:
-    init("bank", "shop", "--paradigm", paradigm, "--out", tmp_path / "job.yaml")
-    content = yaml.safe_load((tmp_path / "job.yaml").read_text())
-    assert "label_holder" not in content["data"]
-    parse_job(content)
-    init("bank", "shop", "--paradigm", paradigm, "--label-holder", "shop", "--out", tmp_path / "other.yaml")
-    assert read_job(tmp_path / "other.yaml").data.label_party == "shop"
-
-
-def test_a_horizontal_job_names_the_way_to_hide_embeddings_from_the_server(tmp_path: Path) -> None:
-    for paradigm in ("horizontal", "averaging", "vertical"):
-        init("bank", "shop", "--paradigm", paradigm, "--label-holder", "shop", "--out", tmp_path / f"{paradigm}.yaml")
-        text = (tmp_path / f"{paradigm}.yaml").read_text()
-        assert ("combine: max  # " in text and "secure-max" in text) is (paradigm == "horizontal")
-        assert read_job(tmp_path / f"{paradigm}.yaml").paradigm == paradigm
-
-
 def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns: list[str]) -> Path:
     """A party file of one small table."""
     folder.mkdir(exist_ok=True)
@@ -189,19 +161,6 @@ def tables(folder: Path, party: str, *options: str, classes: int = 3, **columns:
     return folder / f"{party}.yaml"
 
 
-def test_of_more_classes_accuracy_is_left_to_the_default(tmp_path: Path) -> None:
-    one, other = tables(tmp_path, "a"), tables(tmp_path, "b", "--no-label", "--leave-out", "class")
-    init(one, other, "--out", tmp_path / "job.yaml")
-    assert "train" not in yaml.safe_load((tmp_path / "job.yaml").read_text())
-
-
-def test_columns_of_declared_ranges_are_not_scaled_again(tmp_path: Path) -> None:
-    one, other = tables(tmp_path, "a"), tables(tmp_path, "b", "--no-label", "--leave-out", "class")
-    other.write_text(other.read_text().replace("{columns: x}", "{columns: x, scale: {low: 0, high: 1}}"))
-    init(one, other, "--out", tmp_path / "job.yaml")
-    assert "feature_scaling" not in yaml.safe_load((tmp_path / "job.yaml").read_text())["data"]
-
-
 @pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
 def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: str, tmp_path: Path) -> None:
     """Columns are scaled over all holders' rows, which tells of them."""
@@ -210,12 +169,6 @@ def test_who_accepts_a_paradigm_accepts_the_job_that_is_drafted_of_it(paradigm: 
     assert "refuses" not in init(*parties, "--paradigm", paradigm, "--out", out)
     assert "over all holders' rows" in out.read_text()
     assert veilgraph("check", out).exit_code == 0
-
-
-def test_ids_that_are_written_differently_are_said(files: list[Path], tmp_path: Path) -> None:
-    exact = tables(tmp_path, "other", "--no-label", "--leave-out", "class")
-    said = init(files[0], exact, "--out", tmp_path / "job.yaml")
-    assert "to decide: ids: holders write them differently (bank strip,lower; other exact)" in said
 
 
 def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_path: Path) -> None:
@@ -249,26 +202,13 @@ def test_bad_calls_are_refused_and_nothing_is_written(files: list[Path], tmp_pat
     assert read_job(out).data.label_party == "bank"
 
 
-def test_a_name_of_nothing_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "job.yaml"
-    assert "name" in one_error(veilgraph("init", "bank", "shop", "--name", "", "--out", out))
-    assert not out.exists()
-
-
 @pytest.mark.parametrize(
     ("options", "part"),
     [
         (("edge",), {"privacy": {"epsilon_total": 4.0, "unit": "edge", "aggregation": {}}}),
         (
             ("node-edges", "--degree-bound", "9", "--epsilon", "2"),
-            {
-                "privacy": {
-                    "epsilon_total": 2.0,
-                    "unit": "node-edges",
-                    "degree_bound": 9,
-                    "aggregation": {},
-                }
-            },
+            {"privacy": {"epsilon_total": 2.0, "unit": "node-edges", "degree_bound": 9, "aggregation": {}}},
         ),
         (("label",), {"label_privacy": {"epsilon": 4.0}}),
         (("label", "--paradigm", "horizontal", "--epsilon", "3"), {"label_privacy": {"epsilon": 3.0}}),

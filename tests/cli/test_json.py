@@ -23,9 +23,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph.cli import app
 from veilgraph.cli.output import emit, json_output, plain
 from veilgraph.cli.report import FAILED
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.store.predictions import Predictions
-from veilgraph.runtime.store.run_directory import RunDirectory
 
 JOB = """
 name: small
@@ -102,15 +100,6 @@ def test_what_is_known_before_a_run(jobs: dict[str, Path]) -> None:
     assert {each["epsilon"] for holder in local.values() for each in holder} == {2}
 
 
-def test_costs_have_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "sealed.yaml"
-    path.write_text("paradigm: sealed\ndata: {dataset: synthetic}\ntrain: {epochs: 2}\n", encoding="utf-8")
-    plan = document("check", path, "--costs")["costs"]
-    for party, sent in plan["sent"].items():
-        assert sent == sum(stage["sent"].get(party, 0) for stage in plan["stages"]) > 0
-    assert plan["seconds"] > 0
-
-
 def test_what_a_run_sent_and_what_it_cost(trained: tuple[Path, Any]) -> None:
     run, _ = trained
     told = document("report", run)
@@ -151,12 +140,6 @@ def test_predictions_have_the_names_that_the_run_has() -> None:
         columns={"score": torch.tensor([0.5])},
     )
     assert of_pairs.records() == [{"source": "a", "target": "b", "score": 0.5}]
-
-
-def test_what_was_named_for_the_next_joint_inference(tmp_path: Path) -> None:
-    job = parse_job({"paradigm": "sealed", "data": {"holders": ["A", "B"], "label_holder": "A"}, "named_nodes": 9})
-    RunDirectory.create(tmp_path / "run", job).party("A").save_seed(0)
-    assert document("predict", tmp_path / "run", "--ids", "C1,C2,C1", "--ask") == {"named": 2}
 
 
 def test_a_comparison_of_a_run(trained: tuple[Path, Any]) -> None:
@@ -289,11 +272,6 @@ class Point:
 )
 def test_a_value_as_json_has_it(value: object, found: object) -> None:
     assert json.loads(json.dumps(plain(value), allow_nan=False)) == found
-
-
-def test_what_json_has_nothing_for() -> None:
-    with pytest.raises(TypeError):
-        plain(object())
 
 
 def run_told(wanted: bool, inside: Callable[[], None]) -> Any:

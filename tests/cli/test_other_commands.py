@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import nightly
 from tests.cli.commands import one_error, usage_error, veilgraph
 from veilgraph import __version__
 from veilgraph.paradigms.vertical.settings import vertical
@@ -28,10 +29,6 @@ JOBS = Path(__file__).parents[2] / "jobs"
 
 def test_the_version_is_printed() -> None:
     assert veilgraph("--version").stdout == f"veilgraph {__version__}\n"
-
-
-def test_shells_complete_commands() -> None:
-    assert "--install-completion" in veilgraph("--help").stdout
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -76,6 +73,7 @@ def test_the_demo_compares_four_trainings(tmp_path: Path) -> None:
     assert (out / "curves.png").is_file()
 
 
+@nightly
 def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = with_overrides(shipped_job("payments"), {"data.payments": {"customers": 2000, "transfers": 20_000}})
     monkeypatch.setattr("veilgraph.samples.shipped.shipped_job", {"payments": small}.__getitem__)
@@ -88,15 +86,6 @@ def test_the_second_demo_ranks_as_its_job_chooses(tmp_path: Path, monkeypatch: p
         assert part in result.stdout
     assert "accuracy" not in result.stdout
     assert "'maths' is not one of" in usage_error(veilgraph("demo", "maths"))
-
-
-def test_the_demo_refuses_a_directory_in_use(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").touch()
-    assert "choose another --out or remove it" in one_error(veilgraph("demo", "--out", tmp_path))
-
-
-def test_the_demo_takes_epochs_above_zero_only() -> None:
-    assert "--epochs" in usage_error(veilgraph("demo", "--epochs", "0"))
 
 
 def test_the_demo_is_the_job_in_the_jobs_folder() -> None:

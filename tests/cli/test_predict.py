@@ -39,20 +39,11 @@ def test_nodes_may_come_from_a_file(run: Path, tmp_path: Path) -> None:
     assert [row["node"] for row in rows(result.stdout)] == ["7", "8", "9"]
 
 
-@pytest.mark.parametrize("nodes", ["1,x", "1;2", "-1", "1.5", "", ","])
-def test_a_malformed_list_is_a_usage_error(run: Path, nodes: str) -> None:
-    assert "give numbers as in 1,5,7" in usage_error(veilgraph("predict", run, f"--nodes={nodes}"))
-
-
 def test_ids_of_nobody_are_a_usage_error(run: Path, tmp_path: Path) -> None:
     """They would be an empty table, which looks like an answer."""
     (tmp_path / "ids.txt").write_text("\n\n", encoding="utf-8")
     for option in ("--ids=", "--ids=,", f"--ids-file={tmp_path / 'ids.txt'}"):
         assert "there is no id in it" in usage_error(veilgraph("predict", run, option))
-
-
-def test_a_list_and_a_file_exclude_each_other(run: Path) -> None:
-    assert "not both" in usage_error(veilgraph("predict", run, "--nodes", "1", "--nodes-file", "nodes.txt"))
 
 
 def test_a_node_that_does_not_exist_is_one_line(run: Path) -> None:
@@ -61,26 +52,11 @@ def test_a_node_that_does_not_exist_is_one_line(run: Path) -> None:
     )
 
 
-def test_a_missing_list_is_one_line(run: Path, tmp_path: Path) -> None:
-    assert "give a text file of node numbers" in one_error(
-        veilgraph("predict", run, "--nodes-file", tmp_path / "none.txt")
-    )
-
-
-def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
-    assert "is not a run directory" in one_error(veilgraph("predict", tmp_path))
-
-
 def test_a_run_that_was_cut_off_is_one_line(run: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(run, cut)
     (cut / "summary.json").unlink()
     assert f"finish it with: veilgraph resume {cut}" in one_error(veilgraph("predict", cut))
-
-
-def test_a_file_that_cannot_be_written_is_one_line(run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "none" / "predictions.csv"
-    assert "choose another --out" in one_error(veilgraph("predict", run, "--nodes", "1", "--out", out))
 
 
 def test_what_the_system_refuses_is_one_error(tmp_path: Path) -> None:

@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.cutting import cut_run
 from veilgraph.cli.train import show_result
 from veilgraph.core.arguments import argument
-from veilgraph.paradigms.vertical import paradigm
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import load_result
@@ -85,29 +83,6 @@ def test_an_interrupt_says_how_to_go_on(job: Path, run: Path, tmp_path: Path, mo
     assert veilgraph("resume", out).exit_code == 0
 
 
-def test_an_interrupt_before_the_run_began_says_so(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paradigm, "load_parties", interrupted)
-    result = veilgraph("train", job, "--out", tmp_path / "run")
-    assert result.exit_code == 130
-    assert result.stderr.splitlines()[-1] == "veilgraph: stopped before the run began"
-
-
-def test_a_missing_job_is_one_line(tmp_path: Path) -> None:
-    assert "give the path of a job file" in one_error(veilgraph("train", tmp_path / "none.yaml"))
-
-
-def test_a_job_that_is_not_yaml_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("a: [\n b", encoding="utf-8")
-    assert "not valid YAML" in one_error(veilgraph("train", path))
-
-
-def test_an_unknown_setting_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(yaml.safe_dump({"model": {"ronds": 2}}), encoding="utf-8")
-    assert "model.ronds is not a setting" in one_error(veilgraph("train", path))
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -121,11 +96,6 @@ def test_a_bad_replacement_is_refused_as_in_a_job(job: Path, override: str, mess
     assert message in one_error(veilgraph("train", job, "--set", override))
 
 
-@pytest.mark.parametrize("override", ["model.rounds", "=2", "model.rounds=[1"])
-def test_a_malformed_replacement_is_a_usage_error(job: Path, override: str) -> None:
-    assert "--set" in usage_error(veilgraph("train", job, "--set", override))
-
-
 def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
     before = (run / "metrics.jsonl").read_bytes()
     assert "choose another --out or remove it" in one_error(veilgraph("train", job, "--out", run))
@@ -135,14 +105,6 @@ def test_a_directory_in_use_is_refused(job: Path, run: Path) -> None:
 
 def test_a_run_that_is_there_is_not_begun_anew(job: Path, run: Path) -> None:
     assert f"veilgraph resume {run}" in one_error(veilgraph("train", job, "--out", run))
-
-
-def test_resuming_what_is_no_run_is_one_line(tmp_path: Path) -> None:
-    assert "is not a run directory" in one_error(veilgraph("resume", tmp_path))
-
-
-def test_a_job_is_needed() -> None:
-    assert "JOB.yaml" in usage_error(veilgraph("train"))
 
 
 @pytest.mark.parametrize("option", [["--out", "x"], ["--set", "seed=1"], ["job.yaml"]])

@@ -43,10 +43,7 @@ def test_a_range_is_read_as_it_is_written(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (
-            {"scale": {"low": 5, "high": 5}},
-            r"\.\(numeric\)\.scale: low=5\.0 must be below high=5\.0: .*mend",
-        ),
+        ({"scale": {"low": 5, "high": 5}}, r"\.\(numeric\)\.scale: low=5\.0 must be below high=5\.0: .*mend"),
         ({"scale": {"low": 6, "high": 5}}, r"low=6\.0 must be below high=5\.0"),
         ({"scale": {"low": float("nan"), "high": 5}}, r"scale\.low=nan: must be a finite number .*; give the end"),
         ({"scale": {"low": 0, "high": "inf"}}, r"scale\.high='inf': must be a finite number of float32; give the end"),

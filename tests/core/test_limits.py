@@ -67,10 +67,7 @@ WEAKER = {
         job(combine={"strategy": "degree-weighted", "masked": False}),
         {"pooled-degrees", "single-degrees", "single-embeddings"},
     ),
-    "secure-sum of two": (
-        job(initial={"method": "secure-sum"}),
-        {"initial-gradients", "single-initial-embeddings"},
-    ),
+    "secure-sum of two": (job(initial={"method": "secure-sum"}), {"initial-gradients", "single-initial-embeddings"}),
     "secure-sum of three": (job(3, initial={"method": "secure-sum"}), {"initial-gradients"}),
     "no server layers": (job(server={"layers": 0}), {"combined-as-output"}),
     "logit hops": (job(head={"logit_hops": 1}), {"label-holder-edges"}),
@@ -184,11 +181,7 @@ def test_epsilon_may_reach_the_limit_and_no_more() -> None:
     )
 
 
-NEVER_NOISED = {
-    "initial-embeddings",
-    "initial-gradients",
-    "single-initial-embeddings",
-}
+NEVER_NOISED = {"initial-embeddings", "initial-gradients", "single-initial-embeddings"}
 
 
 def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> None:
@@ -210,12 +203,7 @@ def test_what_a_party_bounds_needs_no_name_and_what_is_never_noised_does() -> No
 
 def test_without_a_bound_of_its_own_a_party_is_asked_about_every_name() -> None:
     settings = private(EVERY_STEP, combine={"masked": False})
-    assert set(revelations(settings)) == {
-        "embedding-sums",
-        "single-embeddings",
-        "output-embeddings",
-        "training-rows",
-    }
+    assert set(revelations(settings)) == {"embedding-sums", "single-embeddings", "output-embeddings", "training-rows"}
     for party in "AB":
         assert "single-embeddings (model.combine.masked=false)" in str(refusal(LimitSettings(), settings, party))
         assert "single-embeddings" in str(refusal(LimitSettings(), settings, party, epsilon=0.1))
@@ -503,7 +491,9 @@ def test_all_reasons_are_given_and_the_line_is_bounded() -> None:
         "training-nodes",
         "own-columns",
     }
-    for names in itertools.chain(itertools.combinations(all_revelations(), 2), [tuple(all_revelations())[::2], ()]):
+    for names in itertools.chain(
+        itertools.islice(itertools.combinations(all_revelations(), 2), 0, None, 11), [tuple(all_revelations())[::2], ()]
+    ):
         reason = refusal(LimitSettings(leakage=names, max_epsilon=2, **about.ROWS, min_common_nodes=9), worst, "A", 3)
         assert reason is not None
         assert len(reason) <= REASON_CHARACTERS
@@ -537,13 +527,6 @@ def test_a_party_that_is_not_in_the_job() -> None:
 def test_wrong_limits(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         LimitSettings.model_validate(wrong)
-
-
-def test_limits_are_read_from_text() -> None:
-    read = LimitSettings.model_validate(
-        {"leakage": ["training-rows"], "max_rounds": "2", **about.ROWS, "max_epsilon": "1.5"}
-    )
-    assert read == LimitSettings(leakage=("training-rows",), max_rounds=2, max_epsilon=1.5, **about.ROWS)
 
 
 def released(delta: float | None = 1e-5, **privacy: Any) -> JobSettings:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError, model_validator
 
+from tests import nightly
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError
 from veilgraph.nn.local.model import LOCAL_MODELS
@@ -20,7 +21,7 @@ from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import JOBS, parse_chosen, parse_job, read_job
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.preset import AUTO, PAPER, Choice, resolved
-from veilgraph.samples.shipped import shipped_job, shipped_jobs, with_overrides
+from veilgraph.samples.shipped import with_overrides
 
 NOISED = {"unit": "row", "schedule": "once", "epsilon_total": 4}
 ONCE = {"initial": {"method": "individual"}, "local": {"model": "appnp"}}
@@ -301,11 +302,6 @@ def test_jobs_of_one_hash_have_one_meaning() -> None:
     assert spelt.hash() == auto.hash()
 
 
-@pytest.mark.parametrize("name", shipped_jobs())
-def test_shipped_jobs_are_as_published(name: str) -> None:
-    assert shipped_job(name).preset == PAPER
-
-
 def test_paradigms_that_choose_nothing() -> None:
     needs = {"node-dp": {"release": NODES}}
     chosen = {name: keys({"paradigm": name, "data": TABLES, **needs.get(name, {})}) for name in JOBS.own}
@@ -323,6 +319,7 @@ def test_paradigms_that_choose_nothing() -> None:
     assert keys({"paradigm": "sealed", "data": WORDS}) == {"train.class_weights"}
 
 
+@nightly
 def test_a_users_job_has_auto() -> None:
     code = "import veilgraph as vg; print(vg.Job().preset, vg.Job().model.server.activation)"
     made = run([sys.executable, "-W", "ignore", "-c", code], check=True, capture_output=True, text=True)

@@ -45,10 +45,7 @@ def test_with_less_noise_of_each_the_rate_is_larger_by_as_much() -> None:
     """Of four holders that must all be there each adds 1/√3 of σ."""
     rates = [
         auto(privacy(epsilon_total=0.1, **more), own).train.learning_rate
-        for more, own in (
-            ({}, {}),
-            ({"joint_noise": {"colluding": 1}}, {"averaging": {"threshold": 4}}),
-        )
+        for more, own in (({}, {}), ({"joint_noise": {"colluding": 1}}, {"averaging": {"threshold": 4}}))
     ]
     assert rates[1] == pytest.approx(rates[0] * math.sqrt(3), rel=5e-3)
 

@@ -26,7 +26,7 @@ def keystream(seed, purpose, first_block, length):
     return encryptor.update(bytes(length)) + encryptor.finalize()
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(
     seed=st.binary(min_size=32, max_size=32),
     purpose=purposes,
@@ -97,25 +97,6 @@ def test_large_masks_alone_are_made_by_gcm(monkeypatch, wide):
     assert made == [bytes(12)] * wide
 
 
-def test_whether_gcm_is_faster_is_measured():
-    assert isinstance(randomness.gcm_is_faster(), bool)
-
-
-@settings(max_examples=30)
-@given(blocks=st.lists(st.integers(0, 20).map(lambda half: 2 * half), min_size=1, max_size=6), tail=st.integers(0, 9))
-def test_blocks_put_together_are_the_whole(blocks, tail):
-    total = sum(blocks) + tail
-    start, pieces = 0, []
-    for size in [*blocks, tail]:
-        pieces.append(expand(SEED, "block", (size,), start))
-        start += size
-    assert torch.equal(torch.cat(pieces), expand(SEED, "block", (total,)))
-
-
-def test_a_shorter_mask_is_the_head_of_a_longer_one_whatever_its_shape():
-    assert torch.equal(expand(SEED, "U", (3, 5)).flatten(), expand(SEED, "U", (40,))[:15])
-
-
 @pytest.mark.parametrize("first", [1, 3, 2**33 + 1])
 def test_an_odd_first_element_is_refused(first):
     with pytest.raises(ValueError, match=f"first_element={first} must be even"):
@@ -139,13 +120,6 @@ def test_secrets_come_from_the_operating_system():
     assert system_secrets is os.urandom
 
 
-def test_the_callers_generators_are_not_touched_by_protective_randomness():
-    torch.manual_seed(3)
-    before = torch.random.get_rng_state()
-    expand(SEED, "U", (10,))
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 # Learning streams
 
 
@@ -159,29 +133,11 @@ def test_a_stream_seed_depends_on_nothing_but_its_name(seed, party, purpose, cou
     assert 0 <= first < 2**63
 
 
-def test_streams_differ_by_seed_party_purpose_and_counter():
-    seeds = [
-        LearningStreams(seed, party).seed(purpose, *counters)
-        for seed in (0, 1)
-        for party in ("A", "B", "server", "")
-        for purpose in ("dropout", "head", "initial/A", "initial/B")
-        for counters in ((), (0,), (1,), (0, 1), (1, 0), (11,))
-    ]
-    assert len(set(seeds)) == len(seeds)
-
-
 def test_a_stream_never_changes_between_versions():
     # A checkpoint is resumed with the streams of the version that resumes it.
     root = hashlib.sha256(b"veilgraph/7/A").digest()
     expected = int.from_bytes(hashlib.sha256(root + b"dropout/3").digest()[:8], "big") >> 1
     assert LearningStreams(7, "A").seed("dropout", 3) == expected
-
-
-def test_a_generator_is_fresh_each_time():
-    streams = LearningStreams(7, "A")
-    first = torch.rand(5, generator=streams.generator("dropout", 2))
-    assert torch.equal(first, torch.rand(5, generator=streams.generator("dropout", 2)))
-    assert not torch.equal(first, torch.rand(5, generator=streams.generator("dropout", 3)))
 
 
 def test_the_global_generator_is_seeded_inside_and_restored_after():

@@ -19,12 +19,8 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import load_for_learner, load_parties, load_parts, masks_by_fractions, split_randomly
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
-from veilgraph.protocol.job import write_job
-from veilgraph.protocol.job_file import parse_job, read_job
-from veilgraph.protocol.party_settings import read_party_settings
+from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.samples.organisations import export_dataset
-from veilgraph.tables.describe import describe_party
 from veilgraph.tables.settings import SplitFractions
 
 SMALL = {"nodes": 300, "classes": 3, "features": 12, "mean_degree": 8, "signal": 3.0}
@@ -125,18 +121,6 @@ def test_the_nearest_mean_is_right_as_often_as_the_signal_says(signal):
     assert accuracy_by_features(signal) == pytest.approx(expected, abs=0.03)
 
 
-def test_features_go_where_they_are_wanted(tmp_path):
-    settings = BlockModelSettings(**SMALL)
-    mapped = torch.from_file(str(tmp_path / "x.bin"), shared=True, size=300 * 12, dtype=torch.float32).reshape(300, 12)
-    data = block_model_data(settings, 5, mapped)
-    assert data.x.data_ptr() == mapped.data_ptr()
-    again = torch.from_file(str(tmp_path / "x.bin"), size=300 * 12, dtype=torch.float32).reshape(300, 12)
-    assert torch.equal(again, block_model_data(settings, 5).x)
-    for wrong in (torch.empty(300, 11), torch.empty(300, 12, dtype=torch.float64), torch.empty(12, 300).T):
-        with refused(DataError, key="features"):
-            block_model_data(settings, 5, wrong)
-
-
 # Jobs
 
 
@@ -159,41 +143,18 @@ def test_a_federated_job_learns_it(tmp_path):
     assert train(parse_job(job), tmp_path / "run").summary["test_accuracy"] > 0.7
 
 
-def test_its_tables_are_exported_and_checked(tmp_path):
-    settings = DataSettings(dataset="block-model", block_model=BlockModelSettings(**SMALL))
-    files = export_dataset(settings, tmp_path / "tables", overlap=1.0, seed=0)
-    described = [describe_party(read_party_settings(file), file.parent) for file in files.values()]
-    assert [(party.nodes, party.num_features) for party in described] == [(300, 6), (300, 6)]
-    assert sum(party.edges[0].edges for party in described) == 2 * 1200
-    assert read_job(tmp_path / "tables" / "job.yaml").data.block_model is None
-
-
-def test_the_job_spells_its_defaults_out(tmp_path):
-    job = parse_job({"data": {"dataset": "block-model"}})
-    assert job.data.block_model == BlockModelSettings()
-    write_job(job, tmp_path / "job.yaml")
-    assert read_job(tmp_path / "job.yaml") == job
-    assert DataSettings().block_model is None
-
-
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
         ({"block_model": {}, "dataset": "digits"}, {"key": "data"}),
         ({"block_model": SMALL, "dataset": "cora"}, {"key": "data"}),
-        (
-            {"block_model": {}, "dataset": "block-model", "holders": ["a", "b"]},
-            {"key": "data"},
-        ),
+        ({"block_model": {}, "dataset": "block-model", "holders": ["a", "b"]}, {"key": "data"}),
         ({"block_model": {"size": 3}}, {"key": "data.block_model.size", "value": 3}),
         ({"block_model": {"homophily": 1.2}}, {"key": "data.block_model.homophily", "value": 1.2}),
         ({"block_model": {"degree_exponent": 2}}, {"key": "data.block_model.degree_exponent", "value": 2}),
         ({"block_model": {"signal": float("nan")}}, {"key": "data.block_model.signal"}),
         ({"block_model": {"nodes": 31}}, {"key": "classes", "value": 8}),
-        (
-            {"block_model": {"nodes": 100, "mean_degree": 20}},
-            {"key": "mean_degree", "value": 20},
-        ),
+        ({"block_model": {"nodes": 100, "mean_degree": 20}}, {"key": "mean_degree", "value": 20}),
     ],
 )
 def test_what_is_refused(data, problem):

@@ -24,6 +24,7 @@ from veilgraph_datasets.world import BANK_COLUMNS, UNKNOWN
 
 import veilgraph as vg
 from research.payments import WHO, findings, with_neighbours
+from tests import nightly
 from tests.datasets.payments import SHAPES, SMALL, check_money, pairs_of, small_world
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
@@ -190,15 +191,6 @@ def test_the_shop_and_the_telecom_see_pairs_of_their_own_customers():
     assert not np.array_equal(shop.nodes, telecom.nodes)
 
 
-def test_training_has_as_many_cases_as_lawful_customers_at_every_bank():
-    world = small_world(6)
-    for bank in range(3):
-        here = (world.customers.first == bank) & (world.split == 0)
-        cases = (here & world.launders).sum()
-        assert cases == (here & ~world.launders).sum()
-        assert cases == round(0.5 * ((world.customers.first == bank) & world.launders).sum())
-
-
 # An honest signal
 
 
@@ -212,6 +204,7 @@ def auc(train: np.ndarray, test: np.ndarray, x: np.ndarray, y: np.ndarray) -> fl
     return max(float(roc_auc_score(y[test], each)) for each in scores)
 
 
+@nightly
 def test_an_account_alone_tells_less_than_the_pooled_neighbourhood():
     world = small_world(1, customers=12_000, transfers=100_000, laundering=0.05, overlap=0.2, lookalikes=5)
     own, graph, pooled = (findings(world)[who] for who in WHO)
@@ -331,13 +324,6 @@ def test_what_is_refused(changes, problem):
         ConfigError, **{**problem, "key": f"data.{problem['key']}" if "." in problem["key"] else problem["key"]}
     ):
         parse_job({"data": {"dataset": "payments", "payments": SMALL | changes}})
-
-
-def test_settings_are_for_this_data_set_alone():
-    with refused(ConfigError, key="data"):
-        parse_job({"data": {"dataset": "digits", "payments": {}}})
-    assert parse_job({"data": {"dataset": "payments"}}).data.payments == PaymentsSettings()
-    assert DataSettings().payments is None
 
 
 def test_from_python():

@@ -32,7 +32,7 @@ OF_BANKS = JOBS[:2]
 SEED = 9
 
 
-@pytest.fixture(scope="module", params=["csv", "parquet"])
+@pytest.fixture(scope="module", params=["csv", pytest.param("parquet", marks=nightly)])
 def out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("payments") / "world"
     with pytest.MonkeyPatch.context() as patch:

@@ -4,12 +4,7 @@ from research.grid import Entry
 from research.paper_tables import TABLES
 from research.table import Table
 
-TINY = {
-    "data.dataset": "synthetic",
-    "model.dim": 8,
-    "model.local.hops": 1,
-    "train.epochs": 2,
-}
+TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.local.hops": 1, "train.epochs": 2}
 """Changes that make a shipped job small and independent of files."""
 
 

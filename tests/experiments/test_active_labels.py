@@ -4,8 +4,6 @@ import torch
 from torch import nn
 
 from research.active_labels import amplify
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError
 
 
 def trained(most, steps, target=100.0):
@@ -40,8 +38,3 @@ def test_a_factor_falls_back_where_the_sign_changes():
         optimizer.step()
         moved.append(float((weight.detach() - before)[0]))
     assert moved == [-1.0, -1.5, -2.25, 1.0, 1.5]
-
-
-def test_steps_are_not_shortened():
-    with refused(ConfigError, key="most", value=0.5):
-        amplify(torch.optim.SGD([nn.Parameter(torch.zeros(1))]), [], most=0.5)

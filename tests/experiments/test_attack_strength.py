@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from statistics import fmean, stdev
 
 import numpy as np
 import pytest
@@ -11,13 +10,11 @@ from torch_geometric.nn import GCNConv, SAGEConv
 
 from research import attack_strength
 from research.attack_strength_members import membership
-from research.attack_strength_models import PlainNetwork, PlainSettings, induced, train_plain
+from research.attack_strength_models import PlainNetwork, PlainSettings, induced
 from research.attack_strength_settings import StrengthSettings
 from research.paper_tables import reproduce
 from tests import nightly
-from tests.errors import refused
 from veilgraph.audit.statistics import intervals
-from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
 
@@ -83,14 +80,6 @@ def test_networks_are_those_of_pytorch_geometric(kind):
     np.testing.assert_allclose(found.posteriors, posteriors, atol=1e-5)
 
 
-def test_a_network_learns_its_members_and_repeats():
-    data = words("cora")
-    members = data.train_mask
-    first, again, other = (train_plain(data, members, 3, OVERFIT, seed=seed).outputs(data) for seed in (0, 0, 1))
-    assert (first.posteriors.argmax(axis=1) == data.y.numpy())[members.numpy()].mean() > 0.95
-    assert first.posteriors.tolist() == again.posteriors.tolist() != other.posteriors.tolist()
-
-
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_an_induced_subgraph_has_the_edges_between_its_nodes(is_sparse):
     data = words("cora")
@@ -106,6 +95,7 @@ def test_an_induced_subgraph_has_the_edges_between_its_nodes(is_sparse):
     assert torch.equal(found.y, data.y[keep])
 
 
+@nightly
 def test_it_is_training_that_gives_members_away():
     data = words("cora")
     by_heart = torch.rand(len(data.y), generator=torch.Generator().manual_seed(0)) < 0.3
@@ -142,38 +132,3 @@ def test_every_attack_has_a_row_and_every_figure_an_interval(tmp_path, loaded):
     assert "abstract says AUC above 0.95" in text
     assert "`python -m research attack-strength --seeds 1 --datasets cora`" in text
     assert (tmp_path / "attack-strength.md").read_text() == text
-
-
-def test_what_was_measured_is_kept_for_the_same_settings(tmp_path, loaded, monkeypatch):
-    attributes = {"rows": "cora, attributes", "seeds": 2}
-    first = make(tmp_path, **attributes)
-    aucs = [
-        next(iter(table["attacks"].values()))["auc"]["value"]
-        for table in json.loads((tmp_path / "attack-strength.json").read_text())["tables"].values()
-    ]
-    assert f" from embeddings | {fmean(aucs):.3f} ± {stdev(aucs):.3f} | " in first
-    assert make(tmp_path, **attributes) == first
-    assert loaded == ["cora", "citeseer"] * 2
-    monkeypatch.setattr(attack_strength, "StrengthSettings", lambda: replace(TINY, words=2))
-    assert make(tmp_path, **attributes).count("from embeddings") == 2
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"datasets": ["pubmed"]}, {"key": "dataset", "value": "pubmed"}),
-        ({"rows": "noise"}, {"key": "rows", "value": "noise"}),
-        ({"engine": "plaintext"}, {"key": "engine", "value": "plaintext"}),
-    ],
-)
-def test_wrong_choices_are_refused(tmp_path, changes, message):
-    with refused(ConfigError, **message):
-        make(tmp_path / "out", **changes)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_file_is_named(tmp_path, loaded):
-    (tmp_path / "attack-strength.json").write_text("{")
-    with refused(RunError, key=tmp_path / "attack-strength.json"):
-        make(tmp_path)
-    assert loaded == []

@@ -10,8 +10,6 @@ from research import audit_views as module
 from research.audit_views import audit_views
 from research.paper_tables import reproduce
 from tests import nightly
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError
 
 SMALL = {"data.dataset": "synthetic", "train.epochs": 2, "train.patience": None, "model.dim": 8}
 
@@ -44,8 +42,3 @@ def test_a_page_is_made_and_its_runs_are_removed(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "train", None)  # what is kept is not done again
     again = audit_views(seeds=1, datasets=["cora"], rows=None, out=tmp_path, command="x", progress=lambda *words: None)
     assert again.splitlines()[:3] == text.splitlines()[:3]
-
-
-def test_rows_that_there_are_not_are_refused(tmp_path: Path) -> None:
-    with refused(ConfigError, key="rows", value="Z"):
-        reproduce("audit-views", seeds=1, datasets=["cora"], rows="Z", out=tmp_path, progress=lambda *words: None)

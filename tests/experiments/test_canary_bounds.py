@@ -85,7 +85,7 @@ def proven(name: str) -> Bound:
     return repeated(game, trials, CONFIDENCE)
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @games
 def test_no_more_is_proven_than_the_ledger_says_and_not_far_less(name: str) -> None:
     bound = proven(name)
@@ -105,7 +105,7 @@ def half_the_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(perturbed, "least_cells", lambda epsilon, **parts: cells(2 * epsilon, **parts))
 
 
-@pytest.mark.cases(7)
+@pytest.mark.cases(4)
 @games
 @pytest.mark.usefixtures("half_the_noise")
 def test_with_half_of_the_noise_more_is_proven(name: str) -> None:

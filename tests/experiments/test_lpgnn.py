@@ -5,14 +5,9 @@ import pytest
 import torch
 
 from research import lpgnn_mae
-from research.grid import Cell, run_cell
-from research.local import FEATURES
-from research.lpgnn_mae import DATASETS, DELTA, mean_absolute_error, release_settings
+from research.lpgnn_mae import DATASETS, mean_absolute_error
 from research.lpgnn_table import EPSILONS, LPGNN_TABLES
 from research.paper_tables import TABLES, reproduce
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, RunError
-from veilgraph.graph.dataset import load_for_learner, load_whole
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import feature_mechanism
@@ -32,11 +27,6 @@ ENTRIES = LPGNN_TABLES["lpgnn-table"].entries
 
 def quiet(what, done, total):
     pass
-
-
-def cell(kind, seed=0, **changes):
-    settings = with_overrides(shipped_job("cora-local"), {**TINY, **changes})
-    return Cell("tiny", "synthetic", "row", kind, settings, kind, seed, "plaintext")
 
 
 def rows(text):
@@ -105,54 +95,12 @@ def test_every_place_is_a_job_of_its_data_set_divided_at_random():
         assert len({(node_dp(job).model, job.train) for job in private}) == 1  # the same settings for every ε
 
 
-def test_lastfm_without_its_features_has_the_two_columns_that_need_none():
-    entries = LPGNN_TABLES["lpgnn-lastfm"].entries
-    assert [(each.column, each.kind, each.paper) for each in entries] == [
-        ("GCN+RND", "random", 0.218),
-        ("GCN+OHD", "degrees", 0.453),
-    ]
-    assert all(each in ENTRIES for each in entries)
-
-
 def test_the_ledger_says_the_columns_epsilon(tmp_path):
     (entry,) = [entry for entry in ENTRIES if (entry.row, entry.column) == ("cora", "LPGNN ε = 0.5")]
     train(with_overrides(entry.settings, TINY), tmp_path / "run")
     ledger = json.loads((tmp_path / "run" / "parties" / "B" / "ledger.json").read_text())
     assert (ledger["epsilon_total"], ledger["delta"], ledger["unit"]) == (0.5, 0.0, "node")
     assert ledger["releases"] == {"features": 1}
-
-
-@pytest.mark.parametrize("kind", FEATURES)
-def test_comparison_methods_are_plaintext_and_repeat(kind):
-    first = run_cell(cell(kind))
-    again = run_cell(cell(kind))
-    assert (first.engine, first.sent_bytes) == ("plaintext", None)
-    assert (first.test_accuracy, first.best_epoch) == (again.test_accuracy, again.best_epoch)
-    assert run_cell(cell(kind, seed=1)).val_accuracy != first.val_accuracy
-
-
-def test_raw_features_beat_random_ones():
-    changes = {"train.epochs": 60, "model.hops": 0, "model.dropout": 0.5}
-    assert run_cell(cell("raw", **changes)).test_accuracy > run_cell(cell("random", **changes)).test_accuracy + 0.1
-
-
-def test_all_trainings_of_a_seed_have_one_division():
-    job = cell("raw").job
-    whole, (learner, _) = load_whole(job.data, "A", 3), load_for_learner(job.data, "A", 3)
-    for name in ("train_mask", "val_mask", "test_mask"):
-        assert torch.equal(getattr(whole, name), getattr(learner, name))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [
-        ("pooled", {}, {"key": "kind", "value": "pooled"}),
-        ("raw", {"release.labels": {"holder": "B", "epsilon": 1.0}}, {"key": "release.labels"}),
-    ],
-)
-def test_trainings_that_there_are_not_are_refused(kind, changes, message):
-    with refused(ConfigError, **message):
-        run_cell(cell(kind, **changes))
 
 
 # The errors
@@ -188,23 +136,6 @@ def test_the_error_is_that_of_a_dense_computation(graph, monkeypatch, mechanism,
     if is_sparse:
         graph = replace(graph, features=x.to_sparse_csr())
     assert mean_absolute_error(built, graph, bytes) == pytest.approx(float(expected), rel=1e-4)
-
-
-def test_a_graph_without_neighbours_has_no_estimate(graph):
-    lonely = replace(graph, edge_index=torch.tensor([[2], [2]]))
-    mechanism = feature_mechanism(FeatureReleaseSettings(epsilon=1.0), 40)
-    with refused(DataError, party="A"):
-        mean_absolute_error(mechanism, lonely)
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_mechanisms_are_compared_in_the_jobs_range(dataset):
-    job = shipped_job(f"{dataset}-local")
-    released = [release_settings(job, mechanism, 0.5) for mechanism in ("multi-bit", "one-bit", "gaussian")]
-    assert [settings.delta for settings in released] == [None, None, DELTA]
-    assert {(settings.epsilon, settings.low, settings.high) for settings in released} == {
-        (0.5, 0.0, 1.27 if dataset == "pubmed" else 1.0)
-    }
 
 
 @pytest.fixture
@@ -243,51 +174,3 @@ def test_errors_have_a_table_and_a_picture(tmp_path, measured):
     assert len(measured) == 2 * 2 * 3 * 4
     assert (tmp_path / "lpgnn-mae.md").read_text() == text
     assert (tmp_path / "lpgnn-mae.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_what_was_measured_is_kept(tmp_path, measured, monkeypatch):
-    original = lpgnn_mae.mean_absolute_error
-
-    def interrupted(mechanism, graph):
-        if len(measured) == 6:
-            raise KeyboardInterrupt
-        return original(mechanism, graph)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lpgnn_mae, "mean_absolute_error", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            errors(tmp_path)
-    first = errors(tmp_path)
-    assert measured == ["MultiBit"] * 8 + ["AnalyticGaussian"] * 4  # none twice
-    errors(tmp_path, seeds=2)
-    assert len(measured) == 24
-    assert errors(tmp_path) == first  # of several releases the first ones count
-    assert len(measured) == 24
-
-
-def test_errors_of_another_version_are_measured_again(tmp_path, measured, monkeypatch):
-    errors(tmp_path, rows="multi-bit")
-    monkeypatch.setattr(lpgnn_mae, "package_version", lambda: "0.0.0")
-    errors(tmp_path, rows="multi-bit")
-    assert len(measured) == 8
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"datasets": ["karate"]}, {"key": "dataset", "value": "karate"}),
-        ({"rows": "laplace"}, {"key": "rows", "value": "laplace"}),
-        ({"engine": "plaintext"}, {"key": "engine", "value": "plaintext"}),
-        ({"seeds": 0}, {"key": "seeds", "value": 0}),
-    ],
-)
-def test_wrong_choices_are_refused_before_anything_is_made(tmp_path, changes, message):
-    with refused(ConfigError, **message):
-        errors(tmp_path / "out", **changes)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_damaged_file_of_errors_is_named(tmp_path):
-    (tmp_path / "lpgnn-mae.json").write_text("{")
-    with refused(RunError, key=tmp_path / "lpgnn-mae.json"):
-        errors(tmp_path)

@@ -5,15 +5,9 @@ import torch
 
 from research.grid import Cell, run_cell
 from research.local import train_local_private
-from research.lpgnn_labels import LABEL_EPSILONS, LPGNN_LABELS
-from research.paper_tables import TABLES
-from veilgraph.core.errors import ConfigError
 from veilgraph.graph.dataset import load_whole
-from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.samples.shipped import shipped_job, with_overrides
-
-ENTRIES = LPGNN_LABELS["lpgnn-labels"].entries
 
 
 def cell(kind, labels=None):
@@ -49,22 +43,6 @@ def given(monkeypatch):
     return found
 
 
-def test_the_table_is_one_job_per_data_set_with_so_much_noise_on_labels():
-    assert TABLES["lpgnn-labels"] is LPGNN_LABELS["lpgnn-labels"]
-    assert len(ENTRIES) == 3 * 4 * 4
-    for entry in ENTRIES:
-        job = entry.settings
-        released = node_dp(job).release
-        assert released.labels is not None
-        assert released.features is not None
-        assert entry.row == f"{entry.dataset}, ε of labels = {released.labels.epsilon}"
-        assert released.features.epsilon == 1.0
-        assert node_dp(job).model == node_dp(shipped_job(f"{entry.dataset}-local")).model
-    assert {entry.row for entry in ENTRIES if entry.dataset == "cora"} == {
-        f"cora, ε of labels = {epsilon}" for epsilon in LABEL_EPSILONS
-    }
-
-
 @pytest.mark.parametrize("kind", ["released", "believed"])
 def test_training_has_what_was_released_and_test_nodes_their_true_labels(kind, given):
     finished = run_cell(cell(kind, {"epsilon": 1.0}))
@@ -82,14 +60,3 @@ def test_training_has_what_was_released_and_test_nodes_their_true_labels(kind, g
     assert features.values.shape == (true.num_nodes, 1 + true.num_features)
     assert float(features.offset[0]) == 0
     assert not torch.equal(features.values.to_dense()[:, 1:], true.features)
-
-
-def test_labels_that_are_not_private_are_the_true_ones(given):
-    run_cell(cell("released"))
-    assert given[2] is None
-    assert torch.equal(given[0].labels, whole().labels)
-
-
-def test_there_must_be_released_labels_to_believe():
-    with pytest.raises(ConfigError, match=r"'believed' takes released labels for the true ones; give release.labels"):
-        run_cell(cell("believed"))

@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,29 +6,18 @@ import torch
 import yaml
 
 from research import comparison
-from research.comparison import compare
 from tests import nightly
-from tests.errors import refused
 from tests.tables.writing import build
-from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.graph.dataset import load_parties, load_parts
 from veilgraph.graph.party import PartyGraph, unpack_ids
-from veilgraph.graph.settings import DataSettings
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
-from veilgraph.samples.organisations import (
-    draw_knowledge,
-    export_dataset,
-    export_organisations,
-    export_parts,
-    job_of,
-)
+from veilgraph.samples.organisations import draw_knowledge, export_dataset, export_organisations, export_parts, job_of
 
 HOLDERS = 3
 JOB = parse_job(
@@ -118,40 +106,6 @@ def test_the_share_of_common_nodes_is_as_asked(overlap, common):
     assert not np.array_equal(known, draw_knowledge(1000, HOLDERS, 0.8, np.random.default_rng(1)))
 
 
-def test_the_files_beside_the_holders(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    files = export_dataset(JOB.data, Path("out"), 0.8, 5, job=JOB)
-    files = {name: path.absolute() for name, path in files.items()}
-    here, across = read_job(Path("out/job.yaml")), read_job(Path("out/network-job.yaml"))
-    assert here.data.parties == files
-    assert across.data.holders == tuple(files)
-    assert here.hash() == across.hash()
-    assert (vertical(here).model, here.train, here.seed, here.data.label_party) == (
-        vertical(JOB).model,
-        JOB.train,
-        5,
-        "B",
-    )
-
-
-def test_the_project_file_can_be_provisioned(tmp_path):
-    project = pytest.importorskip("veilgraph.deploy.project", reason="needs veilgraph[deploy]")
-    export_dataset(JOB.data, tmp_path, 0.8, 0, job=JOB)
-    settings = project.read_project(tmp_path / "project.yaml")
-    assert (settings.name, settings.holders) == ("small", ("A", "B", "C"))
-
-
-def test_the_job_is_the_data_sets_own(tmp_path):
-    assert job_of("cora").name == "cora"
-    assert job_of("synthetic").name == "synthetic"
-    export_dataset(DataSettings(dataset="digits"), tmp_path / "own", 0.8, 0)
-    own = read_job(tmp_path / "own" / "job.yaml")
-    assert vertical(own).model == vertical(job_of("digits")).model
-    assert own.data.feature_scaling == job_of("digits").data.feature_scaling
-    export_dataset(DataSettings(dataset="digits", feature_scaling="row"), tmp_path / "given", 0.8, 0)
-    assert read_job(tmp_path / "given" / "job.yaml").data.feature_scaling == "row"
-
-
 def weights(run):
     """All parties' weights; of W, which is shared at random, the sum of the shares."""
     found: dict[str, torch.Tensor] = {}
@@ -223,33 +177,6 @@ def test_the_comparison(tmp_path, monkeypatch, capsys):
     assert "choose another --out" in capsys.readouterr().err
 
 
-class TestRefused:
-    @pytest.mark.parametrize("overlap", [0, 1.1, -1, float("nan"), 0.001])
-    def test_an_overlap_without_common_nodes(self, tmp_path, overlap):
-        with refused(ConfigError, key="overlap"):
-            export_organisations(whole_graphs(), tmp_path, overlap=overlap, seed=0)
-
-    def test_a_folder_in_use(self, tmp_path):
-        (tmp_path / "something").touch()
-        with refused(RunError, key=tmp_path):
-            export_organisations(whole_graphs(), tmp_path, seed=0)
-
-    def test_graphs_of_other_nodes(self, tmp_path):
-        first, second = whole_graphs()[:2]
-        fewer = PartyGraph("B", second.features[:5], second.edge_index[:, :0])
-        with refused(DataError, key="holders"):
-            export_organisations([first, fewer], tmp_path, seed=0)
-
-    def test_parties_in_place_of_a_data_set(self, tmp_path):
-        parties = {"A": Path("a.safetensors"), "B": Path("b.safetensors")}
-        with refused(ConfigError, key="data.dataset"):
-            export_dataset(DataSettings(graphs=parties), tmp_path, 0.8, 0)
-
-    def test_no_seeds(self, tmp_path):
-        with refused(ConfigError, key="seeds", value=0):
-            compare(JOB, tmp_path, 0)
-
-
 HORIZONTAL = parse_job(
     {
         "name": "parts",
@@ -280,11 +207,7 @@ def test_horizontal_party_files_accept_their_job(tmp_path):
     files = export_parts(HORIZONTAL.data, tmp_path, 3, job=HORIZONTAL)
     here, across = read_job(tmp_path / "job.yaml"), read_job(tmp_path / "network-job.yaml")
     assert here.hash() == across.hash()
-    assert (here.paradigm, horizontal(here).model, here.seed) == (
-        "horizontal",
-        horizontal(HORIZONTAL).model,
-        3,
-    )
+    assert (here.paradigm, horizontal(here).model, here.seed) == ("horizontal", horizontal(HORIZONTAL).model, 3)
     for party, file in files.items():
         assert refusal_of(Organisation.read(file, party), here) is None
     assert job_of("cora", "horizontal").name == "cora-horizontal"

@@ -1,19 +1,13 @@
 import json
 import math
 from functools import partial
-from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from research import __main__ as command
 from research import grid
 from research.grid import Entry
-from research.markdown import mean_and_spread, privacy_costs
 from research.paper_tables import TABLES, reproduce
-from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.privacy.settings import PrivacySettings
@@ -86,18 +80,6 @@ def test_a_private_table_tells_what_a_release_and_what_a_run_costs(tmp_path):
 
 
 @pytest.mark.usefixtures("tiny_table")
-def test_every_figure_names_its_own_engine(tmp_path):
-    text = make(tmp_path, seeds=1, engine="federated", datasets=["synthetic"])
-    engines = [line.split(" | ")[1] for line in text.splitlines()[4:7]]
-    assert engines == ["plaintext", "federated", "plaintext"]
-    assert "- Engine federated: " in text
-    assert "twin" not in text
-    assert "±" not in text
-    assert "MB sent between the parties" in text
-    assert "`python -m research tiny --seeds 1 --datasets synthetic`" in text
-
-
-@pytest.mark.usefixtures("tiny_table")
 def test_a_second_call_trains_only_what_is_missing(tmp_path, monkeypatch):
     original, ran = grid.run_cell, []
 
@@ -114,69 +96,7 @@ def test_a_second_call_trains_only_what_is_missing(tmp_path, monkeypatch):
     assert [cell.seed for cell in ran[3:]] == [1, 1, 1]
 
 
-@pytest.mark.usefixtures("tiny_table")
-def test_an_interrupted_table_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    original, ran = grid.run_cell, []
-
-    def stops(cell, progress):
-        ran.append(cell.row)
-        if len(ran) == 2:
-            raise KeyboardInterrupt
-        return original(cell, progress)
-
-    monkeypatch.setattr(grid, "run_cell", stops)
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, seeds=1)
-    with (tmp_path / "tiny.jsonl").open("a") as file:
-        file.write('{"key": "to')
-    make(tmp_path, seeds=1)
-    assert ran == ["alone", "together", "together", "everything"]
-
-
-@pytest.mark.usefixtures("tiny_table")
-def test_only_the_rows_asked_for_are_run_and_the_others_are_named(tmp_path):
-    text = make(tmp_path, seeds=1, rows="alone")
-    assert "| alone |" in text
-    assert "| together |" not in text
-    assert "Rows that were not run: together; everything." in text
-    assert "--rows alone" in text
-    assert "Rows that were not run" not in make(tmp_path, seeds=1, rows="e")
-
-
-@pytest.mark.usefixtures("tiny_table")
-def test_a_data_set_on_request_runs_when_named(tmp_path):
-    text = make(tmp_path, seeds=1, datasets=["digits"])
-    assert "| model | engine | digits | paper |" in text
-    assert "not run: synthetic." in text
-
-
-@pytest.mark.parametrize(
-    ("table", "changes", "message"),
-    [
-        (
-            "table9",
-            {},
-            r"'table9' does not exist; choose from table2, table3, table4, table5, private-totals, private-units",
-        ),
-        (
-            "table2",
-            {"datasets": ["cora", "karate"]},
-            r"'karate' is not in table2; .* cora, pubmed, citeseer, ogbn-arxiv",
-        ),
-        ("table3", {"datasets": ["pubmed"]}, r"'pubmed' is not in table3; choose from cora$"),
-        ("table4", {"datasets": []}, r"no data set of table4 is named; choose from cora$"),
-        ("table3", {"rows": "nobody"}, r"rows='nobody' is part of no row's name; they are '"),
-        ("table2", {"seeds": 0}, r"seeds=0 must be at least 1"),
-        ("table2", {"engine": "quantum"}, r"'quantum' does not exist; choose from federated, plaintext"),
-    ],
-)
-def test_wrong_choices_are_refused_by_name_before_anything_is_made(tmp_path, table, changes, message):
-    arguments = {"seeds": 1, "datasets": None, "out": tmp_path / "out", "progress": quiet}
-    with pytest.raises(ConfigError, match=message):
-        reproduce(table, **{**arguments, **changes})
-    assert not (tmp_path / "out").exists()
-
-
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_place_is_a_valid_job_on_its_data_set(table):
     entries = TABLES[table].entries
@@ -207,19 +127,6 @@ def test_every_place_is_a_valid_job_on_its_data_set(table):
 def test_figures_of_the_paper_stand_in_their_places(table, row, column, paper):
     (entry,) = [entry for entry in TABLES[table].entries if (entry.row, entry.column) == (row, column)]
     assert entry.paper == paper
-
-
-def test_the_tables_vary_what_they_say():
-    (uneven,) = [e for e in TABLES["table3"].entries if (e.row, e.column) == ("8:2", "VFGNN_C")]
-    settings = uneven.settings
-    assert settings.data.feature_proportions == settings.data.edge_proportions == (8, 2)
-    assert vertical(settings).model.combine.strategy == "concat"
-    (many,) = [e for e in TABLES["table4"].entries if (e.row, e.column) == ("4", "VFGNN_R")]
-    settings = many.settings
-    assert (settings.data.holders, vertical(settings).model.combine.strategy) == (4, "regression")
-    (ours,) = [e for e in TABLES["rounds"].entries if (e.row, e.column) == ("3", "pubmed")]
-    settings = ours.settings
-    assert (settings.data.holders, vertical(settings).model.combine.strategy) == (3, "degree-weighted")
 
 
 def privacy_of(entry: Entry) -> PrivacySettings:
@@ -255,49 +162,3 @@ def test_private_totals_compare_at_equal_totals():
             costs = {party: planned.epsilon_total for party, planned in plans.items() if planned is not None}
             assert costs == {"A": pytest.approx(0 if entry.row == "once" else total), "B": pytest.approx(total)}
     assert [len(entries) for entries in rows.values()] == [7, 7, 7]
-
-
-def test_one_value_has_no_spread():
-    assert mean_and_spread([0.8]) == "0.800"
-    assert mean_and_spread([0.8, 0.82]) == "0.810 ± 0.014"
-
-
-def test_private_units_start_with_a_control_and_cost_what_they_say() -> None:
-    for entry in TABLES["private-units"].entries:
-        total = float(entry.column.removeprefix("total ε "))
-        assert privacy_of(entry).once
-        assert privacy_of(entry).unit in entry.row
-        planned = plan(entry.settings, "B")
-        assert planned is not None
-        assert planned.epsilon_total == pytest.approx(total, rel=1e-3)
-    costs = privacy_costs([(entry.column, entry.settings) for entry in TABLES["private-units"].entries])
-    assert {row.partition(", B")[0] for row in costs if ", B" in row} == {"once", "once, unit edge", "once, unit node"}
-    columns = [entry.column for entry in TABLES["private-units"].entries]
-    assert columns[: len(columns) // 3][0] == "total ε 0.0001"
-
-
-def test_the_command_names_the_tables_there_are(tmp_path: Path) -> None:
-    error = CliRunner().invoke(command.app, ["table9", "--out", str(tmp_path)]).stderr
-    assert "'table9' does not exist; choose from table2" in error
-
-
-def test_the_command_hands_its_arguments_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, object] = {}
-
-    def reproduce(table: str, **arguments: Any) -> str:
-        arguments.pop("progress")("cora", 1, 2)
-        asked.update(arguments, table=table)
-        return "| a table |"
-
-    monkeypatch.setattr(command, "reproduce", reproduce)
-    given = ["table2", "--seeds", "2", "--datasets", "cora, pubmed", "--rows", "VFGNN", "--out", str(tmp_path)]
-    result = CliRunner().invoke(command.app, given)
-    assert result.stdout == "| a table |\n"
-    assert asked == {
-        "table": "table2",
-        "seeds": 2,
-        "datasets": ["cora", "pubmed"],
-        "rows": "VFGNN",
-        "out": tmp_path,
-        "engine": "federated",
-    }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from veilgraph_tuning.trials import Trial
 
 from research import presets
-from research.presets import ALONE, AUTO, BOOSTING, FIGURES, FIRST_SEED, PAGE, PAPER, TUNED, WAYS, Figures, Set
+from research.presets import FIGURES, FIRST_SEED, PAGE, WAYS, Figures, Set
+from tests import nightly
 from veilgraph.paradigms.vertical.settings import vertical
 
 TINY = Set(
@@ -19,6 +19,7 @@ TINY = Set(
 )
 
 
+@nightly
 def test_it_goes_on_where_it_was_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "presets.json"
     presets.measure(TINY, [FIRST_SEED], 2, Figures(path))
@@ -37,32 +38,6 @@ def test_the_jobs_say_nothing_but_their_data() -> None:
     assert auto.data.model_copy(update={"feature_scaling": "none"}) == paper.data
 
 
-def test_what_auto_falls_short_of_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = Figures(tmp_path / "presets.json")
-    monkeypatch.setattr(presets, "SETS", (TINY,))
-    figures.found = {f"tiny/{way}/10": 0.8 for way in WAYS} | {f"tiny/{AUTO}/11": 0.9}
-    assert presets.table(figures)[2] == (
-        "| tiny (held out) | accuracy | 2/1 | 0 | 0.850 ± 0.071 | 0.800 | 0.800 | 0.800 | 0.800 | nothing |"
-    )
-    near = {f"tiny/{TUNED}/10": 0.859, f"tiny/{ALONE}/10": 0.854, f"tiny/{BOOSTING}/10": 0.854, f"tiny/{PAPER}/10": 1.0}
-    figures.found |= near
-    assert presets.table(figures)[2].endswith("| nothing |")
-    figures.found |= {f"tiny/{TUNED}/10": 0.861, f"tiny/{ALONE}/10": 0.856, f"tiny/{BOOSTING}/10": 0.9}
-    assert presets.table(figures)[2].endswith("| tuned by 0.011, A alone by 0.006, A: boosting by 0.050 |")
-
-
 def test_the_page_has_what_was_measured() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert presets.written(page, Figures(FIGURES)) == page, "python -m research.presets --write"
-
-
-def test_a_better_trial_is_trained_with_all_seeds_itself(tmp_path: Path) -> None:
-    """Its figures are not those of the trial that was best before."""
-    figures = Figures(tmp_path / "presets.json")
-    figures.tried("tiny", Trial(0, {}, "complete", (0.8,)))
-    assert figures.key("tiny", TUNED) == f"tiny/{TUNED} 0"
-    figures.found |= {f"tiny/{TUNED} 0/10": 0.7}
-    figures.tried("tiny", Trial(1, {}, "pruned"))
-    assert figures.of("tiny", TUNED) == {10: 0.7}
-    figures.tried("tiny", Trial(2, {}, "complete", (0.9,)))
-    assert figures.of("tiny", TUNED) == {}

@@ -9,13 +9,8 @@ import pytest
 
 from research import q3 as module
 from research.paper_tables import reproduce
-from research.q3 import BYTES_PER_PAIR, secure_settings, too_large
 from research.secure_gnn import SecureEpochs, TwinScores
 from research.secure_gnn_spu import PYTHON_VARIABLE
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError
-from veilgraph.paradigms.vertical.settings import vertical
-from veilgraph.runtime.launch.jobs import train
 from veilgraph.samples.shipped import shipped_job, with_overrides
 
 TINY = {"data.dataset": "synthetic", "model.dim": 8, "model.local.hops": 1, "train.epochs": 2}
@@ -80,46 +75,3 @@ def test_the_page_has_times_beside_each_other_and_how_they_were_made(tmp_path: P
     assert (spu.twins, spu.epochs, spu.steps) == ([0, 1], [False, True], 2)
     assert make(tmp_path) == text
     assert (spu.twins, spu.epochs, spu.steps) == ([0, 1], [False, True], 2)
-
-
-@pytest.mark.usefixtures("spu")
-def test_a_graph_too_large_is_left_out_with_the_reason(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BYTES_PER_PAIR", 1 << 40)
-    text = make(tmp_path, seeds=1, datasets=["pubmed"])
-    assert "| pubmed | SecureGNN | 0.600 | 0.797 | – | 166.81 | – | – |" in text
-    assert "| 0.809 | 0.15 | 18.65 | 1 | 5.0 |" in text
-    assert "- SecureGNN on pubmed was not run under SPU: its 400 × 400 adjacency needs about" in text
-
-
-def test_memory_grows_with_the_square_of_the_nodes():
-    memory = 2 * BYTES_PER_PAIR * 100**2
-    assert too_large(100, 2, memory) is None
-    assert "101 × 101" in (too_large(101, 2, memory) or "")
-
-
-def test_a_step_of_vfgnn_is_timed_with_every_party_a_process(monkeypatch):
-    def in_threads(job, path, *, options):
-        assert options.processes
-        return train(job, path)
-
-    monkeypatch.setattr(module, "train", in_threads)
-    found = module._vfgnn_epoch(with_overrides(shipped_job("digits"), TINY))
-    assert 0 < found["seconds"] < 30
-    assert found["sent_bytes"] > 1000
-
-
-def test_secure_gnn_has_the_jobs_width_and_hops():
-    job = shipped_job("cora")
-    settings = secure_settings(job)
-    assert (settings.dim, settings.hops) == (vertical(job).model.dim, vertical(job).model.local.hops) == (64, 3)
-
-
-def test_without_spu_only_vfgnn_can_be_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setenv(PYTHON_VARIABLE, str(tmp_path / "none"))
-    with refused(ConfigError, key=Path("none")):
-        make(tmp_path / "out")
-    with refused(ConfigError, key="rows", value="none"):
-        make(tmp_path / "out", rows="none")
-    with refused(ConfigError, key="engine", value="plaintext"):
-        make(tmp_path / "out", engine="plaintext")
-    assert not (tmp_path / "out").exists()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from research.grid import Cell, run_cell
 from research.sealed_table import SEALED_TABLES
-from research.sealed_twin import train_sealed
-from tests.errors import refused
-from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.job_file import parse_job
 
-JOB = parse_job({"paradigm": "sealed", "data": {"dataset": "synthetic"}, "train": {"epochs": 8}})
+JOB = parse_job({"paradigm": "sealed", "data": {"dataset": "synthetic"}, "train": {"epochs": 4}})
 
 
 def test_the_parties_are_as_accurate_as_their_twin() -> None:
@@ -20,11 +17,6 @@ def test_the_parties_are_as_accurate_as_their_twin() -> None:
     assert found.test_accuracy > 0.5
     assert abs(found.test_accuracy - twin.test_accuracy) < 0.02
     assert twin.sent_bytes is None
-
-
-def test_other_trainings_of_sealed_jobs_there_are_not() -> None:
-    with refused(ConfigError, key="kind", value="pooled"):
-        train_sealed(JOB, "pooled")
 
 
 def test_every_cell_of_the_parties_has_its_twin_beside_it() -> None:

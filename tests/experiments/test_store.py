@@ -5,8 +5,6 @@ import pytest
 
 from research import store as store_module
 from research.store import Finished, Store, identity, training_key
-from tests.errors import refused
-from veilgraph.core.errors import RunError
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.samples.shipped import with_overrides
 
@@ -80,28 +78,6 @@ def test_lines_of_another_shape_are_passed_over(tmp_path):
     assert Store(tmp_path, "t").get("one") is not None
 
 
-def test_other_experiments_trainings_are_used_but_the_own_win(tmp_path):
-    Store(tmp_path, "a").add(finished("one"))
-    Store(tmp_path, "z").add(finished("one", test_accuracy=0.1))
-    Store(tmp_path, "z").add(finished("two"))
-    own = Store(tmp_path, "m")
-    assert own.get("two") is not None
-    own.add(finished("one", test_accuracy=0.9))
-    assert Store(tmp_path, "m").require("one").test_accuracy == 0.9
-    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 1
-
-
-def test_a_missing_training_is_an_error_where_it_is_required(tmp_path):
-    with refused(RunError, key=tmp_path / "t.jsonl"):
-        Store(tmp_path, "t").require("one")
-
-
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with refused(RunError, key=tmp_path / "file" / "folder"):
-        Store(tmp_path / "file" / "folder", "t")
-
-
 def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):
     settings = VerticalJob()
     keys = [
@@ -115,20 +91,3 @@ def test_the_key_changes_with_all_that_changes_the_result(monkeypatch):
     monkeypatch.setattr(store_module, "package_version", lambda: "99")
     keys.append(training_key(settings, "federated", "federated"))
     assert len(set(keys)) == len(keys)
-
-
-@pytest.mark.parametrize(
-    "overrides", [{"name": "other"}, {"timeout_s": 1}, {"data.root": "elsewhere"}, {"train.checkpoint_every": 3}]
-)
-def test_the_key_stays_with_what_cannot_change_the_result(overrides):
-    settings = VerticalJob()
-    changed = with_overrides(settings, overrides)
-    assert changed != settings
-    assert training_key(changed, "pooled", "plaintext") == training_key(settings, "pooled", "plaintext")
-
-
-def test_lines_from_before_f1_was_kept_still_count(tmp_path):
-    line = asdict(finished("old"))
-    del line["test_f1"]
-    (tmp_path / "t.jsonl").write_text(json.dumps(line) + "\n")
-    assert Store(tmp_path, "t").get("old") == finished("old", test_f1=None)

@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from veilgraph_datasets.public import musae_data
 
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.dataset import data_root, load_for_learner, load_parties, load_parts
 from veilgraph.graph.partition import pool
@@ -31,6 +31,7 @@ def members(mask):
     return mask.nonzero().flatten().tolist()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("holders", [2, 3, 8])
 def test_digits(holders):
     parties = load_parties(DataSettings(dataset="digits", holders=holders), 0)
@@ -121,10 +122,6 @@ class TestFilesAreMissing:
     def test_acm(self, tmp_path):
         with refused(DataError, key="data.dataset", value="acm"):
             load_parties(DataSettings(dataset="acm", root=tmp_path), 0)
-
-    def test_acm_has_two_relations(self, tmp_path):
-        with refused(DataError, key="data.dataset", value="acm"):
-            load_parties(DataSettings(dataset="acm", root=tmp_path, holders=3), 0)
 
     def test_amazon(self, tmp_path):
         settings = DataSettings(dataset="amazon", root=tmp_path)
@@ -364,20 +361,3 @@ def test_a_learners_graphs_are_in_the_jobs_order_and_unscaled():
     assert parties[2].num_classes == 3
     dealt = torch.cat([party.features.to_dense() for party in parties[:2]], dim=1)
     assert sorted(map(tuple, dealt.T.tolist())) == sorted(map(tuple, data.x.T.tolist()))
-
-
-def test_saved_graphs_of_a_local_job_are_taken_as_they_are(tmp_path):
-    drawn = load_for_learner(DataSettings(dataset="synthetic", holders=2), "B", 0)
-    paths = {party.party: tmp_path / f"{party.party}.safetensors" for party in drawn}
-    for party in drawn:
-        save_party(party, paths[party.party])
-    again = load_for_learner(DataSettings(graphs=paths), "B", 9)
-    assert torch.equal(again[1].features, drawn[1].features)
-    assert members(again[1].train_mask) == members(drawn[1].train_mask)
-    with refused(DataError, key="labels", party="A"):
-        load_for_learner(DataSettings(graphs=paths), "A", 9)
-
-
-def test_a_data_set_of_several_graphs_has_no_learner():
-    with refused(ConfigError, key="data.dataset", value="acm"):
-        load_for_learner(DataSettings(dataset="acm"), "A", 0)

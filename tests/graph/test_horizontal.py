@@ -17,7 +17,6 @@ from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.features import compact
 from veilgraph.graph.partition import (
     pool_parts,
-    positions,
     split_by_label,
     split_by_nodes,
     split_horizontally,
@@ -86,15 +85,6 @@ def test_so_many_edges_are_at_two_holders(overlap) -> None:
     assert all_edges(without_duplicates(parts)) == edges_of(data.edge_index)
 
 
-def test_a_split_depends_on_the_seed_alone() -> None:
-    one, same, other = (
-        split_horizontally(synthetic_data(60), names=NAMES[:2], seed=seed, overlap=0.5) for seed in (1, 1, 2)
-    )
-    assert torch.equal(one[0].ids, same[0].ids)
-    assert torch.equal(one[0].graph.edge_index, same[0].graph.edge_index)
-    assert not torch.equal(one[0].graph.edge_index, other[0].graph.edge_index)
-
-
 def test_all_know_all() -> None:
     data = synthetic_data(60)
     parts = split_horizontally(data, names=NAMES[:3], seed=1, knows="all")
@@ -129,13 +119,6 @@ def test_the_parts_make_the_graph_again(holders, seed, weighted, knows) -> None:
         assert [weights[edge] for edge in map(tuple, graph.edge_index.T.tolist())] == there(graph.edge_weight).tolist()
 
 
-def test_copies_of_an_edge_at_one_holder_are_no_duplicates() -> None:
-    data = synthetic_data(60)
-    data.edge_index = torch.cat([data.edge_index, data.edge_index], dim=1)
-    parts = split_horizontally(data, names=NAMES[:2], seed=0)
-    assert all_edges(without_duplicates(parts)) == edges_of(data.edge_index)
-
-
 @pytest.mark.parametrize(("holders", "groups"), [(1, [{0, 1, 2}]), (2, [{0, 1}, {2}]), (3, [{0}, {1}, {2}])])
 def test_classes_go_to_holders_in_order(holders, groups) -> None:
     data = synthetic_data(90)
@@ -152,16 +135,6 @@ def test_classes_go_to_holders_in_order(holders, groups) -> None:
     assert all_edges(parts) == edges_of(data.edge_index[:, (source == target) & (source >= 0)])
 
 
-def test_seven_classes_and_two_holders_divide_as_in_figure_3() -> None:
-    generator = torch.Generator().manual_seed(0)
-    data = Data(x=torch.rand(210, 3), edge_index=torch.randint(0, 210, (2, 500), generator=generator))
-    data.y = torch.arange(210) % 7
-    data.train_mask, data.val_mask = torch.arange(210) < 100, torch.arange(210) >= 100
-    first, second = split_by_label(data, names=NAMES[:2], seed=0, mixed=0.0)
-    assert set(there(first.graph.labels).tolist()) == {0, 1, 2, 3}
-    assert set(there(second.graph.labels).tolist()) == {4, 5, 6}
-
-
 @pytest.mark.parametrize("holders", [2, 3, 5])
 @pytest.mark.parametrize("mixed", [0.25, 0.5])
 def test_so_many_nodes_change_holders(holders, mixed) -> None:
@@ -175,12 +148,6 @@ def test_so_many_nodes_change_holders(holders, mixed) -> None:
         assert stay == len(part.ids) - round(mixed * len(part.ids))
         assert max(leaving) - min(leaving) <= 1, "evenly to the others"
     assert sum(len(part.ids) for part in after) == 300
-
-
-def test_more_holders_than_classes_share_them_evenly() -> None:
-    parts = split_by_label(synthetic_data(300), names=NAMES[:4], seed=0, mixed=0.0)
-    assert sorted(len(part.ids) for part in parts) == [50, 50, 100, 100]
-    assert all(len(set(there(part.graph.labels).tolist())) == 1 for part in parts)
 
 
 def test_aligned_nodes_for_a_model_that_needs_them() -> None:
@@ -208,13 +175,6 @@ def test_nodes_are_dealt_once_and_edges_between_holders_are_lost(holders, seed) 
         for mask in MASKS:
             assert torch.equal(there(getattr(part.graph, mask)), data[mask][part.ids])
             assert abs(int(getattr(part.graph, mask).sum()) - int(data[mask].sum()) / holders) < 1
-
-
-def test_positions() -> None:
-    parts = split_by_label(synthetic_data(40), names=NAMES[:3], seed=0, mixed=0.25)
-    ids, rows = positions(parts)
-    for part, at in zip(parts, rows, strict=True):
-        assert torch.equal(ids[at], part.ids)
 
 
 def test_refusals() -> None:

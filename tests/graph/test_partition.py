@@ -93,14 +93,6 @@ def test_proportions():
         assert abs(part.num_edges / 2 - pairs * share) <= 1
 
 
-def test_the_seed_fixes_the_split():
-    data = synthetic_data(60, 9)
-    first, again, other = split(data), split(data), split(data, seed=1)
-    assert all(torch.equal(a.features, b.features) for a, b in zip(first, again, strict=True))
-    assert all(torch.equal(a.edge_index, b.edge_index) for a, b in zip(first, again, strict=True))
-    assert not torch.equal(first[0].edge_index, other[0].edge_index)
-
-
 def test_sparse_features_stay_sparse():
     x = (torch.rand(50, 40, generator=torch.Generator().manual_seed(0)) < 0.05).float()
     data = synthetic_data(50, 40)
@@ -182,9 +174,6 @@ class TestScaling:
     def scaled(self, x, scaling):
         return scale_features(PartyGraph("A", x, torch.empty(2, 0, dtype=torch.int64)), scaling).features
 
-    def test_none(self):
-        assert self.scaled(self.x, "none") is self.x
-
     @pytest.mark.parametrize("sparse", [False, True])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_row(self, sparse, dtype):
@@ -257,18 +246,6 @@ def test_weights_stay_with_the_edges_of_the_learner_and_sparse_columns_stay_spar
     assert b.edge_weight is None
     assert b.features.layout == torch.sparse_csr
     assert torch.equal(b.features.to_dense(), data.x)
-
-
-def test_the_seed_deals_the_columns_to_those_that_release():
-    (_, one), (_, again), (_, other) = (learned(seed=seed) for seed in (0, 0, 1))
-    assert torch.equal(one[0].features, again[0].features)
-    assert not torch.equal(one[0].features, other[0].features)
-
-
-def test_too_few_columns_for_those_that_release():
-    with refused(DataError, key="features"):
-        learned(names=[*NAMES, "D"], data=synthetic_data(100, 2))
-    assert len(learned(data=synthetic_data(100, 2))[1]) == 3, "the learner needs none of them"
 
 
 def test_features_of_edges_go_with_their_edges():

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch_geometric.data import HeteroData
 from torch_geometric.transforms import AddMetaPaths
@@ -73,14 +72,6 @@ def test_a_file_keeps_them_beside_its_sorted_edges(tmp_path: Path) -> None:
     assert loaded.relations == (CALLS, PAYS)
     assert loaded.edge_index[1].tolist() == [0, 0, 1, 2]
     assert of_each(loaded) == of_each(graph()) == {"calls": {(1, 0), (3, 0)}, "pays": {(0, 2), (4, 1)}}
-
-
-def test_a_graph_of_edges_alike_is_the_file_that_it_was(tmp_path: Path) -> None:
-    save_party(graph().merged(), tmp_path / "g.safetensors")
-    with safe_open(tmp_path / "g.safetensors", "pt") as file:
-        assert set(file.keys()) == {"features", "edge_index"}
-        assert file.metadata() == {"format": "veilgraph-party-1", "party": "bank", "num_features": "2"}
-    assert load_party(tmp_path / "g.safetensors").relations == ()
 
 
 @pytest.mark.parametrize("said", ["[", '[{"name": "a", "far": 1}]', '{"a": 1}', "3"])
@@ -162,19 +153,6 @@ def test_heterodata_is_the_graph_of_one_type_whose_edge_types_are_relations() ->
     assert made.relations == (CALLS, PAYS)
     assert of_each(made) == of_each(graph())
     assert made.edge_weight is None
-
-
-def test_heterodata_has_ids_masks_labels_and_weights_as_data_has() -> None:
-    data = customers()
-    data["customer"].y = torch.arange(NODES) % 2
-    data["customer"].train_mask = torch.arange(NODES) == 0
-    data["customer"].val_mask = torch.arange(NODES) == 1
-    data["customer", "pays", "customer"].edge_attr = torch.tensor([[2.0], [3.0]])
-    made = PartyGraph.from_data("bank", data)
-    assert made.labels is not None
-    assert made.labels.tolist() == [0, 1, 0, 1, 0]
-    assert made.edge_weight is not None
-    assert made.edge_weight.tolist() == [1, 1, 2, 3]
 
 
 def test_one_edge_type_that_reaches_as_far_as_any_is_edges_alike() -> None:

@@ -64,10 +64,3 @@ def test_a_row_more_of_a_joined_file_is_refused_too(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read_nodes(party(["x", "calls"], join=[{"file": "usage.csv"}]), tmp_path)
     assert "row 3: 'a' is also the id of row 1, and a node has one row" in str(error.value)
-
-
-def test_the_default_changes_no_digest_and_a_choice_does(tmp_path: Path) -> None:
-    plain, chosen = party(), party(duplicates="last")
-    assert "duplicates" not in plain.hashed()
-    assert plain.hashed() != chosen.hashed() != party(duplicates="first").hashed()
-    assert plain.hashed() == party(duplicates="refuse").hashed()

@@ -28,11 +28,7 @@ VERTICAL = {
     "data": {"graphs": {"A": "a", "B": "b"}, "label_holder": "A"},
     "train": {"epochs": 2},
 }
-JOBS = {
-    "vertical": parse_job(VERTICAL),
-    "sealed": small_job(2, {}),
-    "sealed-named": small_job(2, {"named_nodes": 8}),
-}
+JOBS = {"vertical": parse_job(VERTICAL), "sealed": small_job(2, {}), "sealed-named": small_job(2, {"named_nodes": 8})}
 WAYS = {"A": "  {}X ", "B": "{}x"}
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from tests.cli.commands import one_error, veilgraph
+from tests.cli.commands import veilgraph
 from tests.tables.writing import write
 from veilgraph.protocol.party_settings import read_party_settings
 
@@ -48,7 +48,7 @@ def init(folder, *files, more=()):
     return read_party_settings(folder / "p.yaml")
 
 
-@pytest.mark.cases(6)
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("order", list(itertools.permutations(FILES)))
 @pytest.mark.parametrize("label", [(), ("--label", "fraud")])
 def test_the_node_table_has_most_ids_and_nothing_beside_the_label_is_a_feature(bank, order, label):
@@ -106,21 +106,3 @@ def test_what_nearly_separates_is_a_leak_above_0_98_alone(tmp_path, swapped, lea
     init(tmp_path, "n.csv")
     found = json.loads(veilgraph("data", "check", tmp_path / "p.yaml", "--json").stdout)["leaks"]
     assert found == ({"x": pytest.approx(1 - swapped**2 / 2500)} if leaks else {})
-
-
-def test_many_levels_of_few_nodes_each_separate_nothing(tmp_path):
-    """Each level is of one class, by chance."""
-    drawn = random.Random(1)
-    kinds = [f"k{drawn.randrange(20)}" for _ in range(100)]
-    write(
-        tmp_path / "n.csv",
-        {"id": [f"n{each}" for each in range(100)], "kind": kinds, "fraud": drawn.choices(["yes", "no"], k=100)},
-    )
-    init(tmp_path, "n.csv")
-    assert json.loads(veilgraph("data", "check", tmp_path / "p.yaml", "--json").stdout)["leaks"] == {}
-
-
-def test_a_feature_that_is_named_and_in_no_file_is_refused(bank):
-    assert "--feature typo: no file of nodes has that column" in one_error(
-        veilgraph("data", "init", bank / "customers.csv", "--out", bank / "q.yaml", "--feature", "typo")
-    )

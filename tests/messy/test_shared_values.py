@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from tests.cli.commands import one_error, veilgraph
+from tests.cli.commands import veilgraph
 from tests.errors import refused
 from tests.tables.reading import read
 from tests.tables.writing import party, write
-from veilgraph.core.errors import ConfigError, DataError
+from veilgraph.core.errors import ConfigError
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
@@ -37,25 +37,12 @@ def test_a_value_of_more_nodes_than_may_share_it_joins_none_and_is_counted(tmp_p
     assert (pairs(table), table.crowded) == ([(0, 1)], 1)
 
 
-def test_rows_outside_the_time_join_none(tmp_path):
-    rows = {"a": ["u", "v", "007"], "device": ["d", "d", "d"], "day": ["2024-01-01", "2024-01-02", "2024-02-01"]}
-    table = read(tmp_path, rows, **SHARED, filter={"column": "day", "before": "2024-02-01"})
-    assert (pairs(table), table.outside) == ([(0, 1)], 1)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"weight": "w"}, {"normalize": "mean"}, {"directed": True}, {"target": "b"}, {"shared": None}]
 )
 def test_what_is_of_rows_that_are_an_edge_each_is_refused(wrong):
     with refused(ConfigError, key="edges.0"):
         party(edges=[SHARED | wrong])
-
-
-def test_a_file_of_which_every_row_is_dropped_is_an_error(tmp_path):
-    with refused(DataError, key=tmp_path / "edges.csv"):
-        read(tmp_path, {"a": ["u", "v"], "b": ["d1", "d2"]}, unknown="drop")
-    with refused(DataError, key=tmp_path / "edges.csv"):
-        read(tmp_path, {"a": ["x", "y"], "device": ["d1", "d1"]}, **SHARED)
 
 
 @pytest.mark.parametrize(("lost", "said"), [(2, False), (3, True)])
@@ -76,6 +63,7 @@ def test_some_ids_of_other_organisations_customers_are_named_with_their_column(t
     assert table.strangers == {"a": ["x1", "x2"], "b": ["y1", "y2", "y3"]}
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("names", [("customer_id", "device"), ("source", "target")])
 def test_a_file_of_customers_and_devices_is_recognised(tmp_path, names):
     """Few of the 3,000 customers are in the sample of both files."""
@@ -108,15 +96,6 @@ def test_a_device_of_each_node_joins_nodes_where_several_have_it(tmp_path, devic
     assert [each.shared for each in read_party_settings(tmp_path / "a.yaml").edges] == (["device"] if shared else [])
 
 
-def test_ids_that_edges_are_between_need_no_name_of_ids(tmp_path):
-    owners = [f"{n:06d}" for n in range(40)]
-    write(tmp_path / "subs.csv", {"owner": owners, "minutes": [n % 9 for n in range(40)]})
-    write(tmp_path / "calls.csv", {"caller": owners[1:], "callee": owners[:-1]})
-    files = [tmp_path / name for name in ("subs.csv", "calls.csv")]
-    assert veilgraph("data", "init", *files, "--party", "A", "--out", tmp_path / "a.yaml").exit_code == 0
-    assert read_party_settings(tmp_path / "a.yaml").nodes.id == "owner"
-
-
 def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
     nodes = {"file": "n.csv", "id": "id", "features": [{"columns": "x", "scale": {"low": 0, "high": 1}}]}
     edges = [{"file": "e.csv", "source": "a", "shared": "device"}]
@@ -137,14 +116,3 @@ def test_jobs_that_protect_edges_refuse_shared_values(tmp_path):
         job = parse_job({"preset": "auto", "data": data, **others})
         assert "edges.0.shared joins all who have a value" in (refusal_of(own, job) or ""), others["paradigm"]
     assert "shared" not in (refusal_of(own, parse_job({"preset": "auto", "data": data})) or "")
-
-
-def test_an_error_names_the_way_out(tmp_path):
-    write(tmp_path / "n.csv", {"id": ["u", "v"], "x": [1, 2]})
-    write(tmp_path / "e.csv", {"source": ["u1"], "target": ["v1"]})
-    assert (
-        veilgraph("data", "init", tmp_path / "n.csv", tmp_path / "e.csv", "--out", tmp_path / "p.yaml").exit_code == 0
-    )
-    error = one_error(veilgraph("data", "check", tmp_path / "p.yaml"))
-    assert "all 1 rows are dropped" in error
-    assert "write ids alike (ids)" in error

@@ -10,7 +10,7 @@ from veilgraph_wizard.sampling import SampledColumn
 
 from tests.cli.commands import one_error, veilgraph
 from tests.tables.writing import write
-from veilgraph.protocol.party_settings import parse_party_settings, read_party_settings
+from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.nodes import read_nodes
 
 N = 120
@@ -58,18 +58,6 @@ def test_numbers_as_people_write_them(tmp_path, texts, numbers):
     assert values_of(tmp_path, {"x": texts})["x"] == pytest.approx(numbers)
 
 
-def test_columns_of_one_file_are_written_each_in_its_way(tmp_path):
-    found = values_of(tmp_path, {"q": ["1,5", "2,5", "3"], "r": ["1.5", "2.5", "3"], "s": ["1.500", "2.000", "3"]})
-    assert found == {"q": [1.5, 2.5, 3], "r": [1.5, 2.5, 3], "s": [1500, 2000, 3]}
-
-
-def test_a_thousand_or_little_more_than_one_is_to_be_decided(tmp_path):
-    said, _ = init(tmp_path, {"x": ["1,059", "900", "12,000"]})
-    assert "to decide: x: is '1,059' 1,059?" in said
-    said, _ = init(tmp_path, {"x": ["1,059", "900", "12,000"], "y": ["1,5", "2,5", "3"]})
-    assert "is '1,059'" not in said
-
-
 @pytest.mark.parametrize("value", ["1,059", "1.690", "-12,000"])
 def test_where_numbers_have_either_point_one_that_fits_two_ways_is_refused(tmp_path, value):
     """Read as one of the two it would be wrong by a factor of a thousand, without a word."""
@@ -91,11 +79,6 @@ def test_what_does_not_fit_further_down_is_one_clear_error(tmp_path, value):
     assert "is not a number" in error
 
 
-def test_texts_with_letters_before_them_are_no_numbers():
-    for texts in (["K-12", "K-13", "K-14"], ["n1", "n2", "n3"], ["12a", "13a", "14a"], ["#1", "#2", "#3"]):
-        assert SampledColumn("x", tuple(texts)).written in ("text", "category")
-
-
 @pytest.mark.parametrize(
     ("texts", "days"),
     [
@@ -106,11 +89,6 @@ def test_texts_with_letters_before_them_are_no_numbers():
 )
 def test_dates_in_mixed_formats(tmp_path, texts, days):
     assert values_of(tmp_path, {"x": texts})["x"] == pytest.approx(days)
-
-
-@pytest.mark.parametrize("texts", [["2020-01-31", "01/02/2020"], ["22/01/2020", "01/22/2020", "2020-01-31"]])
-def test_a_date_that_could_be_of_two_formats_is_none(texts):
-    assert SampledColumn("x", tuple(texts)).written != "date"
 
 
 def test_of_thousands_of_levels_the_frequent_ones_are_categories_and_the_others_one(tmp_path):
@@ -157,19 +135,3 @@ def test_constants_and_identifiers_are_left_out_and_amounts_are_not(tmp_path):
     assert out in " ".join(checked.output.split())
     found = json.loads(veilgraph("data", "check", tmp_path / "p.yaml", "--json").stdout)
     assert (found["used"], len(found["left_out"])) == (4, 6)
-
-
-def test_a_constant_or_an_identifier_that_is_named_is_a_feature(tmp_path):
-    columns = {"x": ["1", "2", "1"] * 40, "branch": ["1"] * N, "ref": [str(10**9 + each) for each in range(N)]}
-    said, settings = init(tmp_path, columns, "--feature", "branch", "--feature", "ref")
-    assert [each.columns[0] for each in settings.nodes.features] == ["x", "branch", "ref"]
-    assert "3 of 3 columns used" in said
-
-
-def test_party_files_without_the_new_keys_have_the_digest_that_they_had():
-    """Runs that were trained before would else be told that their tables had changed."""
-    nodes = {"file": "n.csv", "id": "i", "features": [{"columns": "x"}]}
-    plain = parse_party_settings({"party": "b", "nodes": nodes})
-    assert '"numbers"' not in plain.hashed()
-    said = parse_party_settings({"party": "b", "nodes": nodes | {"numbers": {"x": {"thousands": ","}}}})
-    assert '"thousands":","' in said.hashed()

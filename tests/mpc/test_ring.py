@@ -91,21 +91,6 @@ def test_numbers_of_so_many_bits_are_kept_exactly(units, bits):
     assert torch.equal(decode(ring_elements, bits, torch.float64, WHAT, REMEDY), real)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_encoding_keeps_the_shape_and_decoding_gives_the_asked_precision(dtype):
-    values = torch.tensor([[1.5, -2.25], [0.0, 3.0]], dtype=dtype)
-    encoded = encode(values, 12, WHAT, REMEDY)
-    assert encoded.tolist() == [[6144, -9216], [0, 12288]]
-    decoded = decode(encoded, 12, dtype, WHAT, REMEDY)
-    assert decoded.dtype == dtype
-    assert torch.equal(decoded, values)
-
-
-def test_no_values_at_all_are_fine():
-    assert encode(torch.empty(0, 3), 12, WHAT, REMEDY).shape == (0, 3)
-    assert decode(torch.empty(0, 3, dtype=torch.int64), 12, torch.float32, WHAT, REMEDY).shape == (0, 3)
-
-
 @pytest.mark.parametrize("bits", [0, 12, 28, 40, 52])
 @pytest.mark.parametrize("headroom", [0, 1, 3])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
@@ -147,12 +132,6 @@ def test_a_sum_is_right_however_often_it_wrapped_around(parts, mask):
     assert abs(float(opened) - math.fsum(parts)) <= len(parts) * 2.0**-33 + 1e-12
 
 
-def test_wrap_around_is_the_modulus():
-    assert (integers(MAX) + 1).tolist() == [MIN]
-    assert (integers(MIN) - 1).tolist() == [MAX]
-    assert slow_product([[MIN]], [[-1]]) == [[MIN]]
-
-
 @pytest.mark.parametrize(
     ("values", "bits"),
     [
@@ -174,10 +153,6 @@ def test_fractional_bits_are_as_many_as_the_values_need(values, bits):
     assert fractional_bits(matrix) == bits
     assert fractional_bits(matrix.to_sparse_csr()) == bits
     assert fractional_bits(matrix, most=1) == min(bits, 1)
-
-
-def test_features_without_a_stored_value_need_no_bits():
-    assert fractional_bits(torch.zeros(3, 4).to_sparse_csr()) == 0
 
 
 @relaxed
@@ -237,29 +212,6 @@ def test_rows_divided_over_threads_give_the_whole_product(monkeypatch, threads, 
         assert operand.transposed_times(tall).tolist() == slow_product(matrix.t().tolist(), tall.tolist())
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 6), (6, 1), (700, 1), (1, 700)])
-def test_no_stored_value_gives_zero(shape):
-    rows, columns = shape
-    empty = torch.zeros(shape, dtype=torch.int64)
-    for layout in (empty, empty.to_sparse_csr()):
-        operand = static_operand(layout, torch.clone)
-        for product, height in (
-            (operand.times(torch.full((columns, 2), MAX)), rows),
-            (operand.transposed_times(torch.full((rows, 2), MIN)), columns),
-        ):
-            assert product.dtype == torch.int64
-            assert torch.equal(product, torch.zeros(height, 2, dtype=torch.int64))
-
-
-def test_a_right_operand_may_be_a_view():
-    matrix = torch.randint(MIN, MAX, (9, 4), generator=torch.Generator().manual_seed(1))
-    wide = torch.randint(MIN, MAX, (3, 8), generator=torch.Generator().manual_seed(2))
-    view = wide.t()[::2]
-    expected = slow_product(matrix.tolist(), view.tolist())
-    assert DenseOperand(matrix).times(view).tolist() == expected
-    assert SparseOperand(sp.csr_array(matrix.numpy())).times(view).tolist() == expected
-
-
 def test_both_kernels_agree_on_a_large_product():
     generator = torch.Generator().manual_seed(3)
     left = torch.randint(MIN, MAX, (300, 130), generator=generator)
@@ -271,12 +223,6 @@ def test_both_kernels_agree_on_a_large_product():
     assert one[:2].tolist() == slow_product(left[:2].tolist(), right.tolist())
 
 
-@pytest.mark.parametrize(("capability", "kernel"), [("AVX512", "_direct_product"), ("AVX2", "_negated_product")])
-def test_the_kernel_is_the_fast_one_for_the_machine(monkeypatch, capability, kernel):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert ring._integer_kernel.__wrapped__() is getattr(ring, kernel)
-
-
 def test_real_operands_are_multiplied_as_real_numbers():
     matrix = torch.randn(40, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     matrix[matrix.abs() < 2.0] = 0
@@ -286,19 +232,6 @@ def test_real_operands_are_multiplied_as_real_numbers():
         assert isinstance(operand, SparseOperand)
         assert torch.allclose(operand.times(right), matrix @ right, atol=1e-12)
         assert torch.allclose(operand.transposed_times(matrix), matrix.t() @ matrix, atol=1e-12)
-
-
-def test_features_are_converted_once_in_every_layout():
-    features = torch.tensor([[0.5, 0.0, 0.0], [0.0, 0.0, -1.25]])
-    expected = integers([2, 0, 0], [0, 0, -5])
-
-    def convert(values):
-        return encode(values, 2, WHAT, REMEDY)
-
-    identity = torch.eye(3, dtype=torch.int64)
-    for layout in (features, features.to_sparse_csr()):
-        assert torch.equal(static_operand(layout, convert).times(identity), expected)
-        assert torch.equal(ring.dense(layout, convert), expected)
 
 
 # Masks known by their seed

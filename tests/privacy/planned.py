@@ -17,11 +17,7 @@ def job(epochs: int = 300, rounds: int = 1, holders: int = 2, **privacy: Any) ->
     return parse_job(
         {
             "data": {"dataset": "synthetic", "holders": holders},
-            "model": {
-                "rounds": rounds,
-                "initial": {"method": "individual"},
-                "local": {"model": "appnp", "hops": HOPS},
-            },
+            "model": {"rounds": rounds, "initial": {"method": "individual"}, "local": {"model": "appnp", "hops": HOPS}},
             "train": {"epochs": epochs} | ({} if once else {"select_by": "last", "patience": None}),
             "privacy": {"unit": "row", "schedule": "every-step"} | privacy,
         }

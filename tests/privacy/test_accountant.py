@@ -59,17 +59,7 @@ def test_gaussian_delta_neither_overflows_nor_leaves_the_unit_interval(epsilon, 
     assert 0 <= gaussian_delta(epsilon, mu) <= 1
 
 
-@pytest.mark.parametrize(
-    ("multiplier", "epsilon"),
-    # Made with dp-accounting 0.6's PLD accountant and, independently, 50-digit arithmetic on Balle & Wang's theorem 8.
-    [(1, "213.51"), (5, "18.207"), (20, "3.2098"), (100, "0.5117")],
-)
-def test_pinned_totals_of_300_releases(multiplier, epsilon):
-    digits = len(epsilon.partition(".")[2])
-    assert f"{total({GaussianEvent(multiplier): 300}, DELTA):.{digits}f}" == epsilon
-
-
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("multiplier", "releases"), [(0.8, 1), (5.0, 300), (100.0, 300)])
 @pytest.mark.parametrize("relation", ["zero-out", "replacement"])
 def test_total_agrees_with_the_library_at_full_participation(multiplier, releases, relation):
@@ -162,23 +152,6 @@ def test_delta_must_be_a_probability_strictly_inside(delta):
             ask()
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, True])
-def test_counts_are_whole_numbers(count):
-    with refused(ConfigError, key="count"):
-        total({GaussianEvent(1.0): count}, DELTA)
-
-
-def test_an_unknown_event_is_refused():
-    with refused(ConfigError, key="event", value="gaussian"):
-        total({"gaussian": 1}, DELTA)  # type: ignore[dict-item]
-
-
-@pytest.mark.parametrize("arguments", [(-1.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.nan)])
-def test_gaussian_delta_refuses_what_is_negative_or_no_number(arguments):
-    with pytest.raises(ConfigError, match=r"epsilon|mu"):
-        gaussian_delta(*arguments)
-
-
 def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
     for delta in (1e-12, DELTA, 0.1):
         assert per_step(LocalEvent(0.5), delta) == 0.5
@@ -189,6 +162,16 @@ def test_pure_epsilons_of_local_releases_add_up_and_onto_everything_else():
     assert releases_within(LocalEvent(0.25), 1.0, DELTA) == 4
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "epsilon"),
+    # Made with dp-accounting 0.6's PLD accountant and, independently, 50-digit arithmetic on Balle & Wang's theorem 8.
+    [(1, "213.51"), (5, "18.207"), (20, "3.2098"), (100, "0.5117")],
+)
+def test_pinned_totals_of_300_releases(multiplier, epsilon):
+    digits = len(epsilon.partition(".")[2])
+    assert f"{total({GaussianEvent(multiplier): 300}, DELTA):.{digits}f}" == epsilon
+
+
 def test_local_releases_of_features_and_of_labels_are_not_added_up():
     with refused(ConfigError, key="unit", value="label"):
         total({LocalEvent(1.0, "node"): 1, LocalEvent(1.0, "label"): 1}, DELTA)
@@ -197,11 +180,6 @@ def test_local_releases_of_features_and_of_labels_are_not_added_up():
 POSITIVE = st.floats(1e-6, 1e6)
 RELATIONS = st.sampled_from(["zero-out", "replacement"])
 UNITS = st.sampled_from(["row", "edge", "node", "label"])
-
-
-def test_replacement_doubles_the_pure_epsilon():
-    assert LaplaceEvent(5.0).epsilon == 0.2
-    assert LaplaceEvent(5.0, "replacement").epsilon == 0.4
 
 
 @given(
@@ -230,11 +208,6 @@ def test_unknown_relations_and_units_are_refused():
         LaplaceEvent(1.0, "zero-out", "graph")  # type: ignore[arg-type]
     with refused(ConfigError, key="unit", value="row"):
         LocalEvent(1.0, "row")  # type: ignore[arg-type]
-
-
-def test_a_local_release_protects_any_value_against_any_other():
-    assert LocalEvent(1.0).neighbours == "replacement"
-    assert to_json(LocalEvent(0.5, "label")) == {"kind": "local", "epsilon": 0.5, "unit": "label"}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests import nightly
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from veilgraph.core.errors import ConfigError, RangeOverflow
@@ -140,6 +141,7 @@ def test_rounding_is_within_the_bound_however_coarse_the_grid_is():
             assert float(difference[1:].norm(dim=1).max()) <= 1.0
 
 
+@nightly
 def test_every_node_of_every_graph_of_four_nodes():
     pairs = list(itertools.combinations(range(4), 2))
     x, clip = rows_of(2, 4), 1.4
@@ -262,6 +264,7 @@ def test_later_rows_are_made_of_earlier_sums_and_of_nothing_else():
     assert torch.equal(quiet.clean(x, released, taken), released)
 
 
+@nightly
 def test_every_edge_and_node_of_every_graph_of_four_nodes_with_public_rows():
     pairs, x, clip = list(itertools.combinations(range(4), 2)), rows_of(1, 4), 1.4
     graphs_of_four = [frozenset(itertools.compress(pairs, chosen)) for chosen in itertools.product((0, 1), repeat=6)]

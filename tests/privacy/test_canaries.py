@@ -108,11 +108,6 @@ def test_canaries_are_rows(unit: str) -> None:
         private_job(2, {"schedule": "once", "epsilon_total": 4, "unit": unit, "degree_bound": 3, "canaries": 5})
 
 
-def test_a_publisher_that_keeps_no_canaries_refuses_a_job_with_them() -> None:
-    with refused(ConfigError, key="privacy.canaries", value=5):
-        NoisedPublisher(planned(job(20, noise_multiplier=1, canaries=5), "A"), None, system_secrets)
-
-
 def test_canaries_are_of_one_number_of_rows() -> None:
     with refused(ConfigError, key="privacy.canaries", value=101):
         drawn(101)

@@ -39,10 +39,6 @@ def degrees(pairs: set[Pair]) -> Counter[int]:
     return Counter(node for pair in pairs for node in pair)
 
 
-def both_ways(pairs: set[Pair]) -> list[Edge]:
-    return [edge for a, b in sorted(map(sorted, pairs)) for edge in ((a, b), (b, a))]
-
-
 @given(EDGES, BOUND)
 def test_no_node_keeps_more_neighbours_than_the_bound(edges, bound):
     assert max(degrees(kept(edges, bound)).values(), default=0) <= bound
@@ -55,7 +51,7 @@ def test_nothing_is_left_out_where_no_node_has_more(edges):
     assert bound_degrees(tensor(edges), NODES, bound).all()
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(EDGES, BOUND, NODE, NODE)
 def test_a_pair_more_changes_itself_and_one_other_pair_at_each_of_its_nodes(edges, bound, a, b):
     edges = [edge for edge in edges if set(edge) != {a, b} or a == b]
@@ -81,14 +77,6 @@ def test_all_entries_of_a_pair_stay_or_go_together_and_own_loops_stay(edges, bou
     assert all(values == {True} for pair, values in by_pair.items() if len(pair) == 1)
 
 
-@given(EDGES, BOUND)
-def test_symmetric_storage_stays_symmetric(edges, bound):
-    edge_index = tensor(edges + [(b, a) for a, b in edges])
-    mask = bound_degrees(edge_index, NODES, bound)
-    assert torch.equal(mask[: len(edges)], mask[len(edges) :])
-    assert torch.equal(mask[: len(edges)], bound_degrees(tensor(edges), NODES, bound))
-
-
 @given(EDGES, BOUND, st.randoms(use_true_random=False))
 def test_the_order_of_the_edges_does_not_matter(edges, bound, random):
     order = list(range(len(edges)))
@@ -97,14 +85,6 @@ def test_the_order_of_the_edges_does_not_matter(edges, bound, random):
     assert torch.equal(
         bound_degrees(edge_index[:, order], NODES, bound), bound_degrees(edge_index, NODES, bound)[order]
     )
-
-
-def test_the_number_of_nodes_and_other_nodes_pairs_do_not_matter():
-    edges = tensor([(0, leaf) for leaf in range(1, 9)])
-    mask = bound_degrees(edges, 9, 3)
-    assert mask.sum() == 3
-    with_others = torch.cat([edges, tensor([(20, 21), (21, 22)])], dim=1)
-    assert torch.equal(bound_degrees(with_others, 23, 3)[:8], mask)
 
 
 def test_no_node_number_is_preferred():
@@ -122,20 +102,10 @@ def test_the_order_is_fixed_for_good():
     assert edges[1, bound_degrees(edges, 11, 4)].tolist() == [4, 5, 6, 9]
 
 
-def test_without_edges_the_mask_is_empty():
-    assert bound_degrees(tensor([]), 0, 1).tolist() == []
-    assert bound_degrees(tensor([(0, 0), (0, 0)]), 1, 1).tolist() == [True, True]
-
-
 @pytest.mark.parametrize("bound", [0, -1, True, 1.5])
 def test_a_bound_is_a_whole_number_of_at_least_one(bound):
     with refused(ConfigError, key="degree_bound"):
         bound_degrees(tensor([(0, 1)]), 2, bound)
-
-
-def test_too_many_nodes_are_refused():
-    with refused(DataError, key="num_nodes", value=2147483649):
-        bound_degrees(tensor([(0, 1)]), MOST_NODES + 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +136,8 @@ def _is_refused(graph: PartyGraph, unit: Unit, delta: float | None, refuses: boo
     assert not refuses or f"privacy.delta={delta:g}" in too_many_units(settings, graph)
     if unit != "row" and delta is not None:
         assert bool(delta_of_too_many(delta, unit, graph, "limits.max_delta")) == refuses
+
+
+def test_too_many_nodes_are_refused():
+    with refused(DataError, key="num_nodes", value=2147483649):
+        bound_degrees(tensor([(0, 1)]), MOST_NODES + 1, 1)

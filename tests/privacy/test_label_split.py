@@ -37,7 +37,7 @@ from veilgraph.tables.settings import SplitFractions
 
 FRACTIONS = {"train": 0.5, "val": 0.25, "test": 0.25}
 CLASSES = ("no", "yes")
-GAMES = 60
+GAMES = 24
 
 
 def party(folder: Path, labels: Sequence[int], *, stratify: bool) -> Path:

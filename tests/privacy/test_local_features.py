@@ -79,7 +79,7 @@ def test_the_checker_sees_a_threshold_rounded_to_nearest(monkeypatch):
     monkeypatch.setattr(
         local_features, "least_cells", lambda epsilon, parts: round(GRID / (math.exp(epsilon / parts) + 1))
     )
-    verdicts = [is_local(MultiBit(epsilon, LOW, HIGH, d, m)) for epsilon in EPSILONS for d, m in CASES]
+    verdicts = [is_local(MultiBit(epsilon, LOW, HIGH, d, m)) for epsilon in EPSILONS[::2] for d, m in CASES]
     assert verdicts.count(False) > len(verdicts) / 4
 
 
@@ -166,7 +166,7 @@ def test_the_variance_is_the_papers():
     assert mechanism.offset == (LOW + HIGH) / 2
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("features", [1, 2, 8, 60])
 def test_the_default_sample_size_has_the_least_variance(features):
     for epsilon in [*(step / 7 for step in range(1, 210)), 500.0]:
@@ -189,13 +189,6 @@ def test_the_papers_sample_size_is_up_to_a_quarter_worse_and_no_release_of_it_pa
     ]
     assert len(worse) / 29_900 == pytest.approx(0.49, abs=0.005)
     assert (ours.sampled, MultiBit(1.0, 0.0, 1.0, 8).sampled) == (2, None)  # what a kept release is known by
-
-
-def test_unlimited_epsilon_gives_features_at_the_ends_back():
-    x = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])
-    assert torch.equal(
-        MultiBit(1e6, 0.0, 1.0, 3, 3).rectify(MultiBit(1e6, 0.0, 1.0, 3, 3).release(x, system_secrets)), x
-    )
 
 
 @pytest.mark.parametrize("m", [1, 2, 20, 39, 40])
@@ -258,21 +251,6 @@ def test_every_block_of_rows_draws_for_itself(monkeypatch, m, columns, blocks):
     assert signs > {2: 50, 20: 59, 40: 59}[m]
 
 
-def test_features_are_left_as_they_are():
-    for mechanism in MECHANISMS.values():
-        for x in (ROW[None].clone(), ROW[None].double()):
-            before = x.clone()
-            mechanism.release(x, system_secrets)
-            mechanism.variance(x)
-            assert torch.equal(x, before)
-
-
-def test_nobody_releases_nothing():
-    for mechanism in MECHANISMS.values():
-        assert mechanism.rectify(mechanism.release(torch.empty(0, 4), system_secrets)).shape == (0, 4)
-    assert MultiBit(1.0, 0.0, 1.0, 40).release(torch.empty(0, 40), system_secrets).shape == (0, 40)
-
-
 def test_events_cost_the_declared_epsilon():
     assert MultiBit(0.7, 0.0, 1.0, 9).event() == LocalEvent(0.7, "node")
     assert MultiBit(0.7, 0.0, 1.0, 9, 9).event() == LocalEvent(0.7, "node")
@@ -313,15 +291,6 @@ def test_zeros_that_are_not_stored_must_be_in_the_range():
     assert MultiBit(1.0, 1.0, 2.0, 2).release(full, system_secrets).shape == (2, 2)
 
 
-def test_other_forms_are_refused():
-    mechanism = MultiBit(1.0, 0.0, 1.0, 4)
-    for x in (torch.zeros(4), torch.zeros(2, 3), torch.zeros(1, 2, 4)):
-        with refused(DataError, key="x"):
-            mechanism.release(x, system_secrets)
-    with refused(DataError, key="x"):
-        mechanism.release(torch.zeros(2, 4).to_sparse(), system_secrets)
-
-
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -355,3 +324,12 @@ def test_the_range_of_data():
     assert all(math.isnan(value) for value in data_range(torch.tensor([[math.nan, 1.0]])))
     with refused(DataError, key="x"):
         data_range(torch.empty(0, 3))
+
+
+def test_other_forms_are_refused():
+    mechanism = MultiBit(1.0, 0.0, 1.0, 4)
+    for x in (torch.zeros(4), torch.zeros(2, 3), torch.zeros(1, 2, 4)):
+        with refused(DataError, key="x"):
+            mechanism.release(x, system_secrets)
+    with refused(DataError, key="x"):
+        mechanism.release(torch.zeros(2, 4).to_sparse(), system_secrets)

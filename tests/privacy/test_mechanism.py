@@ -15,7 +15,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.privacy import noise
 from veilgraph.privacy.accountant import SMALLEST_MULTIPLIER
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.mechanism import Gaussian, JamesStein, JamesSteinPlus, Laplace, clip_to_grid, james_stein
+from veilgraph.privacy.mechanism import Gaussian, JamesStein, JamesSteinPlus, Laplace, clip_to_grid
 from veilgraph.privacy.settings import MECHANISMS
 
 every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
@@ -88,11 +88,6 @@ def test_a_row_does_not_depend_on_the_others():
     other = x.clone()
     other[1:] *= 1e30
     assert torch.equal(clip_to_grid(x, 1.0, 2, 2.0**-20)[0], clip_to_grid(other, 1.0, 2, 2.0**-20)[0])
-
-
-def test_only_matrices_have_rows():
-    with pytest.raises(ValueError, match="rows and columns"):
-        Gaussian(1.0, 1.0).release(torch.zeros(2, 3, 4), system_secrets)
 
 
 # Every mechanism
@@ -188,11 +183,6 @@ def test_james_stein_is_algorithm_1():
         factor = 1 - (d - 2) * sigma**2 * clip**2 / sum(value**2 for value in noisy[row].tolist())
         torch.testing.assert_close(plain[row], factor * noisy[row])
         torch.testing.assert_close(plus[row], max(factor, 0.0) * noisy[row])
-
-
-def test_james_stein_leaves_a_row_of_zeros():
-    for positive_part in (False, True):
-        assert torch.equal(james_stein(torch.zeros(2, 3).double(), 1.0, positive_part=positive_part), torch.zeros(2, 3))
 
 
 def mean_squared_error(kind, x, clip, sigma, name):

@@ -39,7 +39,7 @@ def dependent(path: Path, settings: JobSettings, changed: str) -> set[str]:
     return {holder for holder in settings.data.names if not torch.equal(first[0][holder], first[1][holder])}
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("method", ["individual", "collaborative", "secure-sum"])
 @pytest.mark.parametrize("holders", [2, 4])
 def test_every_publication_that_depends_on_a_holders_data_is_paid_for_by_it(

@@ -19,7 +19,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import GaussianEvent, SampledEvent, from_json, reach, to_json
 from veilgraph.privacy.lifetime_costs import epsilon, price, stand_in
-from veilgraph.privacy.mixture import Mixture, distribution_of, interval_of
+from veilgraph.privacy.mixture import Mixture, distribution_of
 
 DELTA = 1e-5
 CELL = 1e-3
@@ -47,6 +47,7 @@ def by_hand(event: SampledEvent, at: list[float]) -> list[list[float]]:
     ]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.05), (2.0, 0.01), (0.7, 1.0)])
 def test_with_one_term_it_is_the_poisson_sampled_gaussian(noise: float, rate: float) -> None:
     event = SampledEvent(noise, rate, 1)
@@ -66,7 +67,7 @@ def test_where_terms_only_vanish_it_is_the_mixture_of_gaussians() -> None:
     assert found == pytest.approx(known.get_epsilon_for_delta(DELTA), rel=1e-6)
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("neighbours", ["zero-out", "replacement"])
 @pytest.mark.parametrize(("noise", "rate", "terms"), [(1.0, 0.1, 3), (3.0, 0.3, 5), (0.8, 0.9, 2)])
 def test_divergences_are_those_of_the_densities(noise: float, rate: float, terms: int, neighbours: str) -> None:
@@ -178,7 +179,7 @@ def test_what_stands_in_bounds_a_long_tail_between_the_places_that_are_looked_at
     failure, composed = DELTA / 20, accountant.composed(0.0, [(SampledEvent(1.0, 0.01, 1), 100)])
     assert composed is not None
     mu = stand_in(composed, failure)
-    places = [float(place) for place in np.linspace(0, 1.05 * float(composed.get_epsilon(failure)), 2000)]
+    places = [float(place) for place in np.linspace(0, 1.05 * float(composed.get_epsilon(failure)), 300)]
     bounds = [failure + (1 - failure) * accountant.gaussian_delta(place, mu) for place in places]
     assert 0.9 < max(composed.get_delta(place) / bound for place, bound in zip(places, bounds, strict=True)) <= 1
 
@@ -191,10 +192,6 @@ def test_hardly_any_noise_has_a_stand_in_though_rounding_puts_its_delta_above_1(
     rounded = SimpleNamespace(get_epsilon=lambda _: 582.0, get_delta=lambda _: math.nextafter(1, 2))
     mu = stand_in(rounded, 1e-8)
     assert accountant.gaussian_delta(582.0, mu) == 1
-
-
-def test_cells_are_no_finer_than_is_asked_for() -> None:
-    assert interval_of(4.0, 0.05, 5, 4, 0.5) == 0.5
 
 
 @pytest.mark.parametrize(("hops", "bound", "count"), [(0, 7, 1), (1, 7, 8), (2, 3, 10), (3, 2, 7), (2, 1, 2)])

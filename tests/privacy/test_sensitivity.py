@@ -19,12 +19,7 @@ from veilgraph.nn.local.hops import AppnpHop
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.privacy.aggregation import bound_degrees
 from veilgraph.privacy.event import GaussianEvent, LaplaceEvent
-from veilgraph.privacy.sensitivity import (
-    for_unit,
-    rows_changed_by_edge,
-    rows_changed_by_node,
-    why_degree_bound,
-)
+from veilgraph.privacy.sensitivity import for_unit, rows_changed_by_edge, rows_changed_by_node, why_degree_bound
 
 NODES = 14
 MANY = 10**9
@@ -92,7 +87,7 @@ def test_one_nodes_features_move_the_rows_no_further_than_derived(edges, bound, 
     check(before, after, rows_changed_by_node(bound, hops, MANY), 1.0)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(*SETTING, st.integers(0, 2))
 def test_one_edge_moves_the_rows_no_further_than_derived(edges, bound, hops, seed, name, to):
     """{0, 1}, {0, 2}, or 0's edge to itself, more or less."""
@@ -194,11 +189,6 @@ def test_the_counts_by_hand():
     assert rows_changed_by_edge(10**9, 32, 10**6) == rows_changed_by_node(10**9, 32, 10**6) == 10**6
 
 
-def test_without_hops_edges_count_nothing_and_a_node_is_its_row():
-    assert rows_changed_by_edge(None, 0, 5) == 0
-    assert rows_changed_by_node(None, 0, 5) == 1
-
-
 def test_an_event_about_rows_read_for_a_unit_matches_the_frobenius_sensitivity():
     clip, rows = 0.7, 13
     node = for_unit(GaussianEvent(5.0), "node", rows)
@@ -225,10 +215,6 @@ def test_a_missing_degree_bound_is_explained():
         rows_changed_by_edge(None, 2, 5)
 
 
-def test_counts_are_whole_numbers():
-    with refused(ConfigError, key="degree_bound", value=0):
-        rows_changed_by_edge(0, 2, 5)
-    with refused(ConfigError, key="num_nodes", value=-1):
-        rows_changed_by_node(3, 2, -1)
-    with refused(ConfigError, key="hops", value=-1):
-        rows_changed_by_node(3, -1, 5)
+def test_without_hops_edges_count_nothing_and_a_node_is_its_row():
+    assert rows_changed_by_edge(None, 0, 5) == 0
+    assert rows_changed_by_node(None, 0, 5) == 1

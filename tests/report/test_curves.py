@@ -20,7 +20,7 @@ def evaluated(epoch: int, test_accuracy: float | None = 0.5) -> dict[str, Any]:
     )
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "metrics",
     [

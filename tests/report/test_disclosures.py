@@ -78,17 +78,6 @@ def test_both_epsilons_are_shown_where_there_are_any(tmp_path: Path) -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_words_are_no_markup() -> None:
-    (record,) = [DisclosureRecord.model_validate_json(line) for line in lines("train", ("A", Kind.KEY, 1)).splitlines()]
-    assert cells([record.model_copy(update={"what": "[red]keys[/red]"})])[0][3] == "[red]keys[/red]"
-
-
-def test_no_records_are_an_empty_table(tmp_path: Path) -> None:
-    path = tmp_path / "disclosures.jsonl"
-    path.write_text("")
-    assert cells(read_disclosures(path)) == []
-
-
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -109,13 +98,4 @@ def test_a_malformed_line_is_named(damage: Any, says: str, tmp_path: Path) -> No
     whole = lines("train", (SERVER, Kind.MASKED, 1))
     path.write_text(f"{whole}{damage(whole.strip())}\n{whole}")
     with refused(RunError, key=path, value=2):
-        read_disclosures(path)
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "disclosures.jsonl"
-    if content is not None:
-        path.write_bytes(content)
-    with refused(RunError, key=path):
         read_disclosures(path)

@@ -117,6 +117,7 @@ def test_an_audit_opens_with_its_worst_findings_in_sentences(copy: Copy) -> None
     assert worst((read_audit(run) or found).findings) == []
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -133,6 +134,7 @@ def test_a_damaged_audit_is_named(content: str, says: str, copy: Copy) -> None:
         page_of(run)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

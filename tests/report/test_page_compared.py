@@ -9,8 +9,8 @@ import yaml
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
-from tests.report.conftest import Copy, part_of
-from tests.report.made import JOB, PLAIN, study
+from tests.report.conftest import Copy
+from tests.report.made import JOB, study
 from tests.report.markup import Page, loads_nothing
 from tests.roles.federation import merge
 from veilgraph.comparison.study import FOUND, Number
@@ -109,14 +109,6 @@ def test_differences_have_intervals_and_say_whether_they_are_chance(tmp_path: Pa
     assert "more than chance" in verdict(read_comparison(tmp_path / "study"))
 
 
-def test_at_home_there_is_no_job_to_differ_from(tmp_path: Path) -> None:
-    study(tmp_path / "study", PLAIN)
-    page = Page(comparison_html(read_comparison(tmp_path / "study")))
-    assert "The best that A reaches at home is 'A: <i>'" in page.text
-    for words in ("above the job", "What the messages of", "study on one machine"):
-        assert words not in page.text
-
-
 def test_report_writes_the_page_of_a_comparison_anew(tmp_path: Path) -> None:
     path = tmp_path / "study"
     study(path)
@@ -157,13 +149,6 @@ def test_several_runs_show_what_differs_and_what_each_reached(runs: dict[str, Pa
     assert charts == ["Loss of validation nodes", "Accuracy of validation nodes"]
     assert len(page.attributes("polyline")) == 6
     assert {line["class"] for line in page.attributes("polyline")} == {"s1", "s2", "s3"}
-
-
-def test_a_part_without_labels_has_no_figures_beside_others(runs: dict[str, Path], copy: Copy) -> None:
-    part = part_of(copy("plain"), "B")
-    page = Page(several_html([RunDirectory.open(runs["private"]), RunDirectory.open(part)]))
-    (row,) = [text for text in page.within["tr"] if text.startswith("plain–")]
-    assert "the scores are at A" in row
 
 
 def test_several_runs_of_one_command(runs: dict[str, Path], tmp_path: Path) -> None:

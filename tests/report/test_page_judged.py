@@ -16,8 +16,7 @@ from tests.report.made import two_classes
 from veilgraph.core.errors import RunError
 from veilgraph.graph.party import load_party, save_party
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.evaluation import Judged, judged, samples_of
+from veilgraph.report.evaluation import Judged, judged
 from veilgraph.report.html import environment
 from veilgraph.report.ranking import alarms, best_threshold, confusion
 from veilgraph.report.run_data import RunData, Scored, Split, read_run, scored
@@ -120,15 +119,6 @@ def test_validation_nodes_alone_choose_the_threshold(found: RunData) -> None:
     assert without.threshold is None
 
 
-def test_intervals_of_many_nodes_are_by_fewer_samples(found: RunData) -> None:
-    assert [samples_of(size) for size in (0, 500_000, 1_000_000, 10**9)] == [200, 200, 100, 40]
-    told = judged(found, TOLD)
-    assert told.samples == 200
-    assert "by 200 samples" in environment().get_template("judged.html.j2").render(
-        judged=told, training=training(found), confusion=confusion(TOLD)
-    )
-
-
 def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     sure = np.eye(2)[TOLD.test.taken]
     told = judged(selecting(found, "auc"), replace(TOLD, test=replace(TOLD.test, likely=sure, own=sure)))
@@ -146,12 +136,6 @@ def test_of_classes_alone_nothing_is_ranked(found: RunData) -> None:
     many = judged(sealed, replace(TOLD, classes=("a", "b", "c"), test=replace(TOLD.test, likely=three, own=three)))
     assert "there is no AUC. A job" in many.unranked
     assert judged(sealed, TOLD).unranked == ""
-
-
-def test_of_one_class_alone_nothing_is_told_apart(found: RunData) -> None:
-    told = judged(found, replace(TOLD, test=drawn(1, of=0.0)))
-    assert told.ranking is None
-    assert told.unranked.startswith("All test nodes here are no, so")
 
 
 def test_predictions_that_are_not_the_trainings_are_told_apart(found: RunData) -> None:
@@ -206,16 +190,6 @@ def test_the_page_has_it_with_the_names_of_classes(copy: Copy) -> None:
         assert words in page.text
 
 
-def test_more_classes_have_figures_and_no_threshold(runs: dict[str, Path]) -> None:
-    found = read_run(RunDirectory.open(runs["plain"]))
-    told = judged(found, scored(found))
-    assert [each.title for each in told.rows] == ["accuracy", "AUC", "macro F1"]
-    assert told.ranking is None
-    assert told.notes == ()
-    summary = json.loads((runs["plain"] / "summary.json").read_text())
-    assert float(row(told, "AUC")[0]) == pytest.approx(summary["test_auc"], abs=1e-3)
-
-
 def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) -> None:
     run = two_classes(copy("plain"))
     path = run / "parties" / "A" / "graph.safetensors"
@@ -234,12 +208,6 @@ def test_guessing_is_by_the_most_frequent_class_of_the_judged_nodes(copy: Copy) 
     assert float(share.split()[0]) > 75
     assert row(judged(found, told), "accuracy")[2] == f"{share} by always saying honest <b>"
     assert confusion(told).always == f"Always answering honest <b>, the most frequent class, is right for {share}."
-
-
-def test_a_sealed_jobs_verdict_reads_as_a_sentence() -> None:
-    job, words = parse_job({"paradigm": "sealed"}), "which of 2 classes a node is of"
-    said = paradigm_of(job).words.verdict(job, words, "8,817 nodes")
-    assert f"predicts {words}, for 8,817 nodes; only" in said
 
 
 def test_a_test_auc_near_one_is_called_a_likely_leak(found: RunData) -> None:
@@ -261,21 +229,6 @@ def test_another_organisations_part_has_no_figure_and_no_count_of_labels(copy: C
     own = page_of(part_of(two_classes(copy_again), "A"))
     assert "alarms per 1,000" in own.text
     assert "0.500 by guessing" in own.within["dd"][0]
-
-
-def test_a_confusion_matrix_whatever_a_job_selects_by(copy: Copy) -> None:
-    page = page_of(two_classes(copy("plain"), by="f1"))
-    assert "No confusion matrix" not in page.text
-
-
-def test_curves_of_every_figure_keep_their_colours(found: RunData) -> None:
-    records = [{"epoch": 1, "train_loss": 1.0, "val_loss": 1.0, "val_auc": 0.6, "test_auc": 0.5, "train_accuracy": 0.1}]
-    told = training(replace(selecting(found, "auc"), metrics=records))
-    loss, auc, accuracy = told.charts
-    assert (loss.title, auc.title, accuracy.title) == ("Loss (cross-entropy)", "AUC", "Accuracy")
-    assert [(line.name, line.place) for line in loss.lines] == [("training", 1), ("validation", 2)]
-    assert [(line.name, line.place) for line in auc.lines] == [("validation", 2), ("test", 3)]
-    assert told.legend is loss
 
 
 def test_the_page_begins_with_alone_together_and_pooled(copy: Copy) -> None:

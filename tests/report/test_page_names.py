@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import veilgraph as vg
+from tests import nightly
 from tests.cli.commands import veilgraph
 from tests.report.markup import Page
 from veilgraph.core.text import called
@@ -83,6 +84,7 @@ def test_every_part_of_the_page_calls_them_so(tmp_path: Path) -> None:
     assert f"of {GOOD}" in cells  # by region
 
 
+@nightly
 def test_where_classes_alone_were_opened_the_page_says_so(tmp_path: Path) -> None:
     job = {"paradigm": "sealed", "preset": "paper", "train": {"epochs": 1, "patience": None}}
     text = (told := page(job, tmp_path / "run")).text

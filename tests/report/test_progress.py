@@ -8,7 +8,7 @@ from rich.table import Table
 
 from veilgraph.cli.output import results
 from veilgraph.report import progress
-from veilgraph.report.progress import TrainingBars, heartbeat, left_words, time_words
+from veilgraph.report.progress import TrainingBars, heartbeat, left_words
 
 
 def test_the_last_state_of_each_training_is_printed() -> None:
@@ -24,13 +24,6 @@ def test_the_last_state_of_each_training_is_printed() -> None:
     assert "one" in one
     assert "epoch 10/20  loss 1.250  val 25.0 %" in one
     assert "two" in two
-
-
-def test_a_training_that_never_began_leaves_nothing() -> None:
-    text = io.StringIO()
-    with pytest.raises(RuntimeError), TrainingBars(Console(file=text)) as bars, bars.stage("one", 20):
-        raise RuntimeError
-    assert text.getvalue() == ""
 
 
 def test_where_there_is_no_terminal_a_line_now_and_then_says_what_is_done_and_what_is_left(
@@ -68,11 +61,6 @@ def test_what_is_left_in_all_follows_from_what_is_done() -> None:
     assert left_words(60.0, 1.5, 6.0) == ", about 3 min left in all"
     assert left_words(60.0, 0.0, 6.0) == ""
     assert left_words(60.0, 0.0, 0.0) == ""
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(89.4, "89 s"), (90, "2 min"), (5399, "90 min"), (9000, "2.5 h")])
-def test_times_are_rounded(seconds: float, words: str) -> None:
-    assert time_words(seconds) == words
 
 
 def test_a_table_is_cut_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

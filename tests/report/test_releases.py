@@ -65,10 +65,3 @@ def test_notes_say_what_epsilon_is_about_and_what_it_is_not() -> None:
     more = notes(job(3, labels={"holder": "B", "epsilon": 2}))
     assert "which nodes have one for training or validation is not hidden" in more[1]
     assert more[2] == "what a node releases at all of these holders together has a total ε of 5"
-
-
-def test_in_a_vertical_job_all_holders_release() -> None:
-    initial = {"method": "perturbed", "release": {"epsilon": 2}}
-    settings = parse_job({"model": {"initial": initial}})
-    assert [row[0] for row in rows(table(settings))] == ["A", "B"]
-    assert "edges and labels are not noised: per-release ε and total ε of these are infinite" in notes(settings)

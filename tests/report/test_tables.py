@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from veilgraph.graph.party import PartyGraph
-from veilgraph.report.tables import comparison_table, data_table, human_bytes, percent, run_table, traffic_table
+from veilgraph.report.tables import data_table, human_bytes, run_table
 
 SUMMARY = {
     "best_epoch": 7,
@@ -44,39 +44,10 @@ def test_bytes_read_well(count: int, text: str) -> None:
     assert human_bytes(count) == text
 
 
-def test_a_missing_share_is_a_dash() -> None:
-    assert (percent(None), percent(0.8768)) == ("–", "87.7 %")
-
-
 def test_the_run_table_tells_result_and_traffic() -> None:
     text = shown(run_table(SUMMARY))
     for part in ("best epoch", "50.0 %", "0.012", "sent by server", "2.0 MB"):
         assert part in text
-
-
-def test_the_run_table_has_auc_and_f1_where_they_are_known() -> None:
-    text = shown(run_table({**SUMMARY, "test_auc": 0.93456, "test_f1": 0.5}))
-    assert "test AUC" in text
-    assert "0.935" in text
-    assert "0.500" in text
-    undefined = shown(run_table({**SUMMARY, "test_auc": None, "test_f1": 0.5}))
-    assert "AUC" not in undefined
-    assert "test macro F1" in undefined
-
-
-def test_a_resumed_run_says_since_when_it_counts_bytes() -> None:
-    assert "sent by A since epoch 20" in shown(run_table({**SUMMARY, "started_at": 20}))
-
-
-def test_the_comparison_has_a_row_for_each_training() -> None:
-    text = shown(comparison_table({"A alone": {**SUMMARY, "test_accuracy": 0.25}, "pooled": SUMMARY}, "what it means"))
-    assert "A alone" in text
-    assert "25.0 %" in text
-    assert "what it means" in text
-
-
-def test_traffic_is_told_by_party() -> None:
-    assert "1.5 kB" in shown(traffic_table(SUMMARY["sent_bytes"]))  # type: ignore[arg-type]
 
 
 def test_the_data_table_counts_what_each_holder_has() -> None:

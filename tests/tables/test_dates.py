@@ -84,10 +84,7 @@ def test_parts_are_those_of_the_calendar(day):
     found = [date_part(np.array([day], "datetime64[us]"), name, settings)[0] for name in settings.names]
     week, month = 2 * math.pi * day.weekday() / 7, 2 * math.pi * (day.month - 1) / 12
     days = (day - SINCE.date()).days
-    wanted = [
-        *(days, -days / 365.2425, math.sin(week), math.cos(week)),
-        *(day.year, math.sin(month), math.cos(month)),
-    ]
+    wanted = [*(days, -days / 365.2425, math.sin(week), math.cos(week)), *(day.year, math.sin(month), math.cos(month))]
     assert found == pytest.approx(wanted, abs=1e-6, rel=1e-6)
 
 

@@ -63,14 +63,6 @@ def test_the_numbers_are_those_of_the_graph(tmp_path):
     assert found.num_features == graph.num_features
 
 
-def test_isolated_nodes_have_neither_incoming_nor_outgoing_edges(tmp_path):
-    write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 2, 3]})
-    write(tmp_path / "edges.csv", {"a": ["u"], "b": ["v"]})
-    found = describe_party(party(edges=[{"directed": True}]), tmp_path)
-    assert (found.isolated, found.degrees) == (1, (0, 0.0, 1))
-    assert (found.classes, found.splits, found.unlabelled) == (None, None, 3)
-
-
 def test_what_a_range_cuts_and_what_looks_at_all_rows_is_shown(tmp_path):
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 5, 9], "y": [None, 5, 7]})
     scaled = {"columns": "x", "scale": {"low": 1, "high": 8}}
@@ -84,17 +76,6 @@ def test_what_a_range_cuts_and_what_looks_at_all_rows_is_shown(tmp_path):
     text = " ".join(shown(party_tables(fitted)).split())
     assert "features of a node's own row alone │ no" in text
     assert "nodes.features.1 (column 'y'): missing=mean is computed from all rows" in text
-
-
-def test_sparse_features_are_counted_as_sparse(tmp_path):
-    columns = {f"x{column}": [0] * 30 for column in range(9)}
-    write(tmp_path / "nodes.csv", {"id": list(range(30)), **columns, "x9": [1] * 2 + [0] * 28})
-    settings = party(["x*"])
-    found = describe_party(settings, tmp_path)
-    features = build(settings, tmp_path).graph.features
-    parts = features.crow_indices(), features.col_indices(), features.values()
-    assert found.sparse
-    assert found.feature_bytes == sum(part.numel() * part.element_size() for part in parts)
 
 
 def shown(tables):
@@ -122,21 +103,6 @@ def test_tables_show_every_number_and_take_names_as_they_are(tmp_path):
         "val        │ 1: no 1, yes 0",
     ):
         assert line in text
-
-
-def test_tables_of_a_party_without_edges_and_labels_and_with_odd_names(tmp_path):
-    columns = {f"[/x{column}]": [0] for column in range(50)}
-    categories = [f"[b]{value}" for value in range(20)]
-    write(tmp_path / "nodes.csv", {"id": ["u"], "c": ["[b]3"], **columns})
-    settings = party([{"columns": "c", "categories": categories}, "[[]*"])
-    text = shown(party_tables(describe_party(settings, tmp_path)))
-    assert "Edges" not in text
-    assert "Labels" not in text
-    assert "[/x38]" in text
-    assert "[/x39]" not in text
-    assert "and 11 more columns" in text
-    assert "[b]3 1" in text
-    assert "and 8 more" in text
 
 
 @pytest.mark.parametrize("named", [False, True])

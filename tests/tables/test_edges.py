@@ -1,10 +1,9 @@
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.errors import refused
 from tests.tables.reading import IDS, RELATION, read
-from tests.tables.writing import FORMATS, party, write
+from tests.tables.writing import FORMATS, party
 from veilgraph.core.errors import DataError
 from veilgraph.tables.edges import read_edges
 
@@ -17,12 +16,6 @@ def test_ends_become_rows_of_the_node_table(tmp_path, suffix):
     assert table.weight is None
     assert table.relation is None
     assert (table.rows.tolist(), table.dropped.tolist(), table.other) == ([3], [0], 0)
-
-
-def test_integers_match_their_decimal_text(tmp_path):
-    write(tmp_path / "e.parquet", {"a": [7, 8], "b": [8, 8]})
-    table = read_edges(party(edges=[{"file": "e.parquet"}]).edges[0], tmp_path, pa.array(["8", "7"]))
-    assert (table.source.tolist(), table.target.tolist()) == ([1, 0], [0, 0])
 
 
 def test_weights_and_relations(tmp_path):
@@ -49,15 +42,6 @@ def test_relations_alone_are_weights_unless_all_are_one(tmp_path):
     assert table.weight.tolist() == [2.0, 0.5]
     plain = read(tmp_path, columns, relation=RELATION | {"weights": {"card": 1, "cash": 1}})
     assert plain.weight is None
-
-
-def test_no_rows_are_no_edges(tmp_path):
-    none = pa.array([], pa.string())
-    for suffix in FORMATS:
-        table = read(tmp_path, {"a": none, "b": none, "w": none}, file=f"e.{suffix}", weight="w")
-        assert len(table.source) == len(table.target) == 0
-        assert table.weight is not None
-        assert len(table.weight) == 0
 
 
 @pytest.mark.parametrize(

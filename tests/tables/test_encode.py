@@ -20,7 +20,7 @@ from veilgraph.core.errors import DataError
 from veilgraph.graph.features import is_sparse, scale_features
 from veilgraph.graph.party import PartyGraph
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
-from veilgraph.tables.encode import FRACTION_BITS, FeatureEncoding, encode, exact, exact_sums, fit_encoding, mean_of
+from veilgraph.tables.encode import FRACTION_BITS, FeatureEncoding, encode, exact_sums, fit_encoding
 from veilgraph.tables.nodes import FeatureColumn, NodeTable
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -32,16 +32,6 @@ def test_sums_of_float32_are_exact(pairs: list[tuple[int, float]]) -> None:
     values = np.array([value for _, value in pairs], np.float32)
     wanted = [sum((Fraction(value) for place, value in pairs if place == at), Fraction(0)) for at in range(3)]
     assert [Fraction(each, 2**FRACTION_BITS) for each in exact_sums(places, values, 3)] == wanted
-
-
-def test_sums_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).normal(size=100) * 10.0 ** np.random.default_rng(1).integers(-12, 12, 100)
-    places = np.arange(100) % 7
-    whole = exact_sums(places, values, 7)
-    monkeypatch.setattr("veilgraph.tables.encode.AT_ONCE", 9)
-    assert exact_sums(places, values, 7) == whole
-    assert sum(whole) == sum(exact(value) for value in values.tolist())
-    assert mean_of(sum(whole), 100) == float(sum(map(Fraction, values.tolist())) / 100)
 
 
 def together(tables: list[NodeTable], scaling: Any) -> list[FeatureEncoding]:
@@ -101,13 +91,6 @@ def test_a_column_is_constant_only_if_it_is(value: float) -> None:
     assert deviations[1] > 0
 
 
-def test_a_mean_of_nothing_is_refused(tmp_path: Path) -> None:
-    table = table_of(tmp_path, {"x": [1, None]}, ({"columns": "x", "missing": "mean"},))
-    assert fit_encoding(table, "none", lambda values: [2 * value for value in values]).fills == (1.0,)
-    with refused(DataError, key="x"):
-        fit_encoding(table, "none", lambda values: [0, 0])
-
-
 SCALINGS = ("none", "row", "length", "standard")
 
 
@@ -125,10 +108,7 @@ def made(columns, nodes, seed=0, nonzero=1.0):
 
 
 def test_every_rule_for_missing_values(tmp_path):
-    table = table_of(
-        tmp_path,
-        {"x": [1, None, 4], "y": [None, 2, 0], "z": [1, 1, None], "kind": ["q", None, "other"]},
-    )
+    table = table_of(tmp_path, {"x": [1, None, 4], "y": [None, 2, 0], "z": [1, 1, None], "kind": ["q", None, "other"]})
     encoding = fit_encoding(table, "none")
     assert encoding.names == ("x", "y", "z", "kind=p", "kind=q", "kind missing")
     assert encoding.fills == (2.5, 7.0, 7.0, 0.0)

@@ -50,11 +50,6 @@ def test_each_by_itself(tmp_path, ids, wanted):
     assert read_nodes(party(ids=ids), tmp_path).ids.to_pylist() == wanted
 
 
-def test_integers_have_no_case(tmp_path):
-    write(tmp_path / "n.parquet", {"id": [7, 8], "x": [1, 2]})
-    assert read_nodes(party(nodes="n.parquet", ids=BOTH), tmp_path).ids.to_pylist() == ["7", "8"]
-
-
 @pytest.mark.parametrize("file", ["nodes.csv", "more.csv", "labels.csv"])
 def test_two_spellings_of_one_id_are_refused_with_both(tmp_path, file, monkeypatch):
     monkeypatch.setattr("veilgraph.tables.source.CSV_BLOCK_BYTES", 16)
@@ -80,12 +75,6 @@ def test_two_spellings_of_one_id_are_refused_with_both(tmp_path, file, monkeypat
     assert f"{file}: column 'id', row 5: 'aB ' is as 'AB' is, the id of row 3" in str(caught.value)
 
 
-def test_an_id_of_white_space_alone_is_none(tmp_path):
-    write(tmp_path / "nodes.csv", {"id": ["u", "  "], "x": [1, 2]})
-    with refused(DataError, key="id", value=2):
-        read_nodes(party(ids=BOTH), tmp_path)
-
-
 def test_an_edge_of_another_spelling_is_unknown_without(tmp_path):
     write(tmp_path / "nodes.csv", {"id": ["u", "v"], "x": [1, 2]})
     write(tmp_path / "edges.csv", {"a": ["U"], "b": pa.array(["v"])})
@@ -97,3 +86,9 @@ def test_what_is_hashed_says_how_ids_are_written():
     said = {party(ids=ids).hashed() for ids in ({}, {"strip": True}, {"lower": True}, BOTH)}
     assert len(said) == 4
     assert party(ids={}).hashed() == party().hashed()
+
+
+def test_an_id_of_white_space_alone_is_none(tmp_path):
+    write(tmp_path / "nodes.csv", {"id": ["u", "  "], "x": [1, 2]})
+    with refused(DataError, key="id", value=2):
+        read_nodes(party(ids=BOTH), tmp_path)

@@ -8,10 +8,10 @@ from tests.errors import refused
 from tests.tables.writing import FORMATS, build, party, write
 from veilgraph.core.errors import DataError
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.tables.convert import MISSING, to_numbers
+from veilgraph.tables.convert import MISSING
 from veilgraph.tables.describe import FileDescription, describe_party
 from veilgraph.tables.encode import encode, fit_encoding
-from veilgraph.tables.nodes import feature_columns, read_column, read_nodes
+from veilgraph.tables.nodes import feature_columns, read_nodes
 
 LABEL = {"column": "fraud", "classes": ["no", "yes"], "file": "labels.csv", "id": "customer"}
 SPLIT = {"column": "part"}
@@ -55,13 +55,6 @@ def test_the_split_beside_the_labels_is_taken_and_else_the_node_tables(tmp_path)
     assert elsewhere is not None
     assert beside is not None
     assert (elsewhere.tolist(), beside.tolist()) == ([1] * 4, [0] * 4)
-
-
-def test_a_file_of_labels_has_no_features(tmp_path):
-    write(tmp_path / "nodes.csv", NODES)
-    write(tmp_path / "labels.csv", {"customer": list("uvwx"), "fraud": ["no"] * 4, "amount_lost": [0, 1, 2, 3]})
-    table = read_nodes(party(["*"], LABEL, FRACTIONS), tmp_path)
-    assert [column.name for column in table.columns] == ["x"]
 
 
 @pytest.mark.parametrize(
@@ -121,14 +114,6 @@ def test_columns_of_further_tables_follow_the_nodes_of_the_first(tmp_path):
     ]
 
 
-def test_patterns_take_the_first_tables_columns_first_and_no_ids(tmp_path):
-    write(tmp_path / "nodes.csv", NODES)
-    write(tmp_path / "usage.csv", {"client": list("uvwx"), "calls": [1, 2, 3, 4], "x": [0] * 4})
-    settings = party(["*"], join=JOIN)
-    assert [column.name for column in read_nodes(settings, tmp_path).columns] == ["x", "usage.calls", "usage.x"]
-    assert feature_columns(settings, tmp_path) == read_nodes(settings, tmp_path).columns
-
-
 def test_several_tables_and_labels_among_them(tmp_path):
     write(tmp_path / "nodes.csv", NODES)
     write(tmp_path / "more.csv", {"id": list("xwv"), "y": [4, 3, 2]})
@@ -147,22 +132,6 @@ def test_several_tables_and_labels_among_them(tmp_path):
     assert table.labels is not None
     assert table.splits is not None
     assert (table.labels.tolist(), table.splits.tolist()) == ([0, -1, -1, 1], [1, -1, -1, 0])
-
-
-def test_targets_may_be_in_a_further_table(tmp_path):
-    write(tmp_path / "nodes.csv", NODES)
-    write(tmp_path / "usage.csv", {"client": ["v", "u"], "spent": [2.5, 1.5]})
-    table = read_nodes(party(join=JOIN, target="usage.spent", split=FRACTIONS), tmp_path)
-    np.testing.assert_array_equal(table.targets, np.array([1.5, 2.5, np.nan, np.nan], np.float32))
-
-
-def test_one_column_that_is_no_feature(tmp_path):
-    write(tmp_path / "nodes.csv", NODES)
-    write(tmp_path / "usage.csv", {"client": ["w", "?", "u"], "spent": [3, 2, 1]})
-    found = read_column(party(join=JOIN), tmp_path, "usage.spent", to_numbers, np.nan)
-    np.testing.assert_array_equal(found, [1, np.nan, 3, np.nan])
-    with refused(DataError, key="usage.lost"):
-        read_column(party(join=JOIN), tmp_path, "usage.lost", to_numbers, np.nan)
 
 
 def test_rows_across_batches_of_a_further_table(tmp_path, monkeypatch):
@@ -222,3 +191,18 @@ def test_the_digest_of_the_tables_is_of_every_file(tmp_path, changed):
     with (tmp_path / changed).open("a", encoding="utf-8") as file:
         file.write("\n")
     assert own.digest() != before
+
+
+def test_a_file_of_labels_has_no_features(tmp_path):
+    write(tmp_path / "nodes.csv", NODES)
+    write(tmp_path / "labels.csv", {"customer": list("uvwx"), "fraud": ["no"] * 4, "amount_lost": [0, 1, 2, 3]})
+    table = read_nodes(party(["*"], LABEL, FRACTIONS), tmp_path)
+    assert [column.name for column in table.columns] == ["x"]
+
+
+def test_patterns_take_the_first_tables_columns_first_and_no_ids(tmp_path):
+    write(tmp_path / "nodes.csv", NODES)
+    write(tmp_path / "usage.csv", {"client": list("uvwx"), "calls": [1, 2, 3, 4], "x": [0] * 4})
+    settings = party(["*"], join=JOIN)
+    assert [column.name for column in read_nodes(settings, tmp_path).columns] == ["x", "usage.calls", "usage.x"]
+    assert feature_columns(settings, tmp_path) == read_nodes(settings, tmp_path).columns

@@ -171,11 +171,7 @@ def test_booleans_and_integers_as_classes(tmp_path):
 
 @pytest.mark.parametrize(
     ("features", "message"),
-    [
-        (["v_*"], {"key": Path("nodes.csv")}),
-        (["x", "x"], {"key": "x"}),
-        (["x", "?"], {"key": "x"}),
-    ],
+    [(["v_*"], {"key": Path("nodes.csv")}), (["x", "x"], {"key": "x"}), (["x", "?"], {"key": "x"})],
 )
 def test_choices_of_columns(tmp_path, features, message):
     write(tmp_path / "nodes.csv", {"id": ["u"], "x": [1]})
@@ -186,11 +182,7 @@ def test_choices_of_columns(tmp_path, features, message):
 @pytest.mark.parametrize(
     ("name", "content", "key"),
     [
-        (
-            "n.csv",
-            b"id,x\nu,1\n\nv,2,3\n",
-            None,
-        ),
+        ("n.csv", b"id,x\nu,1\n\nv,2,3\n", None),
         ("n.csv", b"", None),
         ("n.csv", b"id,x\n\xe9,1\n", None),
         ("n.csv", b"id,x,x\nu,1,2\n", "x"),

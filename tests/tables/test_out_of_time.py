@@ -54,13 +54,6 @@ def test_the_date_may_be_beside_the_labels_or_in_a_further_table(tmp_path):
     assert splits(tmp_path, join=[{"file": "labels.csv"}]) == WANTED[::-1]
 
 
-def test_targets_too(tmp_path):
-    write(tmp_path / "nodes.csv", NODES | {"t": [1, 2, 3, None, 5, 6]})
-    found = read_nodes(party(target="t", split=SPLIT), tmp_path).splits
-    assert found is not None
-    assert found.tolist() == [0, 1, 1, -1, -1, 0]
-
-
 def test_the_date_is_no_feature(tmp_path):
     write(tmp_path / "nodes.csv", NODES)
     table = read_nodes(party(["*"], LABEL, SPLIT), tmp_path)

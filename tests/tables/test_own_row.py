@@ -17,7 +17,6 @@ from torch import Tensor
 from tests.tables.writing import build, party, write
 from veilgraph.graph.build import BuiltGraph
 from veilgraph.graph.features import is_sparse
-from veilgraph.graph.settings import DataSettings
 from veilgraph.tables.column_settings import Features, ScaleSettings, beyond_own_row, declared_values
 from veilgraph.tables.columns import column_hashes
 from veilgraph.tables.encode import FeatureEncoding, Scaling, within_range
@@ -73,7 +72,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tables")
 
 
-@pytest.mark.cases(5)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("scaling", ["none", "row", "length"])
 @pytest.mark.parametrize("features", DECLARED.values(), ids=DECLARED)
 def test_a_nodes_features_are_the_same_bits_whatever_the_others_are(
@@ -176,13 +175,6 @@ def test_holders_of_the_same_columns_have_the_same_ranges() -> None:
         feature = party([{"columns": "x", "scale": scale}]).nodes.features[0]
         told.append(column_hashes([FeatureColumn("x", feature)], None, None)[-1])
     assert len(set(told)) == 3
-
-
-def test_the_jobs_data_settings_have_no_other_scaling() -> None:
-    """A new one must be judged by ``beyond_own_row``, which lists those of a row."""
-    annotation = DataSettings.model_fields["feature_scaling"].annotation
-    assert annotation is not None
-    assert set(annotation.__args__) == {"none", "row", "length", "standard"}
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,6 @@ def test_a_single_relation_that_reaches_as_far_as_any_is_edges_alike(folder: Pat
     assert bounded.relations == (Relation(entry.get("name", "calls"), 2),)
 
 
-def test_a_kind_without_rows_is_a_relation_all_the_same(folder: Path) -> None:
-    kinds = {**KINDS, "relation": {"column": "kind", "weights": {"card": 1, "calls": 1, "cash": 1}}}
-    assert of_each(build(party(edges=[kinds]), folder).graph)["cash"] == []
-
-
 def test_another_name_or_reach_is_other_data(folder: Path) -> None:
     entries: list[list[dict[str, Any]]] = [
         [CALLS, PAYS],

@@ -28,6 +28,7 @@ def form_of(folder, content, name="n.csv", **given):
     return file_format(folder / name, FormatSettings(**given))
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("name", ["n.csv", "n.csv.gz"])
@@ -40,11 +41,6 @@ def test_what_is_found_is_stated_and_read_by(tmp_path, delimiter, encoding, name
     table = read_nodes(party(nodes=name), tmp_path)
     assert table.ids.to_pylist() == ["ü", "v"]
     assert table.values[0].tolist() == [1, 2]
-
-
-def test_parquet_has_neither(tmp_path):
-    write(tmp_path / "n.parquet", {"id": ["u"], "x": [1]})
-    assert describe_party(party(nodes="n.parquet"), tmp_path).files[0].form == "Parquet"
 
 
 @pytest.mark.parametrize(
@@ -162,10 +158,7 @@ def test_markers_are_no_value_in_every_kind_of_column(tmp_path, name):
     write(tmp_path / name, {key: pa.array(values).dictionary_encode() for key, values in columns.items()})
     features = [{"columns": "x", "missing": "zero"}, kinds]
     fractions = {"train": 1, "val": 0, "test": 0}
-    table = read_nodes(
-        party(features, label, fractions, nodes=name, missing_values=["", "NA", "n/a"]),
-        tmp_path,
-    )
+    table = read_nodes(party(features, label, fractions, nodes=name, missing_values=["", "NA", "n/a"]), tmp_path)
     np.testing.assert_array_equal(table.values[0], [1, np.nan, np.nan])
     assert table.values[1].tolist() == [-1, 0, 1]
     assert table.labels is not None

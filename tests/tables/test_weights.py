@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from tests.errors import refused
@@ -88,13 +87,6 @@ def test_each_relation_weighs_one_on_average_and_then_its_factor(tmp_path):
     assert again.weight.tolist() == pytest.approx([0.5, 0.2, 1.5, 0.4, 0.6, 1])
 
 
-def test_a_relation_of_no_edges_has_no_mean(tmp_path):
-    columns = {"a": ["u"], "b": ["v"], "kind": ["card"], "amount": ["8"]}
-    assert weights(tmp_path, columns, weight="amount", relation=RELATION, normalize="mean") == [0.5]
-    none = {name: pa.array([], pa.string()) for name in columns}
-    assert weights(tmp_path, none, weight="amount", normalize="mean") == []
-
-
 def test_two_tables_weigh_alike(tmp_path):
     """Amounts drown what is counted by ones, unless both are normalised."""
     write(tmp_path / "nodes.csv", {"id": ["u", "v", "w"], "x": [1, 2, 3]})
@@ -111,12 +103,6 @@ def test_two_tables_weigh_alike(tmp_path):
     assert found.tolist() == pytest.approx([50 / 55, 60 / 55, 0.5])
     described = describe_party(alike, tmp_path)
     assert [each.relations[0].mean_weight for each in described.edges] == pytest.approx([1, 0.5])
-
-
-def test_edges_stay_without_weights_where_nothing_weighs(tmp_path):
-    assert weights(tmp_path, ENDS, normalize="mean") is None
-    assert weights(tmp_path, ENDS, factor=1) is None
-    assert weights(tmp_path, ENDS, factor=3) == [3, 3, 3]
 
 
 def test_one_edge_changes_the_others_weights_by_a_mean_and_not_by_a_number(tmp_path):

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 from sklearn.cluster import KMeans
 
-from tests.errors import refused
 from veilgraph.audit.labels import UNASSIGNED, blind_labels, directions, matched, mean_rows
 from veilgraph.audit.pairs import random_pairs
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
 
 
 def gradients_of(classes=5, nodes=300, width=16, sure=2.0, right=1.0, steps=1, seed=0):
@@ -69,10 +67,3 @@ def test_of_nodes_without_a_gradient_nothing_is_said():
     assert (found.groups[::2] == UNASSIGNED).all()
     assert (found.shares[::2] == 0).all()
     assert (matched(found.groups[1::2], labels[1::2]) == labels[1::2]).mean() > 0.99
-
-
-def test_what_cannot_be_attacked_is_refused():
-    with refused(ConfigError, key="classes", value=1):
-        blind_labels(gradients_of()[0], classes=1, seed=0)
-    with refused(DataError, key="gradients"):
-        blind_labels(np.zeros((2, 9, 3)), seed=0)

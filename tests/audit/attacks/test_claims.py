@@ -29,6 +29,7 @@ def level_of(releases: list[Floats]) -> float:
     return noise_level([Noisy(each, DEVIATION, CLIP) for each in releases]).p_value
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("length", [0.0, 1.0])
 def test_noise_that_is_there_is_rarely_called_small(length: float) -> None:
     random = np.random.default_rng(0)
@@ -74,6 +75,7 @@ def test_low_bits_of_rounded_sums_are_uniform_and_others_are_not() -> None:
         low_bits_p_value(again, bits=bits, summands=2)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("classes", "most"), [(2, 0.05), (5, 0.001)])
 def test_a_split_by_classes_is_too_even_and_one_by_numbers_too_uneven(classes: int, most: float) -> None:
     """Of two classes, a split that is even may well be chance."""

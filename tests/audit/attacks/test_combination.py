@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.errors import refused
 from veilgraph.audit.edges import alike, combination_scores, neighbour_weights, standardised, weight_scores
 from veilgraph.audit.pairs import KnownPairs, sample_pairs
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 
 NODES, WIDTH = 300, 24
 
@@ -52,23 +49,3 @@ def test_outputs_of_other_inputs_tell_nothing() -> None:
         else:
             weights = combination_scores(inputs, outputs, asked.pairs, lambda nodes: np.zeros((len(nodes), NODES)))
             assert abs(measure(weights, asked.truth).auc - 0.5) < 0.06
-
-
-def test_lengths_of_rows_say_nothing() -> None:
-    given = rows(0)
-    assert standardised(given * np.arange(1, NODES + 1)[:, None]) == pytest.approx(standardised(given))
-    assert np.linalg.norm(standardised(given), axis=1) == pytest.approx(1)
-    assert not standardised(np.ones((3, 4))).any()
-
-
-@pytest.mark.parametrize(
-    ("call", "key"),
-    [
-        (lambda pairs: combination_scores(rows(0), rows(0)[:, 1:], pairs, alike(rows(0))), "inputs"),
-        (lambda pairs: combination_scores(rows(0), rows(0)[1:], pairs, alike(rows(0))), "outputs"),
-        (lambda pairs: combination_scores(rows(0), rows(0), pairs + NODES, alike(rows(0))), "pairs"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, key) -> None:
-    with refused(DataError, key=key):
-        call(np.array([[0, 1]]))

@@ -10,10 +10,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from tests.errors import refused
 from veilgraph.audit.canaries import GaussianClaims, canary_scores, least_probability, one_run_epsilon, p_value
 from veilgraph.audit.statistics import Truth
-from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.privacy.accountant import gaussian_epsilon
 from veilgraph.protocol.view import Floats
 
@@ -77,7 +75,7 @@ def power(level, mu):
 # Runs of known privacy
 
 
-@pytest.mark.cases(3)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("gaussian", [False, True])
 @pytest.mark.parametrize("mu", [0.3, 1.0])
 def test_the_bound_is_below_the_truth_in_95_percent_of_runs(mu, gaussian):
@@ -170,29 +168,3 @@ def test_a_release_without_noise_decides():
 
 
 # Refusals
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "says"),
-    [
-        ({"scores": np.zeros(3)}, DataError, {"key": "scores"}),
-        ({"scores": np.full(20, np.nan)}, DataError, {"key": "scores"}),
-        ({"coins": np.full(20, 2)}, DataError, {"key": "scores"}),
-        ({"delta": 1.0}, ConfigError, {"key": "delta", "value": 1.0}),
-        ({"delta": 0.0, "gaussian": True}, ConfigError, {"key": "delta", "value": 0.0}),
-        ({"confidence": 1.0}, ConfigError, {"key": "confidence", "value": 1.0}),
-        ({"guesses": [21]}, ConfigError, {"key": "guesses", "value": [21]}),
-        ({"guesses": []}, ConfigError, {"key": "guesses", "value": []}),
-    ],
-)
-def test_refusals(change, error, says):
-    scores, coins = gaussian_run(20, 1.0, 0)
-    with refused(error, **says):
-        one_run_epsilon(**{"scores": scores, "coins": coins, "delta": 0.01, **change})
-
-
-def test_releases_need_their_directions():
-    with refused(DataError, key="released"):
-        canary_scores([], np.arange(3), [])
-    with refused(DataError, key="released"):
-        canary_scores([np.zeros((9, 4))], np.arange(3), [np.zeros((3, 5))])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.errors import refused
 from veilgraph.audit import features as generative
 from veilgraph.audit.features import LinearModel, fit_model, generated_columns, log_ratios, solve_equations
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 
 NODES, OWN, CLASSES = 300, 5, 6
 
@@ -78,22 +76,3 @@ def test_a_generator_finds_columns_and_none_where_outputs_are_of_other_nodes(mon
     assert abs(case.auc(generated_columns(other.own, case.hidden, shuffled, case.known, seed=0)) - 0.5) < 0.1
     fitted = fit_model(other.own, case.hidden, shuffled, case.known)
     assert abs(case.auc(solve_equations(fitted, other.own, shuffled)) - 0.5) < 0.1
-
-
-ROWS, SOME = np.eye(4), np.arange(4) < 2
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: log_ratios(-ROWS), DataError, {"key": "posteriors"}),
-        (lambda: log_ratios(ROWS[:, :1]), DataError, {"key": "posteriors"}),
-        (lambda: fit_model(ROWS, ROWS, ROWS, SOME[:3]), DataError, {"key": "known"}),
-        (lambda: fit_model(ROWS, ROWS * np.nan, ROWS, SOME), DataError, {"key": "columns"}),
-        (lambda: solve_equations(fit_model(ROWS, ROWS, ROWS, SOME), ROWS[:, 1:], ROWS), DataError, {"key": "own"}),
-        (lambda: generated_columns(ROWS, ROWS, ROWS, SOME[:3], seed=0), DataError, {"key": "known"}),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, error, message) -> None:
-    with refused(error, **message):
-        call()

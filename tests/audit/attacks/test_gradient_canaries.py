@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from scipy.stats import binom, multivariate_normal
 
-from tests.errors import refused
 from veilgraph.audit.canaries import gradient_scores
-from veilgraph.core.errors import DataError
 from veilgraph.protocol.evidence import Part, Round
 from veilgraph.protocol.view import Floats
 
@@ -144,28 +142,7 @@ def test_terms_are_as_long_as_a_sum_says_where_noise_does_not_explain_it(along: 
     assert found == pytest.approx([known], abs=1e-9)
 
 
-@pytest.mark.parametrize("canaries", [2, 3])
-def test_longer_terms_of_several_are_longer_for_each(canaries: int) -> None:
-    """Along axes of their own, so that none hides another."""
-    rows = np.eye(WIDTH)[:canaries]
-    rest = 6.0 * rows.sum(axis=0)
-    spread, mean = RATE * (1 - RATE) / 2 + RATE**2 / 4, RATE / 2
-    length = float(np.sqrt(((6.0 - mean) ** 2 - NOISE**2) / spread))
-    found = gradient_scores([Round(rest, NOISE, [Part(rows, 1, True)])], RATE)
-    scaled = Round(rest, NOISE, [Part(length * rows, 1, True)])
-    assert found == pytest.approx([brute(scaled, canary) for canary in range(canaries)], abs=1e-9)
-
-
 def test_terms_that_are_longer_than_the_clip_are_told_apart_all_the_better() -> None:
     scores, coins = played(1.0, 1.0, longer=8.0)
     assert right(scores, coins) > 0.98
     assert right(played(1.0, 1.0)[0], coins) < right(scores, coins)
-
-
-def test_what_is_no_round_is_refused() -> None:
-    with refused(DataError, key="rounds"):
-        gradient_scores([], RATE)
-    row = np.ones((2, 3))
-    for parts in ([], [Part(row, 1, True), Part(row[:1], 1, False)], [Part(np.ones((2, 4)), 1, True)]):
-        with refused(DataError, key="rounds"):
-            gradient_scores([Round(np.zeros(3), 1.0, parts)], RATE)

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.errors import refused
-from veilgraph.audit.reconstruction import (
-    exact_share,
-    least_squares_rows,
-    matched_rows,
-    sparse_rows,
-    without_own,
-)
+from veilgraph.audit.reconstruction import exact_share, least_squares_rows, matched_rows, sparse_rows, without_own
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 
 NODES, COLUMNS, WIDTH = 60, 100, 32
 
@@ -72,17 +64,3 @@ def test_the_own_part_is_taken_out_whatever_the_unit(random: np.random.Generator
     more = own @ random.normal(size=drawn.shape)
     regressed = without_own(own @ drawn + others + more, own, drawn, others=True)
     assert np.abs(regressed - others).mean() < 0.5 * np.abs(more).mean()
-
-
-@pytest.mark.parametrize(
-    ("call", "key"),
-    [
-        (lambda: sparse_rows(np.eye(3), np.eye(4)), "weights"),
-        (lambda: sparse_rows(np.eye(1), np.ones((10_001, 1))), "weights"),
-        (lambda: least_squares_rows(np.eye(3) * np.nan, np.eye(3)), "opened"),
-        (lambda: without_own(np.eye(3), np.zeros((3, 3)), np.eye(3), others=False), "own"),
-    ],
-)
-def test_what_does_not_fit_is_refused(call, key) -> None:
-    with refused(DataError, key=key):
-        call()

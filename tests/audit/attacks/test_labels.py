@@ -1,16 +1,12 @@
 """Label inference: what is found in gradients whose labels are known, and nothing where there is nothing."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
-from tests.errors import About, refused
 from veilgraph.audit.labels import COMPLETIONS, accuracy, flattened, label_scores, matched, membership_scores
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import ConfigError, DataError
 
 NODES, WIDTH = 300, 16
 Labels = NDArray[np.int64]
@@ -139,13 +135,6 @@ class TestNoise:
 
 
 class TestCompletion:
-    def test_embeddings_alone_tell_labels(self):
-        random, labels = np.random.default_rng(0), labels_of(3)
-        rows = 1e-3 * np.eye(3, 5)[labels] + random.normal(size=(NODES, 5)) * 2e-4 + 7
-        known = np.arange(9)
-        scores = found_by("completion", None, labels, known, embeddings=rows)
-        assert accuracy(scores, labels, attacked(known, NODES)) > 0.95
-
     def test_gradients_and_embeddings_complement_each_other(self):
         labels = labels_of(4)
         gradients = np.where(labels[:, None] < 2, [1.0, 0.0], [-1.0, 0.1])  # tell two pairs of classes apart
@@ -187,63 +176,3 @@ class TestTargets:
         three = matched(np.array([0, 0, 1, 2, 2, 2]), np.array([0, 0, 0, 0, 0, 0]))
         assert sorted(set(three.tolist())) == [0, 1, 2]  # one class a cluster
         assert three[3] == 0
-
-
-ROWS = np.ones((1, 6, 2))
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        (
-            {"attack": "guess"},
-            ConfigError,
-            {"key": "attack", "value": "guess"},
-        ),
-        ({"classes": 1}, ConfigError, {"key": "classes", "value": 1}),
-        ({"attack": "norm"}, ConfigError, {"key": "attack", "value": "norm"}),
-        ({"gradients": None}, ConfigError, {"key": "attack", "value": "cosine"}),
-        ({"gradients": None, "embeddings": ROWS[0]}, ConfigError, {"key": "attack", "value": "cosine"}),
-        ({"gradients": ROWS[0]}, DataError, {"key": "gradients"}),
-        ({"gradients": ROWS[:0]}, DataError, {"key": "gradients"}),
-        ({"gradients": ROWS * np.nan}, DataError, {"key": "gradients"}),
-        ({"embeddings": ROWS[0, :5]}, DataError, {"key": "embeddings"}),
-        ({"known_nodes": np.array([0, 1, 6])}, DataError, {"key": "known_nodes"}),
-        ({"known_nodes": np.array([0, 1, 1])}, DataError, {"key": "known_nodes"}),
-        ({"known_nodes": np.ones(3, dtype=np.bool_)}, DataError, {"key": "known_nodes"}),
-        ({"known_labels": np.array([0, 1])}, DataError, {"key": "known_labels"}),
-        ({"known_labels": np.array([0, 1, 3])}, DataError, {"key": "known_labels"}),
-        ({"known_labels": np.array([0, 2, 2])}, DataError, {"key": "known_labels"}),
-        (
-            {"gradients": ROWS * np.array([1, 0, 1, 1, 1, 1])[:, None]},
-            DataError,
-            {"key": "known_nodes"},
-        ),
-    ],
-)
-def test_what_cannot_be_attacked(change, error, message):
-    whole = {
-        "attack": "cosine",
-        "gradients": ROWS,
-        "known_nodes": np.arange(3),
-        "known_labels": np.arange(3),
-        "classes": 3,
-        "seed": 0,
-    }
-    with refused(error, **message):
-        label_scores(**{**whole, **change})
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: matched(np.arange(3), np.arange(4)), {"key": "assignment"}),
-        (lambda: matched(np.array([-2]), np.array([0])), {"key": "assignment"}),
-        (lambda: flattened(np.ones((3, 2)), np.arange(3), np.arange(3)), {"key": "labels"}),
-        (lambda: accuracy(np.ones((3, 2)), np.zeros(4, dtype=np.int64), np.arange(3)), {"key": "scores"}),
-        (lambda: accuracy(np.ones((3, 2)), np.zeros(3, dtype=np.int64), np.array([3])), {"key": "nodes"}),
-    ],
-)
-def test_arrays_that_do_not_fit(call: Callable[[], object], message: About) -> None:
-    with refused(DataError, **message):
-        call()

@@ -5,9 +5,7 @@ import pytest
 from scipy.spatial import distance as scipy_distances
 from scipy.stats import entropy
 
-from tests.errors import refused
 from veilgraph.audit.pairs import DISTANCES, OPERATIONS, NodeRows, entropies, pair_distances, pair_features
-from veilgraph.core.errors import ConfigError, DataError
 
 SCIPY = {
     "cosine": scipy_distances.cosine,
@@ -58,10 +56,6 @@ class TestDistances:
         assert 0 < near < far
         assert far / near == pytest.approx(4, rel=1e-4)
 
-    def test_an_unknown_one(self):
-        with refused(ConfigError, key="distance", value="hamming"):
-            pair_distances(np.eye(3), np.array([[0, 1]]), "hamming")
-
 
 class TestFeatures:
     def test_operations(self):
@@ -75,27 +69,7 @@ class TestFeatures:
         assert entropies(posteriors)[:, 0] == pytest.approx(expected)
         assert entropies(logits)[:, 0] == pytest.approx(expected)
 
-    def test_how_many_there_are(self):
-        outputs, attributes, pairs = np.eye(5), np.eye(5)[:, :3], np.array([[0, 1], [2, 3]])
-        assert pair_features(NodeRows(outputs), pairs, same_width=False).shape == (2, 12)
-        assert pair_features(NodeRows(outputs, attributes), pairs, same_width=False).shape == (2, 20)
-        whole = NodeRows(outputs, attributes, outputs[:, :2])
-        assert pair_features(whole, pairs, same_width=False).shape == (2, 32)
-        assert pair_features(whole, pairs, same_width=True).shape == (2, 32 + 4 * (5 + 2))
-
     def test_the_two_ends_may_be_swapped(self, random):
         nodes, pairs = NodeRows(random.dirichlet(np.ones(4), 9)), random.integers(9, size=(20, 2))
         ahead, back = (pair_features(nodes, ends, same_width=True) for ends in (pairs, pairs[:, ::-1]))
         assert ahead == pytest.approx(back)
-
-    @pytest.mark.parametrize(
-        ("arrays", "message"),
-        [
-            ((np.ones(4),), {"key": "outputs"}),
-            ((np.array([[1.0], [np.nan]]),), {"key": "outputs"}),
-            ((np.eye(3), np.eye(2)), {"key": "attributes"}),
-        ],
-    )
-    def test_bad_rows(self, arrays, message):
-        with refused(DataError, **message):
-            NodeRows(*arrays)

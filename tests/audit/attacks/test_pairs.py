@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.errors import refused
-from veilgraph.audit.pairs import KnownPairs, sample_pairs
-from veilgraph.core.errors import DataError
+from veilgraph.audit.pairs import sample_pairs
 
 
 @pytest.fixture
@@ -30,28 +28,11 @@ class TestPairs:
         assert first == again != other
         assert len(first) == 40
 
-    @pytest.mark.parametrize(
-        ("edges", "links", "message"),
-        [
-            ([[0, 1], [1, 2]], 3, {"key": "links", "value": 3}),
-            ([[0, 0, 0, 1], [1, 2, 3, 2]], None, {"key": "links", "value": 4}),
-            ([[2], [2]], None, {"key": "edge_index"}),
-            ([[0], [4]], None, {"key": "pairs"}),
-        ],
-    )
-    def test_what_cannot_be_sampled(self, edges, links, message):
-        with refused(DataError, **message):
-            sample_pairs(np.array(edges), 4, seed=0, links=links)
-
     def test_a_split_keeps_the_balance(self, random):
         whole = sample_pairs(random.integers(50, size=(2, 200)), 50, seed=0, links=50)
         known, rest = whole.split(0.2, seed=0)
         assert (len(known.truth), known.truth.sum(), len(rest.truth), rest.truth.sum()) == (20, 10, 80, 40)
         assert not set(map(tuple, known.pairs)) & set(map(tuple, rest.pairs))
-
-    def test_truth_that_does_not_fit(self):
-        with refused(DataError, key="truth"):
-            KnownPairs(np.array([[0, 1], [1, 2]]), np.ones(3, dtype=np.bool_))
 
 
 def test_pairs_that_are_left_out_are_not_drawn_as_unlinked_ones():

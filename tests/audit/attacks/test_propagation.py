@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.errors import refused
 from veilgraph.audit.edges import neighbour_weights, weight_scores
 from veilgraph.audit.pairs import sample_pairs
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 
 NODES, WIDTH = 60, 8
 
@@ -47,12 +45,3 @@ def test_outputs_of_other_inputs_tell_nothing() -> None:
     asked = sample_pairs(np.stack(np.nonzero(true)), NODES, seed=0)
     scores = weight_scores(neighbour_weights(given, true @ inputs(3, 20)), asked.pairs)
     assert abs(measure(scores, asked.truth).auc - 0.5) < 0.12  # 2.5 standard deviations of an AUC of 130 and 130
-
-
-def test_arrays_that_do_not_fit_are_refused() -> None:
-    with refused(DataError, key="inputs"):
-        neighbour_weights(inputs(0, 2), inputs(0, 3))
-    with refused(DataError, key="inputs"):
-        neighbour_weights(np.zeros((1, NODES, 2)), np.zeros((1, NODES, 2)))
-    with refused(DataError, key="inputs"):
-        neighbour_weights(np.zeros((1, 5001, 1)), np.zeros((1, 5001, 1)))

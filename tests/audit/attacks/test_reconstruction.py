@@ -7,18 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.errors import refused
 from veilgraph.audit import reconstruction
 from veilgraph.audit.pairs import alike_pairs
-from veilgraph.audit.reconstruction import (
-    complete_columns,
-    gram_estimate,
-    gram_scores,
-    projected_gram,
-    sequence_basis,
-)
+from veilgraph.audit.reconstruction import complete_columns, gram_estimate, gram_scores, projected_gram, sequence_basis
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.paradigms.vertical.initial import InitialSettings, init_std
 from veilgraph.paradigms.vertical.twin import PlainCollaborative
@@ -194,33 +186,3 @@ class TestInnerProducts:
         unrelated = projected_gram(random.normal(size=(300, 40)), 1.0)
         assert measure(gram_scores(opened, attacked.pairs, own), attacked.truth).auc > 0.85
         assert measure(gram_scores(unrelated, attacked.pairs), attacked.truth).auc == pytest.approx(0.5, abs=0.1)
-
-
-ROWS, STEPS = np.eye(4), np.ones((3, 4, 2))
-SOME = np.arange(4) < 2
-
-
-@pytest.mark.parametrize(
-    ("call", "key"),
-    [
-        (lambda: sequence_basis(ROWS), "h0"),
-        (lambda: sequence_basis(STEPS * np.inf), "h0"),
-        (lambda: sequence_basis(STEPS, ROWS[:3]), "own"),
-        (lambda: sequence_basis(STEPS * 0), "h0"),
-        (lambda: complete_columns(ROWS, ROWS, SOME[:3]), "known"),
-        (lambda: complete_columns(ROWS, ROWS, SOME & (ROWS[0] > 0)), "known"),
-        (lambda: complete_columns(ROWS, ROWS[:, 0], SOME), "columns"),
-        (lambda: complete_columns(ROWS, ROWS * np.nan, SOME), "columns"),
-        (lambda: projected_gram(np.ones((5001, 1)), 1), "nodes"),
-        (lambda: gram_estimate(np.ones((2, 5001, 1)), np.ones((1, 5001, 1))), "nodes"),
-        (lambda: gram_estimate(STEPS, STEPS), "h0"),
-        (lambda: gram_estimate(STEPS, STEPS[:2] * 0), "updates"),
-        (lambda: gram_estimate(STEPS, STEPS[:2], prior=STEPS[0]), "prior"),
-        (lambda: alike_pairs(ROWS[:1], 3, seed=0), "features"),
-        (lambda: gram_scores(STEPS[0], np.array([[0, 1]])), "gram"),
-        (lambda: gram_scores(ROWS, np.array([[0, 4]])), "pairs"),
-    ],
-)
-def test_bad_arguments(call, key):
-    with refused(DataError, key=key):
-        call()

@@ -11,6 +11,7 @@ import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from tests import nightly
 from tests.errors import refused
 from veilgraph.audit.claims import sampling
 from veilgraph.core.errors import DataError
@@ -31,7 +32,7 @@ def chosen(places: list[NDArray[np.int64]]) -> Drawn:
     return found
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("rounds", "terms", "rate"), [(2, 4, 0.3), (3, 3, 0.4), (4, 2, 0.5), (1, 6, 0.2), (5, 2, 0.9)])
 def test_no_honest_draw_is_odder_than_its_p_value_says(rounds: int, terms: int, rate: float) -> None:
     """Over all that can be drawn, with the probability of each: P(p ≤ t) ≤ t for every t."""
@@ -46,7 +47,7 @@ def test_no_honest_draw_is_odder_than_its_p_value_says(rounds: int, terms: int, 
     assert all(sofar[values.searchsorted(value, side="right") - 1] <= value + 1e-9 for value in np.unique(values))
 
 
-@pytest.mark.cases(2)
+@nightly
 @pytest.mark.parametrize(("rounds", "terms", "rate"), [(60, 120, 0.3), (6, 400, 0.05), (200, 30, 0.5), (3, 2000, 0.01)])
 def test_honest_draws_are_no_odder_than_chance(rounds: int, terms: int, rate: float) -> None:
     random = np.random.default_rng(1)

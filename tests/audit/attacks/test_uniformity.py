@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.errors import refused
+from tests import nightly
 from veilgraph.audit.sealing import Words, noise_scores, uniformity_p_value
 from veilgraph.audit.statistics import measure
-from veilgraph.core.errors import DataError
 
 _SHAPE = (200, 32)
 
@@ -23,6 +22,7 @@ def _values(seed: int, count: int = 4) -> list[Words]:
     return [np.rint(random.normal(size=_SHAPE) * 2.0**40).astype(np.int64) for _ in range(count)]
 
 
+@nightly
 def test_noise_is_called_noise_at_the_stated_rate() -> None:
     p_values = np.array([uniformity_p_value(_uniform(seed)) for seed in range(200)])
     assert (p_values <= 0.1).mean() <= 0.2  # P[more than 40 of 200 at rate 0.1] < 1e-5
@@ -55,8 +55,3 @@ def test_low_bits_alone_are_found() -> None:
 
 def test_noise_cannot_be_told_from_noise() -> None:
     assert abs(measure(*noise_scores(_uniform(0), seed=1)).auc - 0.5) < 0.02
-
-
-def test_too_few_words_are_refused() -> None:
-    with refused(DataError, key="messages"):
-        uniformity_p_value([np.zeros((2, 2), dtype=np.int64)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests import nightly
 from tests.errors import refused
 from tests.mpc.aggregation.rounds import ANSWERS, MOMENTS, NAMES, Dropped, add_over_links, play, ring_values, round_of
-from veilgraph.core.errors import ConfigError, ProtocolError, RangeOverflow
+from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER
 from veilgraph.mpc import ring
 from veilgraph.mpc.aggregation.summing import holder_bytes
@@ -116,11 +116,6 @@ def test_messages_and_bytes_are_those_of_the_formula(count):
         )
         assert (sum(each.messages for each in sent), sum(each.messages for each in received)) == (5, 4)
         assert (sum(each.bytes for each in sent), sum(each.bytes for each in received)) == holder_bytes(count, size)
-
-
-def test_values_that_do_not_fit_name_what_to_change():
-    with refused(RangeOverflow, key="A's values", value=60):
-        add_over_links({name: [torch.tensor([2.0**37])] for name in "AB"}, 2)
 
 
 def test_real_numbers_are_rounded_by_a_secret_before_they_are_added():

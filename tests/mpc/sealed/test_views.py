@@ -343,7 +343,7 @@ OF_A_NIGHT = (
 )
 
 
-@pytest.mark.cases(4)
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=nightly) if name in OF_A_NIGHT else name for name in MUTANTS]
 )

@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilgraph.privacy import accountant
 from veilgraph.privacy.event import Event, GaussianEvent, LaplaceEvent, LocalEvent
-from veilgraph.privacy.lifetime_costs import EVERYBODY, NOTHING, Costs, Price, epsilon, is_everybody, price
+from veilgraph.privacy.lifetime_costs import EVERYBODY, Costs, Price, epsilon, is_everybody, price
 
 EVENTS: list[Event] = [GaussianEvent(3.0), GaussianEvent(9.0, "replacement"), LaplaceEvent(4.0), LocalEvent(0.25)]
 CHARGES = st.lists(
@@ -21,6 +21,7 @@ def keys(nodes):
     return np.array(sorted(nodes), dtype=np.uint64)
 
 
+@settings(max_examples=30)
 @given(CHARGES, st.sampled_from([1e-3, 1e-6]))
 def test_every_node_s_total_is_that_of_its_own_releases(charges, delta):
     costs = Costs()
@@ -52,12 +53,7 @@ def test_it_is_never_less_than_what_the_accountant_finds_for_releases_that_were_
             assert found == pytest.approx(known, rel=1e-12)
 
 
-def test_nothing_costs_nothing_and_what_has_no_price_costs_everything():
-    assert epsilon(NOTHING, 1e-6) == Costs().most(1e-6) == 0
-    assert Costs().most(1e-6, keys([1, 2]), Price(0.0, 2.0)) == 2
-    assert epsilon(Price(0.0, math.inf), 1e-6) == math.inf
-
-
+@settings(max_examples=30)
 @given(
     CHARGES, st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(1, 3)), max_size=4), st.sampled_from([1e-3, 1e-6])
 )
