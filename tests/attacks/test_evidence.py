@@ -446,7 +446,7 @@ class Party:
 
     def session(self, link: Link) -> None:
         """As ``run_party`` does it."""
-        at = self.attesting()
+        at = self.record_exchange()
         try:
             at.open(link)
             self.record(LEDGER)
@@ -518,7 +518,7 @@ def killed_session(victim: Party, where: str, fuse: Fuse) -> Callable[[Link], No
     """A session of a party that dies at such a step of it."""
 
     def session(link: Link) -> None:
-        at, record = victim.attesting(), victim.record
+        at, record = victim.record_exchange(), victim.record
         file = at._file
         write = file.write_lines
 
@@ -691,7 +691,7 @@ def signed_anew(party: Party, times: int) -> None:
     for _ in range(times):
         party.record(DISCLOSURES)
         party.record(LEDGER)  # so that it is longer than what the others heard of, who cannot tell then
-        party.attesting()._sign()
+        party.record_exchange()._sign()
 
 
 def test_an_owner_who_signs_changed_records_anew_is_reminded_of_what_it_said(
@@ -788,7 +788,7 @@ def test_statements_tell_nothing_of_what_is_in_the_records(parties: dict[str, Pa
     twin = Party(tmp_path / "twin", "B", None)
     for name in (DISCLOSURES, LEDGER):
         shutil.copy(parties["B"].folder / name, twin.folder / name)
-    heads = [{one.head for one in party.attesting()._file.stated()[:2]} for party in (parties["B"], twin)]
+    heads = [{one.head for one in party.record_exchange()._file.stated()[:2]} for party in (parties["B"], twin)]
     assert not heads[0] & heads[1]
 
 
@@ -797,7 +797,7 @@ def test_a_statement_does_not_tell_when_a_session_ended(
 ) -> None:
     """Where one holder learns alone, that would tell how many epochs it took."""
     party = parties["A"]
-    at = party.attesting()
+    at = party.record_exchange()
     began = at._time
 
     class Later(datetime):
@@ -809,5 +809,5 @@ def test_a_statement_does_not_tell_when_a_session_ended(
     party.record(DISCLOSURES)
     at.opened = True
     at.close()
-    assert party.attesting()._time != began
-    assert [one.time for one in party.attesting()._file.found.own] == [began]
+    assert party.record_exchange()._time != began
+    assert [one.time for one in party.record_exchange()._file.found.own] == [began]

@@ -162,7 +162,9 @@ def test_jobs_at_once_in_one_process_do_not_disturb_each_other(tmp_path: Path) -
     jobs = {seed: small_job(2, {"seed": seed, "model": {"local": {"model": "custom"}}}) for seed in (1, 2, 3)}
     with ThreadPoolExecutor(3) as pool:
         futures = {
-            seed: pool.submit(train, settings, tmp_path / f"{seed}", parties=small_parties(2), custom=OwnModel)
+            seed: pool.submit(
+                train, settings, tmp_path / f"{seed}", parties=small_parties(2), options=RunOptions(custom=OwnModel)
+            )
             for seed, settings in jobs.items()
         }
         together = {seed: future.result() for seed, future in futures.items()}

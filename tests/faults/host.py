@@ -285,7 +285,7 @@ def _carry_out(order: Order, channel: Connection) -> Outcome:
     nursery.ForkServer.codes = seen  # type: ignore[method-assign]
     try:
         if order.settings is None:
-            (predict if order.predicts else resume)(order.run, processes=True)
+            (predict if order.predicts else resume)(order.run, options=RunOptions(processes=True))
         else:
             train(order.settings, order.run, options=RunOptions(processes=True))
     except Exception as error:  # noqa: BLE001  (the test's to judge)

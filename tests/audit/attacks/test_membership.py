@@ -170,13 +170,9 @@ def test_where_training_changes_nothing_nothing_is_found():
 def test_scores_are_the_ratio_of_the_two_normals():
     labels, members = np.zeros(3, dtype=int), np.array([[True] * 3, [True] * 3, [False] * 3, [False] * 3])
     logits = np.array([[2.0, 3, 1], [4, 5, 2], [0, 1, -2], [1, 3, 1]])
-    found = online_lira_scores(
-        posteriors_of([2.5, 0, 1], labels), labels, posteriors_of(logits, labels), members, own_variance=True
-    )
-    (inside, outside), own = (logits[:2], logits[2:]), np.array([2.5, 0, 1])
-    expected = norm.logpdf(own, inside.mean(0), inside.std(0, ddof=1)) - norm.logpdf(
-        own, outside.mean(0), outside.std(0, ddof=1)
-    )
+    found = online_lira_scores(posteriors_of([2.5, 0, 1], labels), labels, posteriors_of(logits, labels), members)
+    inside, outside = (norm(side.mean(0), np.sqrt(side.var(0, ddof=1).mean())) for side in (logits[:2], logits[2:]))
+    expected = inside.logpdf([2.5, 0, 1]) - outside.logpdf([2.5, 0, 1])
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 

@@ -315,9 +315,6 @@ def test_an_inverse_root(holders: int, most: int, seed: int) -> None:
     assert relative.max() < 2.0**-11
 
 
-BITS = 16
-
-
 def edges_of(holder: int, nodes: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(holder)
     return torch.randint(nodes, (2, count), generator=generator), torch.rand(count, generator=generator).double()
