@@ -27,7 +27,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.lifetime_ledger import Lifetime
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.resumption import Point
 from veilgraph.run.checkpoints import Checkpoints
 from veilgraph.run.jobs import train
@@ -114,7 +114,7 @@ def every_step(job: JobSettings) -> bool:
 
 
 def is_open(job: JobSettings) -> bool:
-    return not job.adds_noise
+    return not adds_noise(job)
 
 
 def goes_on(job: JobSettings) -> bool:

@@ -121,8 +121,8 @@ def _paid(case: Case, view: View) -> Found:
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent)
         if different:
             yield compared(other, different, different - _releases(case, other).total())
-    if settings.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
-        for name in settings.publishing if view.party == settings.data.label_party else ():
+    if settings.noise.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
+        for name in settings.duties.publishing if view.party == settings.data.label_party else ():
             opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
             yield compared(name, opened, int(opened > 0 and not _releases(case, name)["predictions"]))
         return
@@ -131,7 +131,7 @@ def _paid(case: Case, view: View) -> Found:
     seen = {name: _released(case, view, name) for name in settings.data.names}
     for name in settings.data.names:
         plan = paradigm_of(settings).privacy.plan(settings, name, case.graph(name).num_nodes)
-        if plan is None or plan.event is None or name in settings.summing:
+        if plan is None or plan.event is None or name in settings.duties.summing:
             continue
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
         if plan.others:
@@ -190,7 +190,7 @@ def _reach(case: Case, view: View) -> Found:
     if view.party != SERVER or privacy is None or privacy.canaries_in != "data" or privacy.unit != "node":
         return
     bound = privacy.degree_bound or 0
-    for name in case.settings.publishing:
+    for name in case.settings.duties.publishing:
         claim, notes = _Claim("reach", view, name, "noise"), case.view(name).noted(Kind.EMBEDDING)
         try:
             canaries = inserted_at(case, name)

@@ -97,11 +97,11 @@ class Inserted:
             source(SEED_BYTES) if kept is None else kept,
             privacy.unit,
             privacy.relation,
-            job.publishing,
+            job.duties.publishing,
             party,
             job.hash(),
             leaves,
-            job.counts_votes,
+            job.noise.counts_votes,
         )
         needed = made.count * made.size * len(made.owners)
         if needed + made.votes > nodes:
@@ -242,7 +242,7 @@ class NodeCanaries:
         Raises:
             ConfigError: the job has none, or there are fewer nodes.
         """
-        release = job.feature_release
+        release = job.noise.feature_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
             raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")

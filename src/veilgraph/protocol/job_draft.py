@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.aligning import split_by_labels
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -225,7 +225,7 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
     }
     refused = [(path, said) for path, said in found.items() if said]
     by_paradigm = " (veilgraph data init --accept)"  # settles names of default jobs alone
-    hints = ["" if job.adds_noise or "limits.leakage" not in said else by_paradigm for _, said in refused]
+    hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
     return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 
 

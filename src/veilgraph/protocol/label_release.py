@@ -12,7 +12,7 @@ from torch import Tensor
 from veilgraph.core.errors import ConfigError, DataError, ProtocolError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbed_splits
 
 if TYPE_CHECKING:
     from veilgraph.protocol.role import Session
@@ -89,7 +89,7 @@ def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
 
     Args:
         graph: of common nodes alone.
-        splits: names of masks (``JobSettings.perturbed_splits``).
+        splits: names of masks (``job.perturbed_splits``).
 
     Raises:
         DataError: there are no labels, or no masks.
@@ -131,7 +131,7 @@ def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tens
             f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
             key="label_privacy",
         )
-    learned = with_perturbed(graph, door.perturbed(), session.settings.perturbed_splits)
+    learned = with_perturbed(graph, door.perturbed(), perturbed_splits(session.settings))
     return learned, door.response.transition()
 
 

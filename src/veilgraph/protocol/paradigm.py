@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
     from veilgraph.protocol.role import Role, Session
+    from veilgraph.protocol.spreading import LocalPart
     from veilgraph.tables.feature_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
@@ -162,6 +163,10 @@ class Sessions(ABC, Generic[J]):
             "that several machines can share; use one machine"
         )
 
+    def local_part(self, role: Role) -> LocalPart | None:
+        """What several machines of a holder can compute for it; None where its role has no such part."""
+        return None
+
     @abstractmethod
     def prepare(self, own: Preparation) -> Prepared:
         """From a holder's tables to its graph. Called at all parties together."""
@@ -211,7 +216,7 @@ class Privacy(ABC, Generic[J]):
         """
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        """Count what ``JobSettings.degree_rule`` bounds, at the node of a holder's graph that has most of it."""
+        """Count what ``InputRules.degree_rules`` bounds, at the node of a holder's graph that has most of it."""
         from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
 
         return most_neighbours(graph.edge_index, graph.num_nodes)

@@ -232,7 +232,7 @@ def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
         RunError, DataError: a file is damaged.
     """
     run = RunDirectory(found.path)
-    party, private = reading(run), found.settings.label_release
+    party, private = reading(run), found.settings.noise.label_release
     if private is not None:
         return f"the true labels are {private.holder}'s, and {party} never learns them."
     if set(found.settings.measures.figures) != set(CLASS_MEASURES.figures):

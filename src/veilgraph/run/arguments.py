@@ -81,7 +81,7 @@ class RunOptions:
         Raises:
             ConfigError: names the option.
         """
-        if settings.is_custom != (self.custom is not None):
+        if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(
                 f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
                 "width>, and only with model.local.model: custom"

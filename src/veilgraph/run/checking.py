@@ -121,7 +121,7 @@ def _check_tables(settings: JobSettings, own: Organisation) -> None:
         DataError: the tables break a rule, or the job wants labels of them that they do not have.
     """
     nodes, party = own.settings.nodes, own.settings.party
-    released = settings.label_release
+    released = settings.noise.label_release
     labelled = settings.data.label_party if released is None else released.holder
     if settings.is_aligned and party == labelled and nodes.label is None:
         raise DataError(

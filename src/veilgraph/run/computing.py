@@ -58,7 +58,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
             _predict(sitting, role)
         else:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
-            leave = part.may_restart or part.settings.learns_alone  # then nobody else is taken back
+            leave = part.may_restart or part.settings.passes.learns_alone  # then nobody else is taken back
             _train(sitting, role, [] if released_now else store.checkpoints.points(restarts=leave))
         if (account := sitting.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
@@ -78,7 +78,7 @@ def compute(sitting: Sitting, aligned: Aligned) -> None:
                 calibration=calibration_in(load_facts(store.model_path)),
             )
             forget_named(store)
-    if not part.settings.learns_alone:
+    if not part.settings.passes.learns_alone:
         sitting.tell()  # a party that states its records has ended its work
     store.checkpoints.end()
     if part.work != "predict" and isinstance(role, Judge):
@@ -111,7 +111,7 @@ def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted)
 
 def _session(sitting: Sitting, aligned: Aligned) -> Session:
     part, store = sitting.part, sitting.part.store
-    names = part.work == "predict" and part.settings.predicts_named and aligned.graph is not None
+    names = part.work == "predict" and part.settings.outcome.predicts_named and aligned.graph is not None
     return Session(
         part.settings,
         sitting.link,
@@ -132,7 +132,13 @@ def _streams(part: Part) -> LearningStreams:
     """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
     settings, privacy = part.settings, part.settings.privacy
     of_job = part.organisation is not None and part.organisation.settings.seed == "job"
-    if part.lifetime is None or privacy is None or not privacy.once or part.party not in settings.publishing or of_job:
+    if (
+        part.lifetime is None
+        or privacy is None
+        or not privacy.once
+        or part.party not in settings.duties.publishing
+        or of_job
+    ):
         return LearningStreams(part.store.seed(), part.party)
     return release_streams(part.lifetime)
 
@@ -142,7 +148,7 @@ def _refuses(part: Part, aligned: Aligned) -> str:
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses
-    units = too_many_units(job.privacy, graph) if part.party in job.noising else ""
+    units = too_many_units(job.privacy, graph) if part.party in job.duties.noising else ""
     return (
         delta_too_large(job, graph.common) or units or _breaks_own_delta(part, graph) or _breaks_own_rule(part, graph)
     )
@@ -159,7 +165,7 @@ def _breaks_own_delta(part: Part, graph: PartyGraph) -> str:
 def _breaks_own_rule(part: Part, graph: PartyGraph) -> str:
     """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
-    if own is None or part.settings.degree_rule(part.party) is None:
+    if own is None or part.settings.inputs.degree_rules.get(part.party) is None:
         return ""
     if paradigm_of(part.settings).privacy.most_edges_at_a_node(graph) <= own:
         return ""
@@ -174,15 +180,15 @@ def _predict(sitting: Sitting, role: Role) -> None:
     role.infer_only()
     role.setup([])
     role.keep()
-    if part.settings.learns_alone:
+    if part.settings.passes.learns_alone:
         sitting.tell()
-    role.load_weights(load_tensors(part.store.model_path)[0])
+    role.model.load_weights(load_tensors(part.store.model_path)[0])
     infer(role, 0)
 
 
 def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
     part, run, store = sitting.part, sitting.part.run, sitting.part.store
-    epochs, alone = part.settings.train.epochs, part.settings.learns_alone
+    epochs, alone = part.settings.train.epochs, part.settings.passes.learns_alone
     writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
 
     def begin(epoch: int, last: int) -> None:
@@ -215,8 +221,8 @@ def _train(sitting: Sitting, role: Role, held: list[Point]) -> None:
             run.settle_metrics()
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
-    save_tensors(store.model_path, role.weights(), _calibration(role) if isinstance(role, Judge) else {})
-    if released := role.opened_weights():
+    save_tensors(store.model_path, role.model.weights(), _calibration(role) if isinstance(role, Judge) else {})
+    if released := role.model.opened:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()

@@ -278,6 +278,6 @@ def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None
         return nullcontext()
     session = role.session
     check_spread(session.settings)
-    if (part := role.local_part()) is None:
+    if (part := paradigm_of(session.settings).session.local_part(role)) is None:
         raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
     return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)

@@ -47,7 +47,7 @@ from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.release_cache import FOLDER, LifetimeCache
 from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.disclosures import all_revelations
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
@@ -282,7 +282,7 @@ def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
         settings: the job.
         lasting: those that have a ledger for life.
     """
-    if not settings.adds_noise:
+    if not adds_noise(settings):
         return []
     passing = (name for name in settings.data.names if name not in lasting)
     return [name for name in passing if largest_epsilon(settings, name) > 0 or is_noised(settings, name)]
@@ -442,7 +442,7 @@ def sent_rows(
     """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
     privacy = plan.settings
     bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
-    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
+    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.noise.network, classes, *bounds)
     return LifetimeCache(
         account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
     )

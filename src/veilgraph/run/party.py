@@ -19,6 +19,7 @@ from veilgraph.link.wrapper import TracedLink
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.acceptance import agree_on_job
+from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.limits import LimitSettings
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.spreading import Machines
@@ -83,7 +84,7 @@ def _sitting(part: Part, link: Link, recorder: RecordedLink) -> Iterator[Sitting
         link = RecordedLink(link, keep=view.append)
     record = SendingRecord(part.settings, store, phase, recorder)
     record.note()
-    stands = Stands(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    stands = Stands(part.party, part.lifetime, part.marks, releases=adds_noise(part.settings))
     evidence = attesting(store.path, part.settings, part.party, part.identity, part.names, stands)
     sitting = Sitting(part, link, record, evidence, trace)
     try:

@@ -19,7 +19,7 @@ from veilgraph.core.files import locked, private_folder, write_whole
 from veilgraph.core.randomness import private_seed, seed_of
 from veilgraph.core.secrets import SEED_BYTES, derive_key, system_secrets
 from veilgraph.core.types import PartyId
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.organisation import Organisation
 
 _FILE: Final = "secret"
@@ -61,7 +61,11 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
     Raises:
         DataError: a table cannot be read.
     """
-    if job.adds_noise or job.tolerates_dropouts or (organisation is not None and organisation.settings.seed == "fresh"):
+    if (
+        adds_noise(job)
+        or job.passes.tolerates_dropouts
+        or (organisation is not None and organisation.settings.seed == "fresh")
+    ):
         return ""
     tables = "" if organisation is None else organisation.digest()
     return derive_key(secret, f"mark/{_hash(job)}/{tables}").hex()

@@ -125,7 +125,7 @@ def take_part(
             marks=seen,
         )
         run_party(part, link, recorder)
-        if work == "train" and party in settings.scoring:
+        if work == "train" and party in settings.duties.scoring:
             summarise(run, [party], party)
 
 

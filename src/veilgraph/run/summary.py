@@ -9,6 +9,7 @@ from typing import Any
 
 from veilgraph.core.errors import RunError
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import adds_noise
 from veilgraph.run.computing import ALONE
 from veilgraph.run.ledgers import LEDGER_SUMMARY
 from veilgraph.run.run_directory import RunDirectory
@@ -29,7 +30,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     run.write_json("traffic.json", traffic)
     result = _read(run.party(scored).path / "result.json")
     ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
-    if run.settings.adds_noise:
+    if adds_noise(run.settings):
         result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
     alone = {party: _read(path) for party in parties if (path := run.party(party).path / ALONE).is_file()}
     if alone:

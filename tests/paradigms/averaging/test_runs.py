@@ -146,7 +146,7 @@ def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
         twin.round(epoch, ["B"] if epoch >= 3 else [])
     for party, role in roles.items():
         if role is not None:
-            found = nn.utils.parameters_to_vector(role.modules()["network"].parameters()).detach()
+            found = nn.utils.parameters_to_vector(role.model.networks["network"].parameters()).detach()
             assert close(found, twin.network.vector()), party
 
 

@@ -87,7 +87,7 @@ def test_every_message_of_a_session_is_one_that_was_committed_to(
 
 def costs(job: SealedJob) -> Costs:
     context, _ = together(job, small_graphs())
-    sizes = replace(context.sizes, asked=0 if job.predicts_named else None)
+    sizes = replace(context.sizes, asked=0 if job.outcome.predicts_named else None)
     return costs_of(replace(context, data={}, sizes=sizes), job.train.epochs, dealer_checks=job.dealer_checks)
 
 

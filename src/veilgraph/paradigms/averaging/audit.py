@@ -194,7 +194,7 @@ def _check_asked(job: AveragingJob) -> None:
         )
     if personal:
         raise DataError(f"averaging.personal={', '.join(personal)}: these weights stay with their holder")
-    if job.is_custom:
+    if job.inputs.is_custom:
         raise DataError(f"model.local.model={job.model.local.model}: the package's own models are made again alone")
 
 

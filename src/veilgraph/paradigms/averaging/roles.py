@@ -46,7 +46,7 @@ from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.label_release import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import BEGINNING, Role, Session
+from veilgraph.protocol.role import BEGINNING, PartyModel, Role, Session
 
 _log = logging.getLogger("veilgraph")
 
@@ -92,11 +92,6 @@ class _AveragingRole(Role):
     def backward(self, step: int) -> None:
         """The forward pass of a round is all of it."""
 
-    @override
-    def trained(self) -> list[nn.Parameter]:
-        """None: the server's rule moves the weights."""
-        return []
-
 
 class AveragingHolder(_AveragingRole, SharedJudge):
     """Holds a graph of its own.
@@ -135,6 +130,10 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         at_home = self._job.averaging.at_home
         if at_home is not None and graph.labels is not None:
             self._home = AtHome(at_home, self._own, known.stated, session.streams, session.dtype)
+        networks: dict[str, nn.Module] = {"network": self._network}
+        if self._home is not None:
+            networks["at_home"] = self._home
+        self.model = PartyModel(session, networks, trained=())  # the server's rule moves the weights
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
         if self._job.records_survivors:
@@ -240,7 +239,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
     @override
     def alone(self) -> Record | None:
         job, task = self._job, self._task
-        if self._private is not None or job.label_privacy is not None or job.is_custom:
+        if self._private is not None or job.label_privacy is not None or job.inputs.is_custom:
             return None
         found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
         with torch.no_grad():
@@ -253,10 +252,6 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         found: Calibration | None = self._task.calibration(self._network, self._own, probabilities)
         return found
 
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network} | ({} if self._home is None else {"at_home": self._home})
-
 
 class AveragingServer(_AveragingRole):
     """Learns sums over the holders alone, and the weights that all have."""
@@ -268,6 +263,7 @@ class AveragingServer(_AveragingRole):
         self.allow_steps(hellos)
         self._known(hellos)
         self._make_network()
+        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._rule_state)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
@@ -276,6 +272,10 @@ class AveragingServer(_AveragingRole):
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(self._network.vector())
         return start
+
+    def _rule_state(self) -> dict[str, Tensor]:
+        """What the rule keeps from round to round."""
+        return {f"rule.{name}": tensor for name, tensor in self._rule.state().items()}
 
     def _records(self, session: int) -> SurvivorRecord:
         """The record of all holders' records, where a session goes on from another."""
@@ -339,12 +339,3 @@ class AveragingServer(_AveragingRole):
         for holder in self.session.holders:
             with suppress(*GONE):
                 self.session.link.send(holder, Tag(Kind.AVERAGED, self._sums), tensor)
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network}
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        """With what the rule keeps from round to round."""
-        return {**self.weights(), **{f"rule.{name}": tensor for name, tensor in self._rule.state().items()}}

@@ -231,7 +231,7 @@ class PrivateTraining:
 
 def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
     """Return why a holder does not train: its graph breaks the rule that the count of terms rests on; else empty."""
-    return "" if graph.labels is None else too_many_neighbours(job.degree_rule(graph.party), graph)
+    return "" if graph.labels is None else too_many_neighbours(job.inputs.degree_rules.get(graph.party), graph)
 
 
 def check_rule(job: AveragingJob, graph: PartyGraph) -> None:

@@ -139,7 +139,7 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.edge_slots",
             value=slots,
         )
-    rule, degree = job.degree_rule(party), most_edges_at_a_node(common)
+    rule, degree = job.inputs.degree_rules.get(party), most_edges_at_a_node(common)
     if rule is not None and degree > rule[1]:
         raise DataError(
             f"party {party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
@@ -171,7 +171,7 @@ def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:
     """Whether a holder's edges are votes, with noise."""
-    return job.privacy is not None and party in job.publishing
+    return job.privacy is not None and party in job.duties.publishing
 
 
 def edges_once(edges: Tensor) -> Tensor:

@@ -212,7 +212,7 @@ def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Re
 
 def deviation_of(job: SealedJob, nodes: int | None) -> float | None:
     """σ of the noise on one count of votes; 0: there is none, None: nor are there votes."""
-    plans = (release_plan(job, party, nodes) for party in job.publishing)
+    plans = (release_plan(job, party, nodes) for party in job.duties.publishing)
     return next((plan.multiplier * plan.settings.clip for plan in plans if plan is not None), None)
 
 

@@ -68,7 +68,7 @@ def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
 
 
 def _is_judged(job: SealedJob, epoch: int) -> bool:
-    return job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs)
+    return job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs)
 
 
 def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
@@ -98,7 +98,7 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
             right = float(program.score(epoch) or 0)
             if right > best:
                 best, taken = right, (list(program.weights), program.outside)
-    if job.evaluates:
+    if job.passes.evaluates:
         program.weights, program.outside = taken
     program.predict()
 
