@@ -273,7 +273,7 @@ def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
     (own, *_) = load_parts(settings.data, settings.seed)
     ready = twin.task.own(own.graph, LearningStreams(settings.seed, "A"))
     mine = twin.infer("A").softmax(dim=1)
-    calibration = twin.task.calibration(twin.network, ready, mine)
+    calibration = twin.task.judging.calibration(twin.network, ready, mine)
     assert calibration is not None
     names = node_ids(own.ids.numpy())
     for rows, told in ((mine, run.predictions.uncalibrated), (calibration.of(mine), run.predictions.probabilities)):

@@ -209,7 +209,7 @@ def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
         network.take(weights)
         own = task.own(graph, LearningStreams(0, graph.party))
         with torch.no_grad():
-            return numbers(task.output(network, own).double().softmax(dim=1))
+            return numbers(task.judging.output(network, own).double().softmax(dim=1))
 
     return rows
 
@@ -326,7 +326,7 @@ def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tu
     task, found = _task_of(view), dict[tuple[PartyId, ...], int]()
     for seen in _told(view):
         of_sum = counted.get((seen.session, seen.tag.step))
-        if of_sum is not None and seen.shape == (task.tally_size,):
+        if of_sum is not None and seen.shape == (task.judging.tally_size,):
             found[of_sum] = round(float(Classification(task.public.stated).confusion(seen.tensor())[0].sum()))
     return found
 

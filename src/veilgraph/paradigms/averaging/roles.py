@@ -81,7 +81,7 @@ class _AveragingRole(Role):
     def _make_network(self) -> None:
         self._network = self._task.network(self.session.streams)
         self._network.keep_home(self._job.averaging.personal)
-        self._network.keep_facts(sum(self._task.gathers))
+        self._network.keep_facts(sum(self._task.sums_before.sizes))
         self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
 
     def _id_of_scores(self) -> SumId:
@@ -104,7 +104,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         graph.validate()
         self.graph = graph
         task = self._job.averaging.task
-        task.kind.check_graph(task, graph)
+        task.check_graph(graph)
         self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
         self._home: AtHome | None = None
 
@@ -117,7 +117,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             held,
             self._job.gives_checkpoints,
             features=graph.num_features,
-            classes=self._job.averaging.task.kind.stated(graph),
+            classes=self._job.averaging.task.kind.subject.stated(graph),
             refuses=session.refuses or refuses or session.publisher.refusal(),  # before anybody pays for its rounds
             steps=session.publisher.affordable_steps(),
         )
@@ -190,26 +190,26 @@ class AveragingHolder(_AveragingRole, SharedJudge):
 
     def _gather(self) -> None:
         def summed(size: int, known: Tensor) -> Tensor:
-            self._add(self._task.gathered(self._own, known), FACT_BITS, SumId.of("facts", None, known))
+            self._add(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
             return self._told(size, torch.float64)
 
-        self._network.gather(self._task.gathers, summed)
+        self._network.gather(self._task.sums_before.sizes, summed)
 
     def _evaluate(self) -> None:
         task = self._task
         with torch.no_grad():
-            self.logits = task.output(self._network, self._own)
+            self.logits = task.judging.output(self._network, self._own)
             if self._home is not None:  # after the last round: nobody hears of it
                 self._home.learn(self.logits)
                 self.logits = self._home(self.logits)
             if self._predicts:  # of other tables than were trained on, scores would show a single holder's change
                 return
-            own = task.tally(self._network, self._own, self.logits)
+            own = task.judging.tally(self._network, self._own, self.logits)
         if self._private is not None:  # of its own nodes, and nobody else hears of it
-            self._scores = task.scores(self._network, own)
+            self._scores = task.judging.scores(self._network, own)
             return
-        self._add(own, task.tally_bits, self._id_of_scores())
-        self._scores = task.scores(self._network, self._told(task.tally_size, torch.float64))
+        self._add(own, task.judging.tally_bits, self._id_of_scores())
+        self._scores = task.judging.scores(self._network, self._told(task.judging.tally_size, torch.float64))
 
     def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
         self._sums, what = self._sums + 1, sum_id.what
@@ -228,12 +228,12 @@ class AveragingHolder(_AveragingRole, SharedJudge):
     @override
     def scores(self, *, everything: bool = False) -> Judged:
         """Over all holders that were counted; all learn the same."""
-        return self._scores if everything else self._task.each_epoch(self._scores)
+        return self._scores if everything else self._task.judging.each_epoch(self._scores)
 
     @override
     def predictions(self) -> Predicted:
         with torch.no_grad():
-            found: Predicted = self._task.predictions(self._network, self._own, self.logits)
+            found: Predicted = self._task.judging.predictions(self._network, self._own, self.logits)
         return found
 
     @override
@@ -243,13 +243,13 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             return None
         found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
         with torch.no_grad():
-            mine = task.scores(self._network, task.tally(self._network, self._own, self.logits))
+            mine = task.judging.scores(self._network, task.judging.tally(self._network, self._own, self.logits))
         return worth(mine, found)
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """At home: by its own validation nodes, for its own nodes."""
-        found: Calibration | None = self._task.calibration(self._network, self._own, probabilities)
+        found: Calibration | None = self._task.judging.calibration(self._network, self._own, probabilities)
         return found
 
 
@@ -306,7 +306,7 @@ class AveragingServer(_AveragingRole):
         if epoch is None:
             if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
                 return
-            self._tell(self._add(self._task.tally_size, self._task.tally_bits, self._id_of_scores()))
+            self._tell(self._add(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
             return
         if not self._network.has_facts:
             self._gather()
@@ -325,7 +325,7 @@ class AveragingServer(_AveragingRole):
             self._tell(total)
             return total
 
-        self._network.gather(self._task.gathers, summed)
+        self._network.gather(self._task.sums_before.sizes, summed)
 
     def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
         self._sums, what = self._sums + 1, sum_id.what

@@ -60,7 +60,7 @@ BARE: Final = NOISED.otherwise("no `averaging.privacy`")
 OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
 SUMS_BEFORE: Final = Fact[AveragingJob](
     "`averaging.task: values` without bounds",
-    lambda job: bool(job.averaging.task.kind.sums_before(job.averaging.task)))
+    lambda job: bool(job.averaging.task.sums_before))
 BALANCED: Final = Fact[AveragingJob](
     "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
 )

@@ -235,7 +235,7 @@ class AveragingJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        self.averaging.task.kind.check(self.averaging.task, self.model, self.train)
+        self.averaging.task.check(self.model, self.train)
         holders, threshold = len(self.data.names), self.threshold
         if not holders < 2 * threshold <= 2 * holders:
             raise ValueError(

@@ -65,14 +65,14 @@ def public(
     Args:
         job: of all.
         features: holder → columns.
-        stated: holder → what it states by ``Task.stated``.
+        stated: holder → what it states by ``Subject.stated``.
         custom: for ``model.local.model: custom``.
 
     Raises:
         DataError: holders' columns differ, or what the task needs of them.
     """
     task, columns = job.averaging.task, same_count("columns", features)
-    agreed, private = task.kind.agreed(stated), job.label_privacy
+    agreed, private = task.kind.subject.agreed(stated), job.label_privacy
     transition = None if private is None else LabelResponse(private.epsilon, agreed).transition()
     return Public(task, job.model, job.train, columns, agreed, precision(job), custom, transition)
 

@@ -303,7 +303,6 @@ class NodeDpWords(Words[NodeDpJob]):
         return "learns; knows the graph" if holder in job.duties.learning else "its nodes perturb their values"
 
     def collusion(self, job: NodeDpJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         return (
             "What nodes release was perturbed before anybody saw it: ε bounds what all parties together infer from it."
         )

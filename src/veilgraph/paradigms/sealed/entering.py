@@ -62,9 +62,7 @@ def slots_of(job: SealedJob, edges: int) -> int:
     """
     if not plan_of(job).crosses:
         return 1
-    if job.model.edge_slots is not None:
-        return job.model.edge_slots
-    return padded(edges)
+    return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
 
 
 def padded(edges: int) -> int:
@@ -242,8 +240,9 @@ def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tenso
     if model.unit_rows:
         columns = nn.functional.normalize(columns, dim=1)
     if plan.own_hops:
-        weights = None if known.edge_weight is None else known.edge_weight.to(torch.float64)
-        columns = own_blocks(OwnData(columns, known.edge_index, weights), plan.own_hops, symmetric=plan.symmetric)
+        columns = own_blocks(
+            OwnData(columns, known.edge_index, _weights(known)), plan.own_hops, symmetric=plan.symmetric
+        )
     columns = columns[: graph.common]
     largest = float(columns.abs().max()) if columns.numel() else 0.0
     if not largest < MOST_OPENED:

@@ -46,40 +46,6 @@ from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
 
 
-def describe(job: SealedJob) -> list[str]:
-    """A job in sentences."""
-    names = listed(job.data.names)
-    told = "the class" if job.output == "classes" else "the probability of every class"
-    nodes = "every node"
-    if job.named_nodes is not None:
-        nodes = (
-            f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody else "
-            "learns"
-        )
-    but = ""
-    if job.release == "holders":
-        but = ", but that every holder learns the weights of its own columns in the first layer at the end"
-    dealer = "sees no message between holders, and must not collude with one of them"
-    if job.dealer_checks:
-        dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
-    plan = plan_of(job)
-    network = network_of(plan).words.format(
-        hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
-    )
-    noise = [] if job.privacy is None else [_noise(job)]
-    return [
-        f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is masked: "
-        f"nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, gradient or "
-        f"score{but}.",
-        f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
-        f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
-        f"random numbers, {dealer}.",
-        *noise,
-        "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
-        + (", and how many nodes are named." if job.outcome.predicts_named else "."),
-    ]
-
-
 def _noise(job: SealedJob) -> str:
     others = listed([name for name in job.data.names if name != job.data.label_party])
     return (
@@ -312,10 +278,38 @@ class SealedWords(Words[SealedJob]):
     """Sealed jobs in sentences."""
 
     def describe(self, job: SealedJob) -> list[str]:
-        return describe(job)
+        names = listed(job.data.names)
+        told = "the class" if job.output == "classes" else "the probability of every class"
+        nodes = "every node"
+        if job.named_nodes is not None:
+            nodes = (
+                f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody "
+                "else learns"
+            )
+        but = ""
+        if job.release == "holders":
+            but = ", but that every holder learns the weights of its own columns in the first layer at the end"
+        dealer = "sees no message between holders, and must not collude with one of them"
+        if job.dealer_checks:
+            dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
+        plan = plan_of(job)
+        network = network_of(plan).words.format(
+            hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
+        )
+        noise = [] if job.privacy is None else [_noise(job)]
+        return [
+            f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
+            f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
+            f"gradient or score{but}.",
+            f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
+            f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
+            f"random numbers, {dealer}.",
+            *noise,
+            "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
+            + (", and how many nodes are named." if job.outcome.predicts_named else "."),
+        ]
 
     def collusion(self, job: SealedJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         return (
             "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
             "but one together, without it, learn nothing but what they had and are told."

@@ -93,8 +93,7 @@ class OwnData:
 
     def degrees(self, nodes: int) -> Tensor:
         """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
-        counts = None if self.edge_weights is None else self.edge_weights
-        return torch.bincount(self.edges[1], weights=counts, minlength=nodes).to(torch.float64)
+        return torch.bincount(self.edges[1], weights=self.edge_weights, minlength=nodes).to(torch.float64)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it."""

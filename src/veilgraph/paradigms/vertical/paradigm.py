@@ -244,7 +244,6 @@ class VerticalWords(Words[VerticalJob]):
         return _sentences(job)
 
     def collusion(self, job: VerticalJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         said = super().collusion(job)
         if job.model.initial.method == "collaborative":
             said += " The first layer is on shares: all features of all other holders are among that."
