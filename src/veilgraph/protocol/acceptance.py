@@ -55,7 +55,6 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
 
 
 def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
-    """Return why a job does not suit the columns of the party's nodes, or None."""
     nodes = own.settings.nodes
     if own.settings.party in _protecting_edges(job) and (made := nodes.features_from_edges):
         which = f" ({', '.join(made)})" if named else ""
@@ -89,7 +88,6 @@ def _outside(own: Organisation, job: JobSettings) -> str:
 
 
 def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job is not for a party's tables of edges; None where it is."""
     if not job.inputs.is_relational and (reason := says_hops(edges)) is not None:
         return reason
     if not job.inputs.weights and (place := says_weights(edges)) is not None:
@@ -177,11 +175,6 @@ def _nobody(_wait_s: float) -> str:
 
 def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
     """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
-
-    Args:
-        job: validated.
-        party: a holder.
-        nodes: common to all holders, where that is known.
 
     Raises:
         ConfigError: the job's noise cannot be computed.

@@ -231,12 +231,7 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
 
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:
-    """Why a holder does not release its labels: who is trained on would tell them; empty if it would not, or has none.
-
-    Args:
-        job: the job.
-        party: of the holder.
-    """
+    """Why a holder does not release its labels: who is trained on would tell them; empty if it would not."""
     private, split = job.noise.label_release, party.nodes.split
     if not isinstance(split, SplitFractions) or not split.stratify:
         return ""

@@ -163,7 +163,6 @@ class Inserted:
         )
 
     def _edges(self) -> Iterator[Tensor]:
-        """Both directions of each edge of its own canaries."""
         if self.party not in self.owners or self.unit == "row":
             return
         places = self.places(self.party)

@@ -92,7 +92,6 @@ def _told(rows: Iterable[Row[Any]]) -> list[Told[Any]]:
 
 
 def _rows(job: JobSettings) -> Iterator[Row[Any]]:
-    """Rows of any two parties of a job."""
     pairs = list(permutations((*job.data.names, SERVER), 2))
     for row in _rows_of(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):

@@ -202,7 +202,6 @@ def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tens
 
 
 def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
-    """What other holders release, by name, checked."""
     link, private = session.link, session.settings.noise.label_release
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
@@ -221,7 +220,6 @@ def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], clas
 
 @contextmanager
 def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
-    """Says whose doing it is that a release is none."""
     try:
         yield
     except ProtocolError as error:
@@ -243,12 +241,7 @@ def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | No
 
 
 def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
-    """Why a holder cannot take part in a job of paradigm local: labels are not where the job says; empty if they are.
-
-    Args:
-        job: the job.
-        graph: of the holder.
-    """
+    """Why a holder cannot take part in a job of paradigm local: labels are not where the job says; else empty."""
     learner, private = job.data.label_party, job.noise.label_release
     if not job.passes.learns_alone:
         return ""

@@ -309,22 +309,12 @@ class JobSettings(Settings):
             )
 
     def _check_label_privacy(self, said: str) -> None:
-        """Refuses perturbed labels, which paradigms vertical, horizontal and averaging take.
-
-        Args:
-            said: the setting, with its value.
-        """
         raise ValueError(
             f"{said} is for paradigm='vertical', 'horizontal' or 'averaging', and this is {self.paradigm!r}; leave it "
             "out (node-dp has release.labels)"
         )
 
     def _check_division(self, said: str) -> None:
-        """Refuses a data set's division by classes where labels are perturbed.
-
-        Args:
-            said: the setting that they are perturbed by, with its value.
-        """
         if self.data.partition.by == "labels":
             raise ValueError(
                 f"{said} with data.partition.by=labels: which holder has a node tells its label; choose another "
@@ -332,7 +322,6 @@ class JobSettings(Settings):
             )
 
     def _check_parts(self) -> None:
-        """Refuses a data set's division by nodes, which paradigm horizontal takes."""
         if self.data.partition != PartitionSettings():
             raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
 

@@ -195,7 +195,6 @@ def _is_scaled(settings: PartySettings) -> bool:
 
 
 def _take(content: dict[str, Any], comments: dict[str, str], key: str, value: object, why: str) -> None:
-    """Adds a key where the paradigm's jobs take it, with what they then say."""
     group, name = key.split(".")
     tried = deepcopy(content)
     tried.setdefault(group, {})[name] = value
@@ -217,7 +216,6 @@ def _unlike(parties: Sequence[PartySettings]) -> list[str]:
 
 
 def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
-    """What a holder's limits do not accept of the job."""
     holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
     found = {
         path: refusal_of(holder, job, named=True) or split_by_labels(job, holder.settings)

@@ -120,7 +120,6 @@ class Judge(Role, ABC):
         return loss
 
     def _current_loss(self) -> Tensor:
-        """Of the logits just computed."""
         return self._objective.training_loss(self.logits)
 
     def probabilities(self) -> Tensor:

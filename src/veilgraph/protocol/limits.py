@@ -267,7 +267,6 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
 
 
 def _deltas(job: JobSettings, nodes: int | None = None) -> list[tuple[str, float | None]]:
-    """Of all holders of a job, as ``_delta``."""
     return list(dict.fromkeys(_delta(job, party, nodes) for party in job.data.names))
 
 

@@ -207,13 +207,7 @@ class Privacy(ABC, Generic[J]):
 
     @abstractmethod
     def largest_epsilon(self, job: J, party: PartyId, nodes: int | None = None) -> float:
-        """The largest total ε that a job can cost a holder; infinite where something goes unnoised.
-
-        Args:
-            job: validated.
-            party: a holder.
-            nodes: common to all holders, where that is known.
-        """
+        """The largest total ε that a job can cost a holder; infinite where something goes unnoised."""
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
         """Count what ``InputRules.degree_rules`` bounds, at the node of a holder's graph that has most of it."""

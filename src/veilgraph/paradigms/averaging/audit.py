@@ -164,7 +164,6 @@ class Update:
 
 
 def _single(holder: View) -> list[Update]:
-    """What a holder by itself knows of one other."""
     return updates_of_weights([holder], holder.others, most=1)
 
 
@@ -215,7 +214,6 @@ def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
 
 
 def _task_of(view: View) -> Task[Any, Any]:
-    """The job's, as parties state it of themselves in a view."""
     job, hellos = averaging(view.settings), next(iter(hellos_of(view).values()))
     told = {holder: hellos[holder] for holder in job.data.names if holder in hellos}
     known = public(
@@ -332,7 +330,6 @@ def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tu
 
 
 def _noted(view: View, what: tuple[Kind, int]) -> dict[Key, Tensor]:
-    """Sum → what a party noted of it."""
     return {(seen.session, seen.tag.step): seen.tensor() for seen in view.noted(*what)}
 
 

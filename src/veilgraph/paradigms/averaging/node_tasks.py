@@ -74,8 +74,7 @@ class AnswerTask(Task[S, O], ABC):
     @property
     @override
     def sums_before(self) -> SumsBefore[O]:
-        sizes = self.given.sums_before
-        return SumsBefore(sizes, lambda own, known: self.answers().gathered(self.judged(own), known))
+        return SumsBefore(self.given.sums_before, lambda own, known: self.answers().gathered(self.judged(own), known))
 
     @override
     def examples(self, own: O) -> int:

@@ -222,7 +222,6 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 
     def _told(self, size: int, dtype: torch.dtype) -> Tensor:
-        """What the server tells of the last sum."""
         return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
 
     @override
@@ -274,7 +273,6 @@ class AveragingServer(_AveragingRole):
         return start
 
     def _rule_state(self) -> dict[str, Tensor]:
-        """What the rule keeps from round to round."""
         return {f"rule.{name}": tensor for name, tensor in self._rule.state().items()}
 
     def _records(self, session: int) -> SurvivorRecord:

@@ -95,7 +95,6 @@ _CHECKPOINT: Final = (
 
 
 def _class_counts(what: str, told: Told[AveragingJob], *when: Fact[AveragingJob]) -> tuple[Row[AveragingJob], ...]:
-    """The rows of the sum by which classes weigh alike."""
     return (
         Row(Kind.MASKED, TO_SERVER, f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
             (BALANCED, *when), forms=(Form("1, 0", "ring [C]", "before the first round"),)),

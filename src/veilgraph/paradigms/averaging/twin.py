@@ -78,7 +78,6 @@ class PlainAveraging:
         return [weight.detach().clone() for weight in network.at_home()]
 
     def _enter(self, party: PartyId) -> None:
-        """Puts a holder's own weights into the network."""
         with torch.no_grad():
             for weight, kept in zip(self.network.at_home(), self._home[party], strict=True):
                 weight.copy_(kept)

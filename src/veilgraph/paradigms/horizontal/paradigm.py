@@ -95,7 +95,6 @@ class SameColumnsData(Data[J]):
 
     @staticmethod
     def _check_own(graphs: Sequence[PartyGraph]) -> None:
-        """Refuses graphs that say which of their nodes are common."""
         for graph in graphs:
             if graph.common != graph.num_nodes:
                 raise DataError(

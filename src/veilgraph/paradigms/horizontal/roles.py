@@ -181,7 +181,6 @@ class HorizontalHolder(SharedJudge):
         return start
 
     def _send_lists(self, key: bytes) -> None:
-        """Nodes, and what else this aggregate needs, to the server."""
         session, graph, settings = self.session, self.graph, self._settings
         nodes = node_hashes(key, self._ids)
         send_nodes(session.link, nodes)
@@ -348,7 +347,6 @@ class HorizontalServer(Role):
         return start
 
     def _receive(self, tag: Tag, width: int) -> list[Tensor]:
-        """A row of each holder for each of its nodes."""
         link, dtype = self.session.link, self.session.dtype
         return [receive_as(link, holder, tag, (len(at), width), dtype) for holder, at in self._places.rows.items()]
 

@@ -94,7 +94,6 @@ class NodeDpJob(JobSettings):
             )
 
     def _check_privacy(self) -> None:
-        """Refuses what such a job has no noise for, or would not use."""
         privacy = self.privacy
         if privacy is None:
             return

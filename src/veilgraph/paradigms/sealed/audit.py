@@ -222,7 +222,6 @@ def _slots(view: View, seen: Seen) -> int:
 
 
 def _nodes(view: View) -> int:
-    """N, as a holder knows it."""
     return 0 if view.graph is None else view.graph.common
 
 

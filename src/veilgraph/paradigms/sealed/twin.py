@@ -59,7 +59,6 @@ def together(
 
 
 def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
-    """Before the first step."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
@@ -81,10 +80,6 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
     """Refuse a job that would end because its numbers leave the ring's range: the twin trains and predicts first.
-
-    Args:
-        job: the job.
-        graphs: of all holders.
 
     Raises:
         RangeOverflow: numbers leave the range.

@@ -271,15 +271,9 @@ class HolderModel(PartyModel):
         rates: Mapping[nn.Parameter, float],
         embedding: InitialEmbedding,
     ) -> None:
-        own = [parameter for network in networks.values() for parameter in network.parameters()]
-        super().__init__(
-            session,
-            networks,
-            trained=[*own, *embedding.parameters()],
-            rates=rates,
-            besides=lambda: _initial(embedding.weights()),
-            in_training=lambda: _initial(embedding.tensors()),
-        )
+        besides, in_training = (lambda: _initial(embedding.weights())), (lambda: _initial(embedding.tensors()))
+        super().__init__(session, networks, rates=rates, besides=besides, in_training=in_training)
+        self.trained += embedding.parameters()
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:

@@ -236,7 +236,6 @@ class OnceRole(IdleRole, ABC):
             self._kept.replace(self.release_number, self._given())
 
     def _given(self) -> Mapping[str, Tensor]:
-        """What the party was given of the release."""
         return {}
 
 

@@ -139,7 +139,6 @@ class JointLearner(nn.Module):
         return mean
 
     def _steps(self, blocks: Sequence[Tensor], count: int) -> Iterator[int]:
-        """Trains, and says after each step which one it was."""
         optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
         nodes = every = self._objective.train_nodes
         inputs: tuple[SparseMatrix, list[Tensor]] | None = None
@@ -201,7 +200,6 @@ class LearningHolder(OnceRole, Judge):
         self._noise_variance = noise_variance(session, graph.common)
 
     def _begin(self) -> None:
-        """Builds its networks, as soon as it knows how many columns it has."""
         session, graph = self.session, self.graph
         model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
         common, adjacency = graph.common_part(), Adjacency.from_graph(graph, dtype)

@@ -327,7 +327,6 @@ def _sentences(job: VerticalJob) -> list[str]:
 
 
 def _withstood(job: VerticalJob) -> str:
-    """Against whom the ε of noise that is made jointly holds."""
     most, count = 0 if job.joint_noise is None else job.joint_noise.colluding, len(job.duties.publishing)
     if not job.passes.learns_alone:
         return f"the server and at most {most} of the other {count - 1} holders, all together"
