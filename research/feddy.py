@@ -88,8 +88,8 @@ class Cameras:
         """Of one camera's windows, or of all; of the network's predictions where no others are given."""
         task = self.twin.task
         with torch.no_grad():
-            predicted = task.output(network, own) if output is None else output
-            return task.scores(network, task.tally(network, own, predicted)).summary()
+            predicted = task.judging.output(network, own) if output is None else output
+            return task.judging.scores(network, task.judging.tally(network, own, predicted)).summary()
 
     def on_tests(self, network: Averaged, guess: Callable[[Seen], Tensor] | None = None) -> dict[str, list[float]]:
         """Test figures of each camera and of all; of guesses in place of the network's predictions."""

@@ -80,7 +80,7 @@ class OwnNetwork:
             role.keep()
             begin(agreed.epoch, role.session.settings.train.epochs)
             log({"epoch": self.judgement.best_epoch, "step_seconds": 0.0})
-            role.load_weights({**role.weights(), **self.weights})
+            role.model.load_weights({**role.model.weights(), **self.weights})
             role.finish()
             role.infer_only()
             infer(role, 0)
@@ -88,7 +88,7 @@ class OwnNetwork:
         else:
             fitted = fit(role, checkpoints, held, begin=begin, log=log, done=done)
             self.judgement = fitted.judgement
-            own = {name: tensor for name, tensor in role.weights().items() if not name.startswith("joint.")}
+            own = {name: tensor for name, tensor in role.model.weights().items() if not name.startswith("joint.")}
             self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
         assert role._alone is not None
         self.alone = role._objective.score(role._alone, everything=True).summary()
@@ -126,7 +126,7 @@ def _ours(
     each: Set, job: JobSettings, graphs: Sequence[PartyGraph], figures: Figures, level: str, own: OwnNetwork
 ) -> float:
     if level == "node":
-        graphs = [bounded(graph, each.bound) if graph.party in job.publishing else graph for graph in graphs]
+        graphs = [bounded(graph, each.bound) if graph.party in job.duties.publishing else graph for graph in graphs]
     with tempfile.TemporaryDirectory() as folder, own.used():
         summary = train(job, Path(folder) / "run", parties={graph.party: graph for graph in graphs}).summary
     if not vertical(job).gives_columns:

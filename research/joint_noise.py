@@ -76,7 +76,7 @@ def opened(settings: JobSettings) -> Tensor:
     with tempfile.TemporaryDirectory() as folder:
         run = train(settings, Path(folder) / "run", record_views=True)
         view = load_view(RunDirectory.open(run.path), SERVER)
-        pieces = [view.received(Kind.MASKED, name)[0].tensor() for name in settings.publishing]
+        pieces = [view.received(Kind.MASKED, name)[0].tensor() for name in settings.duties.publishing]
     bits = vertical(settings).model.combine.bits
     return open_sum(pieces, bits, torch.float64, "the first sum", "") * vertical(settings).sent_divisor
 

@@ -32,7 +32,7 @@ from veilgraph.paradigms.vertical.twin import PlainNetwork, isolated
 from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import LabelPrivacySettings
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbed_splits
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import fit
@@ -102,7 +102,7 @@ def horizontal_accuracy(dataset: str, seed: int, epsilon: float | None) -> float
         return float(fit(true).summary["test_accuracy"])
     classes = parts[0].graph.num_classes or 0
     response = LabelResponse(epsilon, classes)
-    told = [replace(part, graph=_perturbed(part.graph, response, settings.perturbed_splits)) for part in parts]
+    told = [replace(part, graph=_perturbed(part.graph, response, perturbed_splits(settings))) for part in parts]
     network = LayeredNetwork(settings.model, settings.train, told, seed=settings.seed, transition=response.transition())
     return float(true.score(fit(network).output).summary()["test_accuracy"] or 0)
 
@@ -115,7 +115,7 @@ def averaging_accuracy(dataset: str, seed: int, epsilon: float | None) -> float:
     if epsilon is not None:
         settings = bare.model_copy(update={"label_privacy": LabelPrivacySettings(epsilon=epsilon)})
         response = LabelResponse(epsilon, parts[0].num_classes or 0)
-        told = [_perturbed(graph, response, settings.perturbed_splits) for graph in parts]
+        told = [_perturbed(graph, response, perturbed_splits(settings)) for graph in parts]
     twin, best = PlainAveraging(settings, told), (-1.0, 0.0)
     for number in range(1, settings.train.epochs + 1):
         twin.round(number)

@@ -140,7 +140,7 @@ def _released_features(job: JobSettings) -> tuple[PartyGraph, AffineFeatures]:
         raise ConfigError("release.features: missing; it says how nodes release theirs")
     learner = graphs[job.data.label_party]
     blocks = [AffineFeatures(learner.features)]
-    for holder in job.releasing:
+    for holder in job.duties.releasing:
         x = graphs[holder].features
         mechanism = feature_mechanism(release, x.shape[1])
         blocks.append(AffineFeatures(mechanism.release(x, system_secrets), mechanism.scale, mechanism.offset))

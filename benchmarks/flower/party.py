@@ -64,8 +64,8 @@ class Holder(fl.client.NumPyClient):  # type: ignore[misc]
         """The tally of its own nodes."""
         self._take(parameters)
         with torch.no_grad():
-            output = self._task.output(self._network, self._own)
-        return 0.0, 1, {"tally": self._task.tally(self._network, self._own, output).numpy().tobytes()}
+            output = self._task.judging.output(self._network, self._own)
+        return 0.0, 1, {"tally": self._task.judging.tally(self._network, self._own, output).numpy().tobytes()}
 
     def _take(self, parameters: list[Any]) -> Tensor:
         start = torch.from_numpy(parameters[0].copy())
@@ -81,7 +81,7 @@ def serve(job: AveragingJob, task: Task[Any, Any], address: str) -> list[Metrics
     def scored(told: list[tuple[int, Metrics]]) -> Metrics:
         total = sum(torch.frombuffer(bytearray(each["tally"]), dtype=torch.float64) for _, each in told)
         assert isinstance(total, Tensor)
-        rounds.append({**task.scores(network, total).record(), "at": time.perf_counter()})
+        rounds.append({**task.judging.scores(network, total).record(), "at": time.perf_counter()})
         return {}
 
     strategy = fl.server.strategy.FedAvg(
@@ -114,7 +114,7 @@ def _main() -> None:
     job = averaging(read_job(Path(path)))
     graphs = paradigm_of(job).data.load(job).graphs
     kind = job.averaging.task.kind
-    stated = {graph.party: kind.stated(graph) for graph in graphs}
+    stated = {graph.party: kind.subject.stated(graph) for graph in graphs}
     task = kind(public(job, {graph.party: graph.num_features for graph in graphs}, stated))
     if party == SERVER:
         sys.stdout.write(json.dumps({"rounds": serve(job, task, address)}) + "\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from functools import cached_property
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from research.active_labels import amplify
 from tests.roles.federation import federate, small_job, small_parties
 from veilgraph.paradigms.vertical.twin import PlainNetwork
-from veilgraph.protocol.role import Role
+from veilgraph.protocol.role import PartyModel
 
 STEPS = 8
 
@@ -20,13 +20,12 @@ def test_a_holders_longer_steps_go_unnoticed_and_are_its_own(monkeypatch: pytest
     settings = small_job(2, {"model": {"initial": {"method": "individual"}}})
     graphs = small_parties(2)
     adversary = graphs[1].party
-    honest = cast(property, Role.optimizer)
+    honest = vars(PartyModel)["optimizer"].func
 
-    def deviating(self: Role) -> torch.optim.Optimizer | None:
-        begun = self._optimizer is not None
-        found = cast("torch.optim.Optimizer | None", honest.fget(self))  # type: ignore[misc]
-        if found is not None and not begun and self.session.link.party == adversary:
-            amplify(found, self.trained())
+    def deviating(self: PartyModel) -> torch.optim.Optimizer | None:
+        found: torch.optim.Optimizer | None = honest(self)
+        if found is not None and self.session.link.party == adversary:
+            amplify(found, self.trained)
         return found
 
     twins = [PlainNetwork(settings, graphs, graphs[0].party) for _ in range(2)]
@@ -34,7 +33,9 @@ def test_a_holders_longer_steps_go_unnoticed_and_are_its_own(monkeypatch: pytest
     for epoch in range(1, STEPS + 1):
         for twin in twins:
             twin.train_step(epoch)
-    monkeypatch.setattr(Role, "optimizer", property(deviating))
+    deviation = cached_property(deviating)
+    deviation.__set_name__(PartyModel, "optimizer")
+    monkeypatch.setattr(PartyModel, "optimizer", deviation)
     weights = federate(settings, graphs, STEPS, None, keep_transcripts=False).weights(0)
     for name, expected in twins[1].weights().items():
         torch.testing.assert_close(weights[name].double(), expected.double(), atol=1e-4, rtol=0)

@@ -15,6 +15,7 @@ from tests.paradigms.horizontal import valued, write_tables
 from tests.tables.writing import with_classes, write
 from veilgraph.graph.dataset import load_parts
 from veilgraph.protocol.disclosures import all_revelations
+from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.party_settings import read_party_settings
 from veilgraph.tables.column_settings import beyond_own_row
@@ -227,7 +228,7 @@ def test_what_is_to_be_protected_makes_a_private_job(
     out = tmp_path / "job.yaml"
     init("bank", "shop", "--label-holder", "bank", "--out", out, "--protect", *options)
     assert part.items() <= yaml.safe_load(out.read_text()).items()
-    assert read_job(out).adds_noise
+    assert adds_noise(read_job(out))
 
 
 def test_what_a_holder_refuses_is_told_with_what_settles_it(files: list[Path], tmp_path: Path) -> None:

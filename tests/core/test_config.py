@@ -13,7 +13,7 @@ from tests.roles.federation import merge
 from veilgraph.core.errors import ConfigError
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.vertical.settings import VerticalJob, vertical
-from veilgraph.protocol.job import write_job
+from veilgraph.protocol.job import passes_cost, write_job
 from veilgraph.protocol.job_file import parse_job, read_job
 
 ANYTHING = {
@@ -392,20 +392,20 @@ def test_a_local_job_that_cannot_be_is_refused_with_the_way_out(job, rule):
 def test_who_releases_and_who_learns():
     three = {"holders": 3, "label_holder": "B"}
     job = parse_job(local(data=three, release__labels={**LABELS, "holder": "C"}))
-    assert (job.releasing, job.learning) == (("A", "C"), ("B",))
-    assert job.feature_release == node_dp(job).release.features
-    assert not job.passes_cost
-    assert parse_job({}).releasing == parse_job({"paradigm": "horizontal"}).releasing == ()
-    assert parse_job({}).feature_release is None
+    assert (job.duties.releasing, job.duties.learning) == (("A", "C"), ("B",))
+    assert job.noise.feature_release == node_dp(job).release.features
+    assert not passes_cost(job)
+    assert parse_job({}).duties.releasing == parse_job({"paradigm": "horizontal"}).duties.releasing == ()
+    assert parse_job({}).noise.feature_release is None
 
 
 def test_who_sums_over_its_edges_with_noise():
     three = {"holders": 3, "label_holder": "B"}
     plain, private = parse_job({**LOCAL, "data": three}), parse_job({**on_edges(), "data": three})
-    assert (plain.summing, plain.per_edge, plain.publishing) == ((), (), ())
-    assert (private.summing, private.per_edge, private.publishing) == (("B",), ("B",), ())
-    assert (private.releasing, private.passes_cost) == (("A", "C"), False)
-    assert parse_job({}).summing == ()
+    assert (plain.duties.summing, plain.inputs.per_edge, plain.duties.publishing) == ((), (), ())
+    assert (private.duties.summing, private.inputs.per_edge, private.duties.publishing) == (("B",), ("B",), ())
+    assert (private.duties.releasing, passes_cost(private)) == (("A", "C"), False)
+    assert parse_job({}).duties.summing == ()
     replaced = parse_job(on_edges(unit="node-edges", degree_bound=5))
     assert [node_dp(each).uses_own_columns for each in (plain, private, replaced)] == [True, True, False]
 

@@ -632,7 +632,7 @@ def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
     trained = {"epsilon_total": 1, "batch": 9, "degree_bound": 7}
     apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
     averaged = parse_job({**apart, "averaging": {"privacy": trained}})
-    found = {(job.paradigm, party): job.degree_rule(party) for job in (released(**hops), learner, averaged)
+    found = {(job.paradigm, party): job.inputs.degree_rules.get(party) for job in (released(**hops), learner, averaged)
              for party in "AB"}  # fmt: skip
     assert found == {
         ("vertical", "A"): None,
@@ -642,7 +642,7 @@ def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:
         ("averaging", "A"): ("averaging.privacy.degree_bound", 7),
         ("averaging", "B"): ("averaging.privacy.degree_bound", 7),
     }
-    assert released(**EDGE).degree_rule("B") is None
+    assert released(**EDGE).inputs.degree_rules.get("B") is None
     for most, reason in ((None, ""), (5, ""), (6, "limits.most_neighbours=6 and privacy.degree_bound=5: raise the")):
         limits = LimitSettings(leakage=tuple(all_revelations()), most_neighbours=most)
         assert (refusal(limits, released(**hops), "B", epsilon=1.0) or "").startswith(reason)

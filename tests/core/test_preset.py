@@ -142,8 +142,8 @@ def test_what_is_chosen_reveals_no_more(kind: str) -> None:
     paper, auto = (parse_job({**VALID[kind], "preset": preset}) for preset in (PAPER, AUTO))
     opened = {"column-statistics"} if kind in OF_OWN_NODES else set()
     assert set(revelations(auto)) == set(revelations(paper)) | opened
-    assert auto.exchanges == paper.exchanges
-    assert (auto.is_masked, auto.evaluates) == (paper.is_masked, paper.evaluates)
+    assert auto.passes.exchanges == paper.passes.exchanges
+    assert (auto.passes.is_masked, auto.passes.evaluates) == (paper.passes.is_masked, paper.passes.evaluates)
 
 
 @pytest.mark.parametrize("kind", VALID)

@@ -13,6 +13,7 @@ from tests.pairs.sessions import Pair
 from tests.paradigms.horizontal import models as horizontal_models
 from veilgraph.audit.beside import RELEASES, octets, repetitions
 from veilgraph.core.types import Kind
+from veilgraph.protocol.job import adds_noise
 from veilgraph.runtime.launch.jobs import load_result
 
 _TOLERANCE: Final = 0.02
@@ -34,7 +35,7 @@ def _sums(pair: Pair) -> Iterator[str]:
     """Of what averaging opens, no difference is a holder's values, nor what changed of them."""
     for holder in sorted(pair.sums.exposed()):
         yield f"two sums differ by the values of {holder}"
-    if pair.changed or pair.job.settings.tolerates_dropouts:
+    if pair.changed or pair.job.settings.passes.tolerates_dropouts:
         for holder in sorted(pair.sums.changed()):
             yield f"two sums differ by what changed of {holder}"
 
@@ -42,7 +43,7 @@ def _sums(pair: Pair) -> Iterator[str]:
 def _unpaid(pair: Pair) -> Iterator[str]:
     """A ledger counts at least what an observer counts: releases that differ are as many releases."""
     settings = pair.job.settings
-    if not settings.adds_noise or settings.paradigm == "sealed":
+    if not adds_noise(settings) or settings.paradigm == "sealed":
         return
     perturbs = settings.privacy is None  # then embeddings follow from what was perturbed
     kinds_released = RELEASES[1:] if perturbs else RELEASES[:1]

@@ -18,6 +18,7 @@ from tests.paradigms.cutting import CutError, cut_at
 from veilgraph.audit.beside import Session, recorded
 from veilgraph.core.errors import BudgetSpent, ProtocolError
 from veilgraph.core.types import PartyId
+from veilgraph.protocol.job import adds_noise
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -132,13 +133,13 @@ KINDS: Mapping[str, Play] = {
 
 def kinds_of(job: Drawn) -> Sequence[str]:
     """The kinds of pairs that a job can be played in."""
-    tolerates = job.settings.tolerates_dropouts
+    tolerates = job.settings.passes.tolerates_dropouts
     return [kind for kind in KINDS if kind != "survivors" or tolerates]
 
 
 def repeats(job: Drawn) -> bool:
     """Whether a run that is resumed should equal one without a cut: no noise is drawn in its sessions."""
-    return not job.settings.adds_noise
+    return not adds_noise(job.settings)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from veilgraph.core.errors import ProtocolError
 from veilgraph.core.tensor_file import Record
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.lifetime_ledger import Lifetime
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.resumption import Point
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.checkpoints import Checkpoints
@@ -115,7 +115,7 @@ def every_step(job: JobSettings) -> bool:
 
 
 def is_open(job: JobSettings) -> bool:
-    return not job.adds_noise
+    return not adds_noise(job)
 
 
 def goes_on(job: JobSettings) -> bool:

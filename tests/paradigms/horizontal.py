@@ -61,7 +61,7 @@ def _with_targets(graph: PartyGraph, times: float, plus: float) -> PartyGraph:
 
 def brought(settings: JobSettings) -> dict[str, Any]:
     """What ``train`` is given beside the job: graphs with numbers to predict where the job is about these."""
-    if not settings.takes_of_nodes:
+    if not settings.inputs.of_nodes:
         return {}
     parts = valued(load_parts(settings.data, settings.seed))
     return {"parties": [part.graph for part in parts], "ids": ids_of(parts)}

@@ -71,7 +71,7 @@ def assert_erased(run: TrainResult) -> None:
     """Nothing but best weights of the last epoch, at whoever trains."""
     last = f"epoch-{run.metrics[-1]['epoch']:06d}.safetensors"
     for party, files in kept(run.path).items():
-        learns_alone = RunDirectory.open(run.path).settings.learns_alone
+        learns_alone = RunDirectory.open(run.path).settings.passes.learns_alone
         assert list(files) == ([] if learns_alone and party != "A" else [last]), party
         assert all(name.startswith("best/") for names in files.values() for name in names), party
 
@@ -124,7 +124,7 @@ def test_a_kill_between_the_end_and_the_erasure_needs_no_leave_and_changes_nothi
         except CutError:
             resumed = resume(tmp_path / "run")
         else:
-            assert settings.learns_alone  # others have no checkpoints
+            assert settings.passes.learns_alone  # others have no checkpoints
             return
     assert_erased(resumed)
     assert len(resumed.metrics) == len(whole.metrics)

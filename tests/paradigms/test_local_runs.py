@@ -78,7 +78,7 @@ def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, n
     release = node_dp(settings).release.features
     assert release is not None
     mechanism, blocks = feature_mechanism(release, COLUMNS // 2), []
-    for party in settings.releasing:
+    for party in settings.duties.releasing:
         values = unpacked(kept(run.path)[f"features/{party}"], 60, mechanism)
         blocks.append(AffineFeatures(values, mechanism.scale, mechanism.offset))
     plain = twin(settings, load_party(graph(run.path, LEARNER)), blocks)
@@ -402,7 +402,7 @@ def test_a_label_holder_without_labels_is_refused(tmp_path: Path) -> None:
 def test_a_label_holder_is_found_by_its_labels(tmp_path: Path) -> None:
     parties = local_parties(local_job(3, {"data": {"label_holder": "C"}}))
     run = train(local_job(3), tmp_path / "run", parties=parties)
-    assert RunDirectory.open(run.path).settings.releasing == ("A", "B")
+    assert RunDirectory.open(run.path).settings.duties.releasing == ("A", "B")
     assert paid(run.path, "A") == ONE
 
 

@@ -127,7 +127,7 @@ def test_who_is_asked_and_for_what(parties: dict[str, Path]) -> None:
     assert refusal_of(theirs, job(parties, unit="edge")) is None
     assert refusal_of(theirs, job(parties, unit="row", degree_bound=None)) is None
     both = perturbed(parties)
-    assert both.per_node == ("A", "B")
+    assert both.inputs.per_node == ("A", "B")
     assert "missing=mean" in (refusal_of(ours, both) or "")
 
 

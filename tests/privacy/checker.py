@@ -132,7 +132,7 @@ def _table_of_one_release(settings: JobSettings) -> list[Rule]:
         Rule(Kind.HELLO, zero, "any", "any", torch.uint8, ("any",), "public"),
         Rule(Kind.COMBINED, one, "server", "label holder", real, ("N", "z"), "clear"),
     ]
-    if settings.is_masked:
+    if settings.passes.is_masked:
         return [
             *rules,
             Rule(Kind.KEY, zero, "publisher", "publisher", torch.uint8, (32,), "public"),
@@ -235,7 +235,7 @@ def _is(recording: Recording, party: PartyId, role: Role) -> bool:
     return {
         "any": True,
         "holder": party in recording.holders,
-        "publisher": party in recording.settings.publishing,
+        "publisher": party in recording.settings.duties.publishing,
         "label holder": party == recording.label_party,
         "server": party == SERVER,
     }[role]
@@ -244,7 +244,7 @@ def _is(recording: Recording, party: PartyId, role: Role) -> bool:
 def _fits(recording: Recording, message: Message, shape: tuple[int | str, ...]) -> bool:
     columns = {name: graph.num_features for name, graph in recording.graphs.items()}
     job, model = recording.settings, vertical(recording.settings).model
-    wide = model.dim * (len(job.publishing) if model.combine.strategy == "concat" else 1)
+    wide = model.dim * (len(job.duties.publishing) if model.combine.strategy == "concat" else 1)
     has_layers = model.server.layers > 0 and not (job.privacy is not None and job.privacy.once)
     symbols = {
         "N": recording.graphs[recording.label_party].num_nodes,
@@ -365,7 +365,7 @@ def _sums(recording: Recording) -> Iterator[tuple[str, list[Tensor]]]:
         own = recording.shares[owner, step][owner]
         yield f"{owner}'s share of its weights and the operands it got in step {step}", [own, *pieces]
     for (kind, step, round_, _), by_sender in slots.items():
-        for size in range(2, len(recording.settings.publishing)):
+        for size in range(2, len(recording.settings.duties.publishing)):
             for some in itertools.combinations(by_sender, size):
                 name = f"{kind.name.lower()}/step {step}/round {round_} of {', '.join(some)}"
                 yield name, [by_sender[sender] for sender in some]
@@ -396,11 +396,11 @@ def noise_of(settings: JobSettings, kind: Kind, publishers: int = 1) -> tuple[fl
         kind: of the message.
         publishers: how many of them are added up.
     """
-    own = plan(settings, settings.publishing[0])
+    own = plan(settings, settings.duties.publishing[0])
     assert own is not None
     gradient = kind in (Kind.GRADIENT, Kind.MASKED_GRADIENT)
     clip = own.settings.gradient_clip if gradient else own.settings.clip
-    joint, holders = settings.privacy and settings.privacy.joint_noise, len(settings.publishing)
+    joint, holders = settings.privacy and settings.privacy.joint_noise, len(settings.duties.publishing)
     exact = joint or (kind is Kind.MASKED and settings.privacy is not None and not settings.privacy.once)
     if not gradient and vertical(settings).model.combine.strategy == "mean" and not exact:
         clip /= holders

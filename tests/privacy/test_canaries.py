@@ -177,7 +177,7 @@ def audited(settings: JobSettings, folder: Path) -> dict[PartyId, tuple[OneRunBo
     """Holder → what its canaries prove, of (ε, δ)-privacy and of Gaussian privacy."""
     recording = run_job(settings, make_graphs(settings, 1), folder, secrets=1)
     found = {}
-    for holder in settings.publishing:
+    for holder in settings.duties.publishing:
         of, canaries = plan(settings, holder), PartyStore(folder / holder).canaries()
         assert of is not None
         assert canaries is not None

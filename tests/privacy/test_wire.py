@@ -207,11 +207,11 @@ def test_with_privacy_the_server_and_others_hear_only_of_training_passes_and_one
 @pytest.mark.parametrize("name", [name for name in PRIVATE if name.startswith("once")])
 def test_one_release_is_exactly_this_exchange(name: str) -> None:
     settings = PRIVATE[name]
-    parties, publishing = (*settings.data.names, SERVER), settings.publishing
+    parties, publishing = (*settings.data.names, SERVER), settings.duties.publishing
     assert publishing == settings.data.names[1:]
     expected = {(one, other, Tag(Kind.HELLO)) for one in parties for other in parties if one != other}
     release = Kind.EMBEDDING
-    if settings.is_masked:
+    if settings.passes.is_masked:
         expected |= {(one, other, Tag(Kind.KEY)) for one in publishing for other in publishing if one != other}
         release = Kind.MASKED
     expected |= {(holder, SERVER, Tag(release, 0, 1)) for holder in publishing}

@@ -42,9 +42,9 @@ def job(holders: int, **horizontal: Any) -> JobSettings:
 def parts_of(settings: JobSettings, overlap: float = 0.3) -> list[HorizontalPart]:
     data = synthetic_data(80, 7, 3, settings.seed)
     parts = split_horizontally(data, names=settings.data.names, seed=settings.seed, overlap=overlap)
-    if settings.takes_edge_features:
+    if settings.inputs.edge_features:
         parts = [described(part) for part in parts]
-    return parts if not settings.takes_of_nodes else valued(parts)
+    return parts if not settings.inputs.of_nodes else valued(parts)
 
 
 def described(part: HorizontalPart) -> HorizontalPart:

@@ -50,12 +50,12 @@ def twin_of(settings: JobSettings, parts: list[HorizontalPart], steps: int) -> L
 
 
 def assert_equal(roles: Mapping[PartyId, Role], network: LayeredNetwork, parts: list[HorizontalPart]) -> None:
-    holders = [roles[part.graph.party].weights() for part in parts]
+    holders = [roles[part.graph.party].model.weights() for part in parts]
     for weights in holders[1:]:
         assert all(torch.equal(weights[name], holders[0][name]) for name in weights), "holders' weights differ"
     expected = {f"holder.{name}": weight for name, weight in network.holder.state_dict().items()}
     server = {f"server.{name}": weight for name, weight in network.server.state_dict().items()}
-    for ours, wanted in ((holders[0], expected), (roles[SERVER].weights(), server)):
+    for ours, wanted in ((holders[0], expected), (roles[SERVER].model.weights(), server)):
         assert ours.keys() == wanted.keys()
         for name, weight in wanted.items():
             assert float((ours[name] - weight).abs().max()) < 1e-5, name

@@ -295,7 +295,7 @@ def test_a_trained_model_predicts_a_grown_graph(method: str, rounds: int) -> Non
     twin = PlainNetwork(settings, trained_on, "A")
     for epoch in range(1, 7):
         twin.train_step(epoch)
-    weights = {party: role.weights() for party, role in federate(settings, trained_on, 6).roles.items()}
+    weights = {party: role.model.weights() for party, role in federate(settings, trained_on, 6).roles.items()}
     grown = grown_parties()
     roles = predicted(settings, grown, weights)
     logits = roles["A"].logits  # type: ignore[attr-defined]
@@ -318,7 +318,7 @@ def predicted(
         try:
             role.infer_only()
             role.setup([])
-            role.load_weights(weights[link.party])
+            role.model.load_weights(weights[link.party])
             infer(role, 0)
         finally:
             role.close()
@@ -331,17 +331,17 @@ def predicted(
 def test_training_state_is_no_part_of_the_model() -> None:
     roles = federate(small_job(2), parties(2), 1).roles
     for party in ("A", "B"):
-        extra = roles[party].state().keys() - roles[party].weights().keys()
+        extra = roles[party].model.state().keys() - roles[party].model.weights().keys()
         assert extra == {"initial.momentum"}
-        assert roles[party].state()["initial.momentum"].shape == (NODES, DIM)
-        assert NODES not in {size for tensor in roles[party].weights().values() for size in tensor.shape}
-    assert roles[SERVER].state().keys() == roles[SERVER].weights().keys()
+        assert roles[party].model.state()["initial.momentum"].shape == (NODES, DIM)
+        assert NODES not in {size for tensor in roles[party].model.weights().values() for size in tensor.shape}
+    assert roles[SERVER].model.state().keys() == roles[SERVER].model.weights().keys()
 
 
 def test_nodes_that_left_other_holders_have_no_features_in_a_model_of_common_nodes_alone() -> None:
     settings, graphs = small_job(2), parties(2)
     with_some, without = (
-        {party: role.weights() for party, role in federate(settings, each, 1).roles.items()}
+        {party: role.model.weights() for party, role in federate(settings, each, 1).roles.items()}
         for each in (graphs, small_parties(2))
     )
     predicted(settings, small_parties(2), with_some)

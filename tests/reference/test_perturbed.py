@@ -99,7 +99,7 @@ def by_hand(packed: Tensor, columns: int) -> Tensor:
 
 def as_released(run: Path, settings: JobSettings, graph: PartyGraph, graphs: Sequence[PartyGraph]) -> PartyGraph:
     """The holder's graph with X'' in place of x: scale·x* of every holder; of its own nodes its own columns alone."""
-    found, release = kept(run, graph.party), settings.feature_release
+    found, release = kept(run, graph.party), settings.noise.feature_release
     assert release is not None
     blocks = []
     for other in graphs:
@@ -357,9 +357,9 @@ def test_settings_that_do_not_fit_are_refused(changes: Settings, says: str) -> N
 
 def test_who_releases_and_who_learns() -> None:
     settings = perturbed({"data": {"holders": 3, "label_holder": "B", "feature_scaling": "row"}})
-    assert settings.releasing == settings.learning == ("A", "B", "C")
-    assert settings.feature_release == vertical(settings).model.initial.release
+    assert settings.duties.releasing == settings.duties.learning == ("A", "B", "C")
+    assert settings.noise.feature_release == vertical(settings).model.initial.release
     local = parse_job({"paradigm": "node-dp", "data": {"holders": 3}, "release": {"features": {"epsilon": 1}}})
-    assert (local.releasing, local.learning) == (("B", "C"), ("A",))
+    assert (local.duties.releasing, local.duties.learning) == (("B", "C"), ("A",))
     plain = parse_job({})
-    assert plain.releasing == plain.learning == ()
+    assert plain.duties.releasing == plain.duties.learning == ()

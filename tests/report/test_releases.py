@@ -18,12 +18,12 @@ def job(holders: int = 2, *, labels: dict[str, Any] | None = None, **features: A
 
 
 def table(settings: JobSettings) -> Table:
-    assert settings.feature_release is not None
+    assert settings.noise.feature_release is not None
     return PerturbedFeatures(settings).table()
 
 
 def notes(settings: JobSettings) -> list[str]:
-    assert settings.feature_release is not None
+    assert settings.noise.feature_release is not None
     return PerturbedFeatures(settings).notes()
 
 

@@ -132,7 +132,9 @@ class Federation:
 
     def weights(self, feature_bits: int = 12) -> dict[str, Tensor]:
         """All plain weights and W as ``PlainNetwork.weights`` names them."""
-        return joint_weights(self.settings, {party: role.weights() for party, role in self.roles.items()}, feature_bits)
+        return joint_weights(
+            self.settings, {party: role.model.weights() for party, role in self.roles.items()}, feature_bits
+        )
 
 
 def joint_weights(

@@ -72,8 +72,8 @@ def local_parties(settings: JobSettings, *, own: bool = False, seed: int = 0) ->
 
 def publisher_for(settings: JobSettings, graph: PartyGraph) -> LocalPublisher | None:
     """Without a ledger, and with the same randomness whenever it is made."""
-    release, labels = settings.feature_release, node_dp(settings).release.labels
-    if release is None or graph.party not in settings.releasing:
+    release, labels = settings.noise.feature_release, node_dp(settings).release.labels
+    if release is None or graph.party not in settings.duties.releasing:
         return None
     response = None
     if labels is not None and labels.holder == graph.party and graph.num_classes is not None:

@@ -97,7 +97,7 @@ def other_edges(graph: PartyGraph, seed: int = 3) -> PartyGraph:
 
 def all_that_leaves(learner: EdgePrivateLearner) -> dict[str, Tensor]:
     scores = {name: torch.tensor(value) for name, value in vars(learner.scores()).items() if value is not None}
-    return {**learner.weights(), "predictions": learner.probabilities(), **scores}
+    return {**learner.model.weights(), "predictions": learner.probabilities(), **scores}
 
 
 @pytest.mark.parametrize("privacy", [EDGE, NODE], ids=["edge", "node-edges"])

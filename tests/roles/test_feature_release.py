@@ -179,7 +179,7 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
     graphs = {party: in_range(graph) for party, graph in graphs.items()}
     found = exchange(settings, list(graphs.values()))
     learner, private = settings.data.label_party, node_dp(settings).release.labels
-    for party in settings.releasing:
+    for party in settings.duties.releasing:
         publisher = publisher_for(settings, graphs[party])
         assert publisher is not None
         common = graphs[party].common_part()
@@ -205,7 +205,7 @@ def test_what_leaves_a_holder_is_what_its_mechanism_released_and_hellos(name: st
     got = found.releases[learner]
     assert got.is_new
     assert got.number == 1
-    assert got.columns == {party: graphs[party].num_features for party in settings.releasing}
+    assert got.columns == {party: graphs[party].num_features for party in settings.duties.releasing}
     assert found.releases[SERVER].tensors == {}
 
 
@@ -253,7 +253,7 @@ def test_the_learner_states_no_columns_and_nobody_but_who_releases_labels_classe
         for message in found.sent(party):
             if message.tag.kind is Kind.HELLO:
                 text = bytes(message.tensor.tolist()).decode()
-                assert ('"features":0' in text) == (party not in settings.releasing)
+                assert ('"features":0' in text) == (party not in settings.duties.releasing)
                 assert ('"classes":0' in text) == (party != "B")
 
 

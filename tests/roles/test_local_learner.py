@@ -125,7 +125,7 @@ def test_the_learner_is_its_plaintext_twin(case: str) -> None:
     else:
         assert of_validation(ours) == of_validation(theirs)
         assert ours.test_accuracy is None
-    weights = learner.weights()
+    weights = learner.model.weights()
     expected = {f"network.{name}": tensor for name, tensor in twin.network.state_dict().items()}
     assert weights.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -164,7 +164,7 @@ def test_training_that_diverges_says_so() -> None:
     for changes in ({}, PRIVATE_LABELS):
         learner = learner_of(local_job(3, changes), local_parties(local_job(3, changes)))
         with torch.no_grad():
-            next(learner.modules()["network"].parameters()).fill_(math.nan)
+            next(learner.model.networks["network"].parameters()).fill_(math.nan)
         with refused(RangeOverflow, code="diverged", key="train.learning_rate"):
             train_step(learner, 0, 1)
 
@@ -181,6 +181,6 @@ def test_the_others_have_nothing_to_do() -> None:
     bystander = Bystander(session_of(local_job(2), MemoryHub(["A", "B"], 1).link("B")))
     assert not bystander.trains
     assert bystander.setup([Point(1, 2, "a")]).point == BEGINNING
-    assert bystander.weights() == {}
-    assert bystander.optimizer is None
+    assert bystander.model.weights() == {}
+    assert bystander.model.optimizer is None
     train_step(bystander, 0, 1)

@@ -78,7 +78,7 @@ def test_what_the_label_holder_gets_is_the_twins(holders: int, strategy: str, me
     assert got.shape == (NODES, DIM * (holders - 1) if strategy == "concat" else DIM)
     planned = plan(settings, "B", NODES)
     assert planned is not None
-    moved = planned.mechanism("embeddings").cell / 2 if settings.is_masked else 0.0  # off the noise's grid
+    moved = planned.mechanism("embeddings").cell / 2 if settings.passes.is_masked else 0.0  # off the noise's grid
     assert float((got - expected).abs().max()) < moved + 1e-8
 
 
@@ -176,20 +176,20 @@ def test_the_own_network_is_that_of_training_alone() -> None:
     }
     weights = alone.weights()
     assert names.keys() == weights.keys()
-    learner.load_weights({names[name]: weight.detach() for name, weight in weights.items()})
+    learner.model.load_weights({names[name]: weight.detach() for name, weight in weights.items()})
     with torch.no_grad():
         learner.forward(1, None)
     assert float((learner.logits - alone.infer()).abs().max()) < 1e-10
     assert learner.logits.shape == (NODES, CLASSES)
     gradients = {names[name]: weight for name, weight in weights.items()}
     loss = alone.train_step(1)
-    learner.zero_grad()
+    learner.model.zero_grad()
     learner.forward(2, 1)
     learner.backward(2)
     assert learner.loss is not None
     assert abs(learner.loss - loss) < 1e-10
-    ours = learner.weights()
-    learner.update()
+    ours = learner.model.weights()
+    learner.model.update()
     for name, weight in gradients.items():
         assert float((ours[name] - weight).abs().max()) < 1e-10, name
 

@@ -392,7 +392,7 @@ def test_models_with_weights_and_columns_scaled_together_are_refused() -> None:
 def test_edges_and_rows_must_be_of_their_own_where_both_are_protected() -> None:
     for unit, of_nodes, of_edges in (("edge", (), ("B",)), ("node", ("B",), ()), ("node-edges", ("B",), ("B",))):
         settings = job(2, **UNITS[unit])
-        assert (settings.per_node, settings.per_edge) == (of_nodes, of_edges)
+        assert (settings.inputs.per_node, settings.inputs.per_edge) == (of_nodes, of_edges)
 
 
 def test_a_party_may_ask_for_the_unit() -> None:

@@ -136,7 +136,7 @@ def test_a_role_hears_who_states_too_much_before_anything_is_set_aside(changes: 
 
 def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:
     job = local_job(2)
-    learner, other = job.data.label_party, job.releasing[0]
+    learner, other = job.data.label_party, job.duties.releasing[0]
 
     def hellos(ahead: int) -> dict[PartyId, Hello]:
         facts: dict[PartyId, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from veilgraph.nn.combine import Combine, CombineSettings, Scale
 from veilgraph.nn.local.model import HopModel, LocalSettings
 from veilgraph.nn.propagate import Adjacency, first_rows
 from veilgraph.paradigms.averaging.network import Averaged, Own
-from veilgraph.paradigms.averaging.node_tasks import Classes
-from veilgraph.paradigms.averaging.tasks import TaskSettings
+from veilgraph.paradigms.averaging.node_tasks import Classes, ClassSubject
+from veilgraph.paradigms.averaging.tasks import Subject, TaskSettings
 
 
 class SmoothSettings(LocalSettings):
@@ -77,7 +77,7 @@ class Smoothed(Classes):
     """Node classification with smoothed labels."""
 
     settings: ClassVar[type[TaskSettings]] = SmoothedSettings
-    words: ClassVar[str] = "the class of a node, of which it is never sure (toy)"
+    subject: ClassVar[Subject] = ClassSubject("the class of a node, of which it is never sure (toy)")
 
     @override
     def loss(self, network: Averaged, own: Own, generator: torch.Generator) -> Tensor:

@@ -88,7 +88,7 @@ def test_the_future_says_nothing_of_what_is_predicted() -> None:
     losses = [twin.task.loss(twin.network, each, seeded(0)) for each in (kept, changed)]
     assert torch.equal(*losses)
     with torch.no_grad():
-        outputs = [twin.task.output(twin.network, each) for each in (kept, changed)]
+        outputs = [twin.task.judging.output(twin.network, each) for each in (kept, changed)]
     rows = (kept.all.start + OBSERVE <= TRAIN) & kept.all.here[:, OBSERVE - 1]
     assert torch.equal(*(output[rows] for output in outputs))
     assert not torch.equal(*outputs)
@@ -161,10 +161,10 @@ def test_what_rows_cannot_be() -> None:
     half[0, 1] += 0.5
     for features in (half, twice, graph.features[:, :3], graph.features * 2**25):
         with refused(DataError, key="features", party=graph.party):
-            Trajectories.check_graph(settings, PartyGraph(graph.party, features, graph.edge_index))  # type: ignore[arg-type]
+            settings.check_graph(PartyGraph(graph.party, features, graph.edge_index))
     joined = replace(graph, edge_index=torch.tensor([[0], [1]]))
     named = replace(graph, labels=torch.zeros(graph.num_nodes, dtype=torch.int64), num_classes=2)
     for each, key in ((joined, "edges"), (named, "labels")):
         with refused(DataError, key=key, party=graph.party):
-            Trajectories.check_graph(settings, each)  # type: ignore[arg-type]
-    Trajectories.check_graph(settings, graph)  # type: ignore[arg-type]
+            settings.check_graph(each)
+    settings.check_graph(graph)

@@ -59,7 +59,7 @@ def load_view(run: RunDirectory, party: PartyId) -> View:
         raise RunError(f"{run.path}: the view of {party} has no message; record it again")
     graph = None if party == SERVER else load_party(run.party(party).graph_path)
     works = tuple(path.stem.partition("-")[2] for path in files)
-    predicted = partial(predictions_of, run.party(party)) if party in run.settings.scoring else None
+    predicted = partial(predictions_of, run.party(party)) if party in run.settings.duties.scoring else None
     return View(party, run.settings, messages, own, graph, works, predicted)
 
 

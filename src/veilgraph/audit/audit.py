@@ -146,7 +146,7 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
     settings = run.settings
     return [
         posteriors(holder, settings.data.names if settings.is_aligned else (holder,), predictions_of(run.party(holder)))
-        for holder in settings.scoring
+        for holder in settings.duties.scoring
     ]
 
 

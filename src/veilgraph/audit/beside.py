@@ -24,7 +24,7 @@ from veilgraph.core.arguments import argument
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.link.view import Seen, read_view
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 
@@ -133,7 +133,7 @@ def repetitions(sessions: Sequence[Session], jobs: Sequence[JobSettings]) -> Ite
     yield from small_differences(sessions)
     yield from repeated_low_bits(sessions, len(holders))
     yield from exposing_sums(sessions, holders)
-    yield from kept_noise(sessions, [job.privacy for job in jobs if job.adds_noise])
+    yield from kept_noise(sessions, [job.privacy for job in jobs if adds_noise(job)])
 
 
 def octets(seen: Seen) -> NDArray[np.uint8]:

@@ -427,8 +427,8 @@ def _paid(case: Case, view: View) -> Found:
         different = sum(len({fingerprint(each.tensor()) for each in some}) for some in sent)
         if different:
             yield compared(other, different, different - _releases(case, other).total())
-    if settings.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
-        for name in settings.publishing if view.party == settings.data.label_party else ():
+    if settings.noise.counts_votes:  # whoever opened predictions to the label holder has paid for their noise
+        for name in settings.duties.publishing if view.party == settings.data.label_party else ():
             opened = len({each.session for each in view.received(Kind.MASK_SHARE, name)})
             yield compared(name, opened, int(opened > 0 and not _releases(case, name)["predictions"]))
         return
@@ -437,7 +437,7 @@ def _paid(case: Case, view: View) -> Found:
     seen = {name: _released(case, view, name) for name in settings.data.names}
     for name in settings.data.names:
         plan = paradigm_of(settings).privacy.plan(settings, name, case.graph(name).num_nodes)
-        if plan is None or plan.event is None or name in settings.summing:
+        if plan is None or plan.event is None or name in settings.duties.summing:
             continue
         went: dict[Channel, int] = {channel: len(each) for channel, each in seen[name].items()}
         if plan.others:
@@ -489,7 +489,7 @@ def _reach(case: Case, view: View, name: PartyId) -> Told | None:
     privacy = case.settings.privacy
     if view.party != SERVER or privacy is None or privacy.canaries_in != "data" or privacy.unit != "node":
         return None
-    if name not in case.settings.publishing:
+    if name not in case.settings.duties.publishing:
         return None
     bound, notes, canaries = privacy.degree_bound or 0, case.view(name).noted(Kind.EMBEDDING), inserted_at(case, name)
     if not notes:

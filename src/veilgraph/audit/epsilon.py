@@ -35,7 +35,7 @@ from veilgraph.privacy.canaries import Canaries
 from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
 from veilgraph.protocol.evidence import Evidence
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.view import Floats, View, less_own, numbers, together
 from veilgraph.runtime.store import LEDGER_SUMMARY
 
@@ -58,11 +58,11 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
     where training is private, of everybody who has the weights; where edges have noisy votes, of the label holder.
     """
     settings = case.settings
-    if settings.feature_release is not None:
+    if settings.noise.feature_release is not None:
         yield from _of_nodes(case, adversary)
     elif settings.training_plan is not None:
         yield from _of_gradients(case, adversary)
-    elif settings.counts_votes:
+    elif settings.noise.counts_votes:
         yield from _of_votes(case, adversary)
     elif settings.privacy is not None and SERVER in members_of(adversary):
         yield from _of_rows(case, adversary)
@@ -70,7 +70,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
 
 def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Found:
     """A lower bound on the ε of one label, where holders learn from perturbed ones, of those who get gradients."""
-    for holder in case.settings.perturbing:
+    for holder in perturbing(case.settings):
         gradients = [each for each in found if each.sort == "gradients" and each.about == (holder,)]
         private = case.settings.label_privacy
         if holder in members_of(adversary) or not gradients or private is None:
@@ -207,7 +207,7 @@ def _of_rows(case: Case, adversary: PartyId) -> Found:
         )
 
     lacking = "the job has no canaries; train it again with privacy.canaries"
-    yield from _of_each(adversary, case.settings.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
+    yield from _of_each(adversary, case.settings.duties.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
 
 
 def _row_canaries(case: Case, adversary: PartyId, holder: PartyId, canaries: Canaries) -> tuple[str, Floats, Truth]:
@@ -231,7 +231,7 @@ def _released(view: View, friends: Sequence[View], holder: PartyId) -> Iterator[
 
     Friends take off such a sum what they put into it, with its noise.
     """
-    publishing = view.settings.publishing
+    publishing = view.settings.duties.publishing
     helping = [friend for friend in friends if friend.party in publishing]
     for masked, clear in _CLEAR_OF.items():
         own = [{_key(seen): seen for seen in friend.noted(masked)} for friend in helping]
@@ -259,11 +259,11 @@ def _inserted(case: Case, adversary: PartyId, holder: PartyId) -> tuple[str, Flo
     """
     settings, privacy, members = case.settings, case.settings.privacy, members_of(adversary)
     assert privacy is not None
-    views = {name: case.view(name) for name in (SERVER, *settings.publishing)}
+    views = {name: case.view(name) for name in (SERVER, *settings.duties.publishing)}
     canaries = inserted_at(case, holder)
     places, coins = canaries.places(holder).numpy(), canaries.coins.numpy()
     at = np.searchsorted(canaries.everywhere.numpy(), places)
-    friends = [views[name] for name in settings.publishing if name in members]
+    friends = [views[name] for name in settings.duties.publishing if name in members]
     releases = list(inserted_releases(views, friends, places, at))
     if not releases:
         raise DataError("the server's view has no release")
@@ -284,12 +284,12 @@ def inserted_releases(
 ) -> Iterator[Released]:
     """All embeddings that the server got, by every holder, at some holder's canaries: with noise, and without."""
     server = views[SERVER]
-    settings, publishing = server.settings, server.settings.publishing
+    settings, publishing = server.settings, server.settings.duties.publishing
     clean = {name: {_key(seen): seen for seen in views[name].noted(Kind.EMBEDDING)} for name in publishing}
     outside = [name for name in publishing if views[name] not in friends]
-    kind = Kind.MASKED if settings.is_masked else Kind.EMBEDDING
+    kind = Kind.MASKED if settings.passes.is_masked else Kind.EMBEDDING
     for round_ in sorted({each for name in publishing for each in server.rounds(kind, name)}):
-        if settings.is_masked:
+        if settings.passes.is_masked:
             passes = less_own(together(server, kind, round_, publishing), friends)
             for number, pieces in enumerate(passes.pieces):
                 key = _key(pieces[0])
@@ -361,8 +361,8 @@ def _of_gradients(case: Case, adversary: PartyId) -> Found:
 def _of_nodes(case: Case, adversary: PartyId) -> Found:
     """At a holder that learns from what nodes perturbed by themselves: of every other's features, and its labels."""
     settings, members = case.settings, members_of(adversary)
-    learner = next((name for name in settings.learning if name in members), None)
-    release, private = settings.feature_release, settings.label_release
+    learner = next((name for name in settings.duties.learning if name in members), None)
+    release, private = settings.noise.feature_release, settings.noise.label_release
     if learner is None or release is None:
         return
 
@@ -391,7 +391,7 @@ def _of_nodes(case: Case, adversary: PartyId) -> Found:
             yield bound("labels", given, _second_class, private.epsilon)
 
     lacking = "the release has no canaries; train it again with some"
-    yield from _of_each(adversary, settings.releasing, bounds, canaries=release.canaries, lacking=lacking)
+    yield from _of_each(adversary, settings.duties.releasing, bounds, canaries=release.canaries, lacking=lacking)
 
 
 def _distinct(released: Sequence[Seen]) -> list[Tensor]:
@@ -448,7 +448,7 @@ def _of_votes(case: Case, adversary: PartyId) -> Found:
             adversary,
             holder,
             f"what is predicted of {canaries.count} nodes, each at the end of a canary among {holder}'s edges",
-            voted(read(), canaries.places(holder), classes=settings.opens_classes_alone),
+            voted(read(), canaries.places(holder), classes=settings.outcome.opens_classes_alone),
             canaries.coins,
             delta=privacy.delta_of(canaries.nodes),
             gaussian=True,
@@ -456,7 +456,7 @@ def _of_votes(case: Case, adversary: PartyId) -> Found:
         )
 
     lacking = "the job has no canaries; train it again with privacy.canaries"
-    yield from _of_each(adversary, settings.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
+    yield from _of_each(adversary, settings.duties.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
 
 
 def voted(predicted: Tensor, places: Tensor, *, classes: bool) -> Floats:

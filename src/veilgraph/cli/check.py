@@ -16,6 +16,7 @@ from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import listed
+from veilgraph.protocol.job import perturbing
 
 if TYPE_CHECKING:  # seconds to import
     from rich.table import Table
@@ -163,7 +164,7 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
         if settings.is_aligned and (refused := delta_too_large(settings, graphs[0].common)):
             raise ConfigError(f"every holder refuses the job: {refused}")
         for graph in graphs:
-            if graph.party in settings.noising and (refused := too_many_units(settings.privacy, graph)):
+            if graph.party in settings.duties.noising and (refused := too_many_units(settings.privacy, graph)):
                 raise ConfigError(f"{graph.party} refuses the job: {refused}")
         results().print(data_table(graphs, aligned=settings.is_aligned))
         costs = _costs_of(settings, graphs[0].common, {graph.party: size_of(graph) for graph in graphs})
@@ -171,10 +172,10 @@ def _check_data(settings: JobSettings) -> tuple[dict[str, object], Costs | None]
     if costs is not None:
         note(f"{common}{will_send(costs)}")
     if settings.label_privacy is not None:
-        learn = "learn" if len(settings.perturbing) > 1 else "learns"
+        learn = "learn" if len(perturbing(settings)) > 1 else "learns"
         note(
-            f"{listed(settings.perturbing)} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of one "
-            "label, and none of features and edges (veilgraph budget says what that hides)"
+            f"{listed(perturbing(settings))} {learn} from perturbed labels: ε {settings.label_privacy.epsilon:g} of "
+            "one label, and none of features and edges (veilgraph budget says what that hides)"
         )
     sent = None if costs is None else costs.sent()
     return {"holders": holders, "sends_at_most": sent, "notes": notes}, costs
@@ -441,7 +442,7 @@ def _show_job(
     if settings.training_plan is not None or not refused:
         facts["noise"] = noise
     facts["notes"] = [*notes, *more]
-    if settings.feature_release is None or settings.privacy is not None:
+    if settings.noise.feature_release is None or settings.privacy is not None:
         facts["expected"] = _show_expected(settings, epsilons)
     return facts
 

@@ -191,7 +191,7 @@ def submit_command(
         where = f"runs/{settings.name} in its own kit, or where it joined with --runs"
         echo(f"done; every holder finds what was found out about it with: veilgraph audit RUN, RUN being {where}")
     elif wait and work != "align":
-        several = len(settings.scoring) > 1
+        several = len(settings.duties.scoring) > 1
         who = "every" if several else "the label"
         kit_of = "its own kit" if several else f"the kit of {settings.data.label_party}"
         where = f"runs/{settings.name} in {kit_of}"

@@ -352,7 +352,7 @@ def _federated(
     # The graphs are there, scaled and divided.
     there = {"feature_scaling": "none", "parties": None, "partition": PartitionSettings()}
     data = job.data.model_copy(update=there)
-    if not job.is_relational:  # and it takes no hops that only those jobs know
+    if not job.inputs.is_relational:  # and it takes no hops that only those jobs know
         graphs = [graph.merged() for graph in graphs]
     with TemporaryDirectory() as folder:
         job, run = job.model_copy(update={"data": data}), Path(folder) / "run"

@@ -124,7 +124,7 @@ def too_many_neighbours(rule: tuple[str, int] | None, graph: PartyGraph) -> str:
     """Return why a holder's graph breaks the rule that an ε of nodes with their edges rests on; empty if it does not.
 
     Args:
-        rule: of the job, for the holder (``JobSettings.degree_rule``).
+        rule: of the job, for the holder (``InputRules.degree_rules``).
         graph: of a holder that releases.
     """
     if rule is None or most_neighbours(graph.edge_index, graph.num_nodes) <= rule[1]:

@@ -46,7 +46,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     features, scaling = own.settings.nodes.features, job.data.feature_scaling
     if reason := scaled_twice(features, scaling, named=named) or _outside(own, job):
         return reason
-    if party in job.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
+    if party in job.inputs.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
         why = "ε is of one node's features, which must be made of that node's own row alone: "
         return joined([why + "; ".join(reasons)])
     besides = paradigm_of(job).privacy.told_by_tables(job, features)
@@ -55,14 +55,14 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
 
 def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None:
     nodes = own.settings.nodes
-    if own.settings.party in job.protects_edges and (made := nodes.features_from_edges):
+    if own.settings.party in _protecting_edges(job) and (made := nodes.features_from_edges):
         which = f" ({', '.join(made)})" if named else ""
         return (
             f"nodes.features has {len(made)} of nodes.columns_from_edges{which}, which show edges at any ε, and "
             "this job's ε protects edges: leave them out of nodes.features"
         )
     for name, key in _NODE_KEYS.items():
-        if name not in job.takes_of_nodes and getattr(nodes, key) is not None:
+        if name not in job.inputs.of_nodes and getattr(nodes, key) is not None:
             return f"nodes.{key} {OF_OTHER_TASKS}"
     return None
 
@@ -72,34 +72,40 @@ def _outside(own: Organisation, job: JobSettings) -> str:
 
     Then rows are not looked at: jobs of one range after another would find the largest value there is.
     """
-    release, values = job.feature_release, declared_values(own.settings.nodes.features)
-    if release is None or own.settings.party not in job.releasing or values is None:
+    release, values = job.noise.feature_release, declared_values(own.settings.nodes.features)
+    if release is None or own.settings.party not in job.duties.releasing or values is None:
         return ""
     if job.data.feature_scaling != "none" and values != (0.0, 1.0):  # of a row that is scaled, more than its own
         return ""
     if release.low <= values[0] and values[1] <= release.high:
         return ""
     return (
-        f"{job.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
+        f"{job.noise.release_setting}: low={release.low:g} to high={release.high:g} does not hold all values that its "
         "features can have by what its party file declares, whatever is in the tables: set low to 0 and high to 1, "
         "or lower and higher where it fills in more for values that are missing"
     )
 
 
 def _of_edges(job: JobSettings, party: PartyId, edges: Sequence[EdgeSettings]) -> str | None:
-    if not job.is_relational and (reason := says_hops(edges)) is not None:
+    if not job.inputs.is_relational and (reason := says_hops(edges)) is not None:
         return reason
-    if not job.takes_weights and (place := says_weights(edges)) is not None:
+    if not job.inputs.weights and (place := says_weights(edges)) is not None:
         way_out = "leave it out" if job.privacy else "set model.edge_weights: true, or leave it out"
         return f"{place} gives edges weights, and model.edge_weights=false says that all count alike; {way_out}"
-    if not job.takes_edge_features and any(each.features for each in edges):
+    if not job.inputs.edge_features and any(each.features for each in edges):
         return f"edges.features: {NO_EDGE_FEATURES}"
-    if party in job.per_edge and (reasons := beyond_own_edge(edges)):
+    if party in job.inputs.per_edge and (reasons := beyond_own_edge(edges)):
         why = "ε is of one edge, whose weight must be made of that edge's own row alone: "
         return joined([why + "; ".join(reasons)])
-    if (party in job.protects_edges or party in job.per_node) and (reasons := shared_values(edges)):
+    if (party in _protecting_edges(job) or party in job.inputs.per_node) and (reasons := shared_values(edges)):
         return joined(["ε is of edges that one node's rows make alone: " + "; ".join(reasons)])
     return None
+
+
+def _protecting_edges(job: JobSettings) -> tuple[PartyId, ...]:
+    """The holders whose edges an ε of this job protects, alone or with their nodes."""
+    of_edges = job.privacy is not None and job.privacy.unit in ("edge", "node-edges")
+    return job.duties.noising if of_edges or job.training_plan is not None else ()
 
 
 def refusal_of_limits(
@@ -119,7 +125,7 @@ def refusal_of_limits(
         besides: as for ``limits.refusal``.
     """
     epsilon = largest_epsilon(job, party, nodes)
-    if limits.epsilon_unit == "label" and not (job.privacy or job.feature_release or job.training_plan):
+    if limits.epsilon_unit == "label" and not (job.privacy or job.noise.feature_release or job.training_plan):
         epsilon = paradigm_of(job).privacy.label_epsilon(job, party)
     return refusal(limits, job, party, nodes, epsilon=epsilon, besides=besides)
 

@@ -7,32 +7,39 @@ of words that is little.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.text import listed
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.graph.build import BuiltGraph, build_graph, common_first, read_table
-from veilgraph.graph.features import SPARSE_BELOW, from_scipy, is_sparse, to_scipy
+from veilgraph.graph.features import SPARSE_BELOW, from_scipy, is_sparse, scale_features, to_scipy
+from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
+from veilgraph.graph.party import PartyGraph
 from veilgraph.link.collectives import receive_as
 from veilgraph.mpc.intersect import agree_on_order, align_holder, align_server
 from veilgraph.protocol.agreement import Hello, agree
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbing
 from veilgraph.protocol.limits import too_many
 from veilgraph.protocol.organisation import Organisation, Preparation, Prepared
+from veilgraph.protocol.paradigm import Data, Sessions
 from veilgraph.protocol.party_settings import PartySettings
+from veilgraph.protocol.plain_fitting import Inputs
 from veilgraph.tables.columns import all_match_rates, match_rate
 from veilgraph.tables.encode import encode, fit_encoding
 from veilgraph.tables.nodes import read_ids
 from veilgraph.tables.settings import SplitFractions
+
+J = TypeVar("J", bound=JobSettings)
 
 _COUNTS, _PLACES, _VALUES = (Tag(Kind.COLUMNS, 0, round_) for round_ in range(3))
 
@@ -138,7 +145,7 @@ def align(own: Preparation) -> Prepared:
         rows = rows[agree_on_order(link, holders, table.ids.take(pa.array(rows.numpy())).to_pylist(), own.streams)]
         encoding = fit_encoding(table, scaling)
     table = common_first(table, rows.numpy())  # in place of the other: tables may be large
-    per_node = link.party in settings.per_node
+    per_node = link.party in settings.inputs.per_node
     built = build_graph(party, folder, table, encoding, len(rows), per_node=per_node, then=own.then)
     facts = {"common_nodes": len(rows), "set_sizes": dict(alignment.set_sizes)}
     return Prepared(alignment.identity, facts, built)
@@ -167,7 +174,7 @@ def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | N
     if places.keys() != set(ids):
         return None
     table = common_first(table, np.array([places[each] for each in ids[:common]], dtype=np.int64))
-    per_node = own.link.party in own.job.per_node
+    per_node = own.link.party in own.job.inputs.per_node
     return build_graph(party, folder, table, encoding, common, per_node=per_node, then=own.then)
 
 
@@ -183,7 +190,7 @@ def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
         own = Organisation.read(path, party)
         table = read_table(own.settings, own.folder, None, job.data.feature_scaling)
         encoding = fit_encoding(table, job.data.feature_scaling)
-        found[party] = encode(table, encoding, per_node=party in job.per_node)
+        found[party] = encode(table, encoding, per_node=party in job.inputs.per_node)
     return found
 
 
@@ -204,12 +211,12 @@ def match_rates(job: JobSettings) -> tuple[str, ...]:
 
 def split_by_labels(job: JobSettings, party: PartySettings) -> str:
     """Why a holder does not release its labels: who is trained on would tell them; empty if it does, or has none."""
-    private, split = job.label_release, party.nodes.split
+    private, split = job.noise.label_release, party.nodes.split
     if not isinstance(split, SplitFractions) or not split.stratify:
         return ""
     if private is not None and private.holder == party.party:
         setting, sees = "release.labels", "the learner sees"
-    elif party.party in job.perturbing:
+    elif party.party in perturbing(job):
         setting, sees = "label_privacy", "others see by gradients"
     elif job.training_plan is not None:
         return (
@@ -226,18 +233,53 @@ def split_by_labels(job: JobSettings, party: PartySettings) -> str:
 
 def check_split(job: JobSettings) -> None:
     """Raises ``ConfigError`` for a data set's split by classes where labels are perturbed."""
-    data, perturbing = job.data, job.perturbing
-    if not perturbing or data.dataset is None or (data.split is not None and not data.stratify):
+    data, holders = job.data, perturbing(job)
+    if not holders or data.dataset is None or (data.split is not None and not data.stratify):
         return
-    refuse = "refuses" if len(perturbing) == 1 else "refuse"
+    refuse = "refuses" if len(holders) == 1 else "refuse"
     raise ConfigError(
-        f"{listed(perturbing)} {refuse} the job: others see by gradients who is trained on, and a split by classes "
+        f"{listed(holders)} {refuse} the job: others see by gradients who is trained on, and a split by classes "
         "tells the labels that label_privacy protects; give data.split, as in [0.5, 0.25, 0.25], with data.stratify: "
         "false",
         code="refused",
         key="data.split",
-        party=perturbing[0],
+        party=holders[0],
     )
+
+
+class AlignedData(Data[J]):
+    """What jobs begin with whose holders have the same nodes, one of them with labels."""
+
+    @override
+    def load(self, job: J) -> Inputs:
+        from veilgraph.graph.dataset import load_parties  # noqa: PLC0415 - parties of a kit load no data set
+
+        check_split(job)
+        graphs = load_parties(job.data, job.seed)
+        find_only_label_holder(graphs, job.data.label_party)
+        return Inputs(job, graphs)
+
+    @override
+    def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
+        return find_only_label_holder(graphs, job.data.label_holder)
+
+    @override
+    def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
+        return only_labelled(holders, labelled, job.data.label_holder)
+
+    @override
+    def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
+        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
+        check_federation(scaled, job.data.label_party)
+        return Inputs(job, scaled)
+
+
+class AlignedSessions(Sessions[J]):
+    """Sessions of jobs whose holders find the nodes that they have in common."""
+
+    @override
+    def prepare(self, own: Preparation) -> Prepared:
+        return align(own)
 
 
 def _agree_to_align(

@@ -141,10 +141,10 @@ class Inserted(DrawnCanaries):
             job.hash(),
             privacy.unit,
             privacy.relation,
-            job.publishing,
+            job.duties.publishing,
             party,
             0 if more is None else min((privacy.degree_bound or 0) + more, MOST_LEAVES),
-            job.counts_votes,
+            job.noise.counts_votes,
         )
         needed = made.count * made.size * len(made.owners)
         if needed + made.votes > nodes:
@@ -195,7 +195,6 @@ class Inserted(DrawnCanaries):
         return replace(_in_place(graph, taken, edges), features=features)
 
     def _edges(self) -> Iterator[Tensor]:
-        """Both directions of each edge of its own canaries."""
         if self.party not in self.owners or self.unit == "row":
             return
         places = self.places(self.party)
@@ -257,7 +256,7 @@ class NodeCanaries(DrawnCanaries):
         Raises:
             ConfigError: the job has none, or there are fewer nodes.
         """
-        release = job.feature_release
+        release = job.noise.feature_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
             raise ConfigError(f"canaries={wanted} must be from 1 to the number of common nodes, {nodes}; choose fewer")

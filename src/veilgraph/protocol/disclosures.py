@@ -221,7 +221,7 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
 
 def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
     """Of one message. What nodes perturb is of two kinds, each with an ε of its own, which ``spent`` has together."""
-    features, labels = settings.feature_release, settings.label_release
+    features, labels = settings.noise.feature_release, settings.noise.label_release
     if kind is Kind.PERTURBED_FEATURES and features is not None:
         return features.epsilon
     if kind is Kind.PERTURBED_LABELS and labels is not None:

@@ -459,7 +459,7 @@ class Source:
         Raises:
             DataError: why there are some and they cannot be read.
         """
-        if party == SERVER and run.settings.summing:
+        if party == SERVER and run.settings.duties.summing:
             raise DataError("noise is on sums that their learner makes for itself, and sends nobody")
         yield from ()
 
@@ -480,7 +480,7 @@ class Source:
 
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
         """Whether what ledgers claim is claimed against these parties together, the server among them."""
-        return job.shares_noise is None or len({*members} & {*job.publishing}) <= job.shares_noise[1]
+        return job.noise.shared is None or len({*members} & {*job.duties.publishing}) <= job.noise.shared[1]
 
     def initial_weights(
         self, job: JobSettings, columns: Mapping[PartyId, int], seeds: Mapping[PartyId, int]

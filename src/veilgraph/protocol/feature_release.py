@@ -67,9 +67,9 @@ def exchange_releases(
         restarts=session.restarts,
     )
     hellos = agree_within(session, mine, releases=True)
-    columns = {holder: hellos[holder].features for holder in job.releasing}
-    classes = 0 if job.label_release is None else hellos[job.label_release.holder].classes
-    if without := [holder for holder in job.summing if hellos[holder].steps == 0]:
+    columns = {holder: hellos[holder].features for holder in job.duties.releasing}
+    classes = 0 if job.noise.label_release is None else hellos[job.noise.label_release.holder].classes
+    if without := [holder for holder in job.duties.summing if hellos[holder].steps == 0]:
         raise BudgetSpent(
             f"a new release of sums over its edges is needed and the budget of {', '.join(without)} has no room for "
             "one; allow a larger privacy.epsilon_total in a new run, or leave room for predictions with "
@@ -81,7 +81,7 @@ def exchange_releases(
     number, is_new = agreed_release(hellos, session.holders)
     if not is_new:
         return Releases(number, is_new=False, tensors=kept, columns=columns, classes=classes)
-    spent = [holder for holder in job.releasing if hellos[holder].steps == 0]
+    spent = [holder for holder in job.duties.releasing if hellos[holder].steps == 0]
     if spent:
         raise BudgetSpent(
             f"a new release is needed, since there is none or other nodes are common, and the limits.max_epsilon of "
@@ -91,7 +91,7 @@ def exchange_releases(
     tensors: dict[str, Tensor] = {}
     if publisher is not None and graph is not None:
         tensors = _release(session, graph, publisher)
-    if graph is not None and graph.party in job.learning:
+    if graph is not None and graph.party in job.duties.learning:
         tensors |= _received(session, graph.common, columns, classes)
     return Releases(number, is_new=True, tensors=tensors, columns=columns, classes=classes)
 
@@ -121,11 +121,11 @@ def released_features(session: Session, releases: Releases, nodes: int, own: int
 def _room(session: Session, publisher: LocalPublisher | None) -> int | None:
     if publisher is not None:
         return publisher.room()
-    return session.publisher.affordable_releases() if session.link.party in session.settings.summing else None
+    return session.publisher.affordable_releases() if session.link.party in session.settings.duties.summing else None
 
 
 def _mechanism(session: Session, columns: int) -> FeatureMechanism:
-    settings = session.settings.feature_release
+    settings = session.settings.noise.feature_release
     if settings is None:
         raise ConfigError("the job releases no features; give release.features, or model.initial.release")
     return feature_mechanism(settings, columns)
@@ -170,7 +170,7 @@ def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> 
 
     What it keeps itself, if it is one of them, is the features of all its nodes.
     """
-    link, learning = session.link, session.settings.learning
+    link, learning = session.link, session.settings.duties.learning
     released = publisher.features(_to_release(session, graph))
     response = publisher.response
     labels = None if response is None else _labels(graph.common_part(), publisher, response.classes)
@@ -183,7 +183,7 @@ def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> 
 
 
 def _to_release(session: Session, graph: PartyGraph) -> Tensor:
-    return graph.features if graph.party in session.settings.learning else graph.common_part().features
+    return graph.features if graph.party in session.settings.duties.learning else graph.common_part().features
 
 
 def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tensor:
@@ -194,8 +194,7 @@ def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tens
 
 
 def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
-    """What other holders release, by name, checked."""
-    link, private = session.link, session.settings.label_release
+    link, private = session.link, session.settings.noise.label_release
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
         if holder != link.party:
@@ -213,7 +212,6 @@ def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], clas
 
 @contextmanager
 def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
-    """Says whose doing it is that a release is none."""
     try:
         yield
     except ProtocolError as error:
@@ -236,8 +234,8 @@ def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | No
 
 def misplaced_labels(job: JobSettings, graph: PartyGraph) -> str:
     """Why a holder cannot take part in a job of paradigm local: labels are not where it says; empty if they are."""
-    learner, private = job.data.label_party, job.label_release
-    if not job.learns_alone:
+    learner, private = job.data.label_party, job.noise.label_release
+    if not job.passes.learns_alone:
         return ""
     if graph.party == learner and private is None and graph.labels is None:
         return (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -79,6 +80,117 @@ class TrainSettings(Settings):
         return self
 
 
+@dataclass(frozen=True)
+class Duties:
+    """Which holders do what in a job.
+
+    Attributes:
+        publishing: publish embeddings.
+        scoring: know how well the model does, and have its predictions.
+        releasing: their nodes release perturbed features.
+        learning: are given what others release.
+        summing: learn of their own edges nothing but sums with noise, which they are given once.
+    """
+
+    publishing: tuple[PartyId, ...]
+    scoring: tuple[PartyId, ...]
+    releasing: tuple[PartyId, ...] = ()
+    learning: tuple[PartyId, ...] = ()
+    summing: tuple[PartyId, ...] = ()
+
+    @property
+    def noising(self) -> tuple[PartyId, ...]:
+        """Those whose releases, or whose own sums, have noise wherever the job has ``privacy``."""
+        return (*self.publishing, *self.summing)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How a training step runs.
+
+    Attributes:
+        targets: common nodes in a step, in an order that all parties know; None: all at once.
+        exchanges: the setting and the number of the exchanges of a pass, of which each reveals more; None: there are
+            none.
+        is_masked: whether single embeddings are hidden from the server, for which there must be more than one.
+        evaluates: whether anybody learns how well a step did before the last.
+        learns_alone: whether the label holder trains without the others, who so hear of no judgement.
+        tolerates_dropouts: whether a sum over the holders may be opened without some of them.
+    """
+
+    targets: int | None
+    exchanges: tuple[str, int] | None = None
+    is_masked: bool = False
+    evaluates: bool = True
+    learns_alone: bool = False
+    tolerates_dropouts: bool = False
+
+
+@dataclass(frozen=True)
+class InputRules:
+    """What the holders' data may have in a job.
+
+    Attributes:
+        weights: whether edges may have weights.
+        edge_features: whether edges may have features beside a weight.
+        of_nodes: what nodes may have beside labels: ``targets``, numbers to predict; ``membership``, of many graphs.
+        is_relational: whether holders' local models tell the relations of their edges apart.
+        is_custom: whether the job needs a local model that is given from Python.
+        per_node: the holders whose ε is of one node's features: these must be made of that node's own values alone.
+        per_edge: the holders whose ε is of one edge: its weight must be made of that edge's own row alone.
+        degree_rules: holder → the most edges that its node may have, after the setting that says so; a holder whose
+            graph has more refuses the job. Who is not named may have any number.
+    """
+
+    weights: bool = True
+    edge_features: bool = False
+    of_nodes: tuple[str, ...] = ()
+    is_relational: bool = False
+    is_custom: bool = False
+    per_node: tuple[PartyId, ...] = ()
+    per_edge: tuple[PartyId, ...] = ()
+    degree_rules: Mapping[PartyId, tuple[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NoiseFacts:
+    """What leaves a holder with noise beside what ``privacy`` says, and how.
+
+    Attributes:
+        feature_release: how nodes perturb their features; None: they do not.
+        release_setting: where the job says so.
+        label_release: how nodes perturb their labels; None: they do not.
+        shared: the setting that has holders make noise together, and how many that collude it withstands; None: each
+            makes its own.
+        counts_votes: whether an edge is used for its ends' votes alone: for what these nodes are taken for, and not
+            their rows.
+        network: settings of the network that makes the rows of a single release.
+    """
+
+    feature_release: FeatureReleaseSettings | None = None
+    release_setting: str = ""
+    label_release: LabelReleaseSettings | None = None
+    shared: tuple[str, int] | None = None
+    counts_votes: bool = False
+    network: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is predicted, and of which data.
+
+    Attributes:
+        predicts_named: whether no node is predicted but those that the label holder names in a prediction.
+        opens_classes_alone: whether of a predicted node its class alone is learnt, and no probability.
+        predicts_as_trained: whether predictions are of the data that the run was trained on, whatever has become of
+            these.
+    """
+
+    predicts_named: bool = False
+    opens_classes_alone: bool = False
+    predicts_as_trained: bool = False
+
+
 class JobSettings(Settings):
     """One job, the same at every party; each paradigm has a subclass of its own."""
 
@@ -137,12 +249,7 @@ class JobSettings(Settings):
         if not isinstance(content, Mapping):
             return handler(content)
         content = {"preset": preset.DEFAULT, **content}
-        return resolved(content, cls.offered(content), handler)
-
-    @classmethod
-    def offered(cls, content: Mapping[str, Any]) -> tuple[Choice, ...]:
-        """What the preset of a job, not validated yet, would choose of what it leaves out."""
-        return tuple(cls.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
+        return resolved(content, offered(cls, content), handler)
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
@@ -160,7 +267,7 @@ class JobSettings(Settings):
                 f"train.select_by={self.train.select_by!r} is nothing that this job is judged by; choose one of "
                 f"{', '.join(self.measures.selectable)}"
             )
-        if self.snapshot is not None and not self.keeps_releases:
+        if self.snapshot is not None and not _keeps_releases(self):
             raise ValueError(
                 f"snapshot={self.snapshot!r}: this job makes no release that later jobs send again; leave it out, or "
                 "see label_privacy and privacy.schedule"
@@ -188,7 +295,7 @@ class JobSettings(Settings):
         self._check_privacy()
         if self.label_privacy is not None:
             self._check_label_privacy(f"label_privacy.epsilon={self.label_privacy.epsilon:g}")
-        if self.targets is not None:
+        if self.passes.targets is not None:
             raise ValueError(
                 "train.batch_size needs paradigm=vertical: the others train on all nodes at once; set it so or leave "
                 "batch_size out"
@@ -204,22 +311,12 @@ class JobSettings(Settings):
             )
 
     def _check_label_privacy(self, said: str) -> None:
-        """Refuses perturbed labels, which paradigms vertical, horizontal and averaging take.
-
-        Args:
-            said: the setting, with its value.
-        """
         raise ValueError(
             f"{said} is for paradigm='vertical', 'horizontal' or 'averaging', and this is {self.paradigm!r}; leave it "
             "out (node-dp has release.labels)"
         )
 
     def _check_division(self, said: str) -> None:
-        """Refuses a data set's division by classes where labels are perturbed.
-
-        Args:
-            said: the setting that they are perturbed by, with its value.
-        """
         if self.data.partition.by == "labels":
             raise ValueError(
                 f"{said} with data.partition.by=labels: which holder has a node tells its label; choose another "
@@ -227,7 +324,6 @@ class JobSettings(Settings):
             )
 
     def _check_parts(self) -> None:
-        """Refuses a data set's division by nodes, which paradigm horizontal takes."""
         if self.data.partition != PartitionSettings():
             raise ValueError("data.partition divides a data set for paradigm='horizontal'; leave it out")
 
@@ -242,198 +338,34 @@ class JobSettings(Settings):
         return True
 
     @property
-    def exchanges(self) -> tuple[str, int] | None:
-        """The setting and the number of the exchanges of a pass, of which each reveals more; None where none is."""
-        return None
-
-    @property
-    def scoring(self) -> tuple[PartyId, ...]:
-        """The holders that know how well the model does, and have its predictions."""
-        return (self.data.label_party,)
-
-    @property
-    def learns_alone(self) -> bool:
-        """Whether the label holder trains without the others, who so hear of no judgement."""
-        return False
-
-    @property
-    def is_custom(self) -> bool:
-        """Whether it needs a local model that is given from Python."""
-        return False
-
-    @property
-    def is_relational(self) -> bool:
-        """Whether holders' local models tell the relations of their edges apart."""
-        return False
-
-    @property
-    def takes_weights(self) -> bool:
-        """Whether edges may have weights."""
-        return True
-
-    @property
-    def takes_of_nodes(self) -> tuple[str, ...]:
-        """What nodes may have beside labels: ``targets``, numbers to predict; ``membership``, of many graphs."""
-        return ()
-
-    @property
-    def takes_edge_features(self) -> bool:
-        """Whether edges may have features beside a weight."""
-        return False
-
-    @property
-    def publishing(self) -> tuple[PartyId, ...]:
-        """The holders that publish embeddings."""
-        return self.data.names
-
-    @property
-    def releasing(self) -> tuple[PartyId, ...]:
-        """The holders whose nodes release perturbed features."""
-        return ()
-
-    @property
-    def learning(self) -> tuple[PartyId, ...]:
-        """The holders that are given what others release."""
-        return self.releasing
-
-    @property
-    def perturbing(self) -> tuple[PartyId, ...]:
-        """The holders that learn from perturbed labels, where they have any."""
-        return () if self.label_privacy is None else self.scoring
-
-    @property
-    def perturbed_splits(self) -> tuple[str, ...]:
-        """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
-
-        Of test nodes where several holders learn how well the model does, of sums over all.
-        """
-        return MASKS if len(self.scoring) > 1 else MASKS[:2]
-
-    @property
-    def summing(self) -> tuple[PartyId, ...]:
-        """The holders that learn of their own edges nothing but sums with noise, which they are given once."""
-        return ()
-
-    @property
-    def noising(self) -> tuple[PartyId, ...]:
-        """Those whose releases, or whose own sums, have noise wherever the job has ``privacy``."""
-        return (*self.publishing, *self.summing)
-
-    @property
-    def per_node(self) -> tuple[PartyId, ...]:
-        """The holders whose ε is of one node's features: these must be made of that node's own values alone."""
-        return self.releasing
-
-    @property
-    def counts_votes(self) -> bool:
-        """Whether an edge is used for its ends' votes alone: for what these nodes are taken for, and not their rows."""
-        return False
-
-    @property
-    def adds_noise(self) -> bool:
-        """Whether anything leaves a holder with noise, or as if it had some."""
-        noise = (self.privacy, self.feature_release, self.label_release, self.label_privacy, self.training_plan)
-        return any(settings is not None for settings in noise)
-
-    @property
-    def tolerates_dropouts(self) -> bool:
-        """Whether a sum over the holders may be opened without some of them."""
-        return False
-
-    @property
-    def keeps_releases(self) -> bool:
-        """Whether a holder keeps what it releases, and sends it again in later jobs of its ledger for life."""
-        if self.label_privacy is not None or self.feature_release is not None:
-            return True
-        return self.privacy is not None and self.privacy.once and self.privacy.joint_noise is None
-
-    @property
-    def predicts_as_trained(self) -> bool:
-        """Whether predictions are of the data that the run was trained on, whatever has become of these."""
-        return False
-
-    @property
-    def released_network(self) -> Mapping[str, Any]:
-        """Settings of the network that makes the rows of a single release."""
-        return {}
-
-    @property
-    def per_edge(self) -> tuple[PartyId, ...]:
-        """The holders whose ε is of one edge: its weight must be made of that edge's own row alone."""
-        return ()
-
-    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
-        """The most edges that a holder's node may have, and the setting that says so; None where any number may.
-
-        A holder whose graph has more refuses the job.
-        """
-        privacy = self.privacy
-        if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None or party not in self.noising:
-            return None
-        return "privacy.degree_bound", privacy.degree_bound
-
-    @property
-    def protects_edges(self) -> tuple[PartyId, ...]:
-        """The holders whose edges an ε of this job protects, alone or with their nodes."""
-        of_edges = self.privacy is not None and self.privacy.unit in ("edge", "node-edges")
-        return self.noising if of_edges or self.training_plan is not None else ()
-
-    @property
-    def feature_release(self) -> FeatureReleaseSettings | None:
-        """How nodes perturb their features; None in a job where they do not."""
-        return None
-
-    @property
-    def shares_noise(self) -> tuple[str, int] | None:
-        """The setting that has holders make noise together, and how many that collude it withstands; None without."""
-        if self.privacy is None or self.privacy.joint_noise is None:
-            return None
-        return "privacy.joint_noise", self.privacy.joint_noise.colluding
-
-    @property
     def training_plan(self) -> SampledPlan | None:
         """What holders release who train privately, by noisy gradients; None in a job where they do not."""
         return None
 
     @property
-    def release_setting(self) -> str:
-        """Where a job says how nodes perturb their features."""
-        return ""
+    def duties(self) -> Duties:
+        """Which holders do what."""
+        return Duties(publishing=self.data.names, scoring=(self.data.label_party,))
 
     @property
-    def label_release(self) -> LabelReleaseSettings | None:
-        """How nodes perturb their labels; None in a job where they do not."""
-        return None
+    def passes(self) -> Passes:
+        """How a training step runs."""
+        return Passes(targets=self.train.batch_size)
 
     @property
-    def targets(self) -> int | None:
-        """Common nodes in a step, in an order that all parties know; None: all at once."""
-        return self.train.batch_size
+    def inputs(self) -> InputRules:
+        """What the holders' data may have."""
+        return InputRules()
 
     @property
-    def evaluates(self) -> bool:
-        """Whether anybody learns how well a step did before the last."""
-        return True
+    def noise(self) -> NoiseFacts:
+        """What leaves a holder with noise beside what ``privacy`` says, and how."""
+        return NoiseFacts()
 
     @property
-    def predicts_named(self) -> bool:
-        """Whether no node is predicted but those that the label holder names in a prediction."""
-        return False
-
-    @property
-    def opens_classes_alone(self) -> bool:
-        """Whether of a predicted node its class alone is learnt, and no probability."""
-        return False
-
-    @property
-    def passes_cost(self) -> bool:
-        """Whether every forward pass is a release that a privacy budget pays for."""
-        return self.privacy is not None and not self.privacy.once
-
-    @property
-    def is_masked(self) -> bool:
-        """Whether single embeddings are hidden from the server, for which there must be more than one."""
-        return False
+    def outcome(self) -> Outcome:
+        """What is predicted, and of which data."""
+        return Outcome()
 
     def hash(self) -> str:
         """SHA-256 (hex) of the settings: equal at parties that run the same job, wherever each keeps its files."""
@@ -458,6 +390,51 @@ class JobSettings(Settings):
         copied = super().__deepcopy__(memo)
         copied.__dict__.pop("_hash", None)
         return copied
+
+
+def offered(kind: type[JobSettings], content: Mapping[str, Any]) -> tuple[Choice, ...]:
+    """What the preset of a job, not validated yet, would choose of what it leaves out."""
+    return tuple(kind.choices(Said(content))) if content.get("preset", preset.DEFAULT) == AUTO else ()
+
+
+def adds_noise(job: JobSettings) -> bool:
+    """Whether anything leaves a holder with noise, or as if it had some."""
+    facts = job.noise
+    noise = (job.privacy, facts.feature_release, facts.label_release, job.label_privacy, job.training_plan)
+    return any(settings is not None for settings in noise)
+
+
+def _keeps_releases(job: JobSettings) -> bool:
+    """Whether a holder keeps what it releases, and sends it again in later jobs of its ledger for life."""
+    if job.label_privacy is not None or job.noise.feature_release is not None:
+        return True
+    privacy = job.privacy
+    return privacy is not None and privacy.once and privacy.joint_noise is None and not job.noise.counts_votes
+
+
+def passes_cost(job: JobSettings) -> bool:
+    """Whether every forward pass is a release that a privacy budget pays for."""
+    return job.privacy is not None and not job.privacy.once
+
+
+def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
+    """The holders that learn from perturbed labels, where they have any."""
+    return () if job.label_privacy is None else job.duties.scoring
+
+
+def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
+    """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
+
+    Of test nodes where several holders learn how well the model does, of sums over all.
+    """
+    return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
+
+
+def degree_rules(privacy: PrivacySettings | None, holders: Iterable[PartyId]) -> Mapping[PartyId, tuple[str, int]]:
+    """``InputRules.degree_rules`` of ``privacy.degree_bound``: of holders whose noise counts a node's neighbours."""
+    if privacy is None or privacy.unit != "node-edges" or privacy.degree_bound is None:
+        return {}
+    return dict.fromkeys(holders, ("privacy.degree_bound", privacy.degree_bound))
 
 
 J = TypeVar("J", bound=JobSettings)

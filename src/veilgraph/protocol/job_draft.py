@@ -14,7 +14,7 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.aligning import split_by_labels
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import PARADIGMS
@@ -195,7 +195,6 @@ def _is_scaled(settings: PartySettings) -> bool:
 
 
 def _take(content: dict[str, Any], comments: dict[str, str], key: str, value: object, why: str) -> None:
-    """Adds a key where the paradigm's jobs take it, with what they then say."""
     group, name = key.split(".")
     tried = deepcopy(content)
     tried.setdefault(group, {})[name] = value
@@ -217,7 +216,6 @@ def _unlike(parties: Sequence[PartySettings]) -> list[str]:
 
 
 def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
-    """What a holder's limits do not accept of the job."""
     holders = {path: Organisation.read(path, settings.party) for path, settings in here.items()}
     found = {
         path: refusal_of(holder, job, named=True) or split_by_labels(job, holder.settings)
@@ -225,7 +223,7 @@ def _refused(job: JobSettings, here: Mapping[Path, PartySettings]) -> list[str]:
     }
     refused = [(path, said) for path, said in found.items() if said]
     by_paradigm = " (veilgraph data init --accept)"  # settles names of default jobs alone
-    hints = ["" if job.adds_noise or "limits.leakage" not in said else by_paradigm for _, said in refused]
+    hints = ["" if adds_noise(job) or "limits.leakage" not in said else by_paradigm for _, said in refused]
     return [f"{path} refuses such a job{hint}: {said}" for (path, said), hint in zip(refused, hints, strict=True)]
 
 

@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Registry, unsettled
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, offered
 from veilgraph.protocol.party_settings import PartySettings
 from veilgraph.protocol.preset import Choice, chosen
 
@@ -56,7 +56,7 @@ def parse_chosen(data: object, source: str = "job") -> tuple[JobSettings, list[C
         raise unsettled(error, source) from error
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
-    return settings, chosen(content, kind.offered(content), settings)
+    return settings, chosen(content, offered(kind, content), settings)
 
 
 def said_in(data: object, source: str = "job") -> tuple[type[JobSettings], dict[str, Any]]:

@@ -95,7 +95,7 @@ class Judge(Role, ABC):
 
     def audience(self) -> list[PartyId]:
         """Who has to be told of every judgement: nobody, where the others are done before it learns."""
-        if self.session.settings.learns_alone:
+        if self.session.settings.passes.learns_alone:
             return []
         return [party for party in (*self.session.holders, SERVER) if party != self.session.link.party]
 
@@ -120,7 +120,6 @@ class Judge(Role, ABC):
         return loss
 
     def _current_loss(self) -> Tensor:
-        """Of the logits just computed."""
         return self._objective.training_loss(self.logits)
 
     def probabilities(self) -> Tensor:

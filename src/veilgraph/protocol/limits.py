@@ -14,7 +14,7 @@ from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
 from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.disclosures import RevelationName, bounded, causes, statements, wider
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.registered import PARADIGMS
 
 REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
@@ -213,9 +213,9 @@ def revealed_of(job: JobSettings, party: PartyId) -> dict[str, str]:
 
 
 def _too_many_rounds(limits: LimitSettings, job: JobSettings) -> str | None:
-    if job.exchanges is None:
+    if job.passes.exchanges is None:
         return None
-    name, rounds = job.exchanges
+    name, rounds = job.passes.exchanges
     if rounds <= limits.max_rounds:
         return None
     return (
@@ -263,18 +263,18 @@ def _delta(job: JobSettings, party: PartyId, nodes: int | None = None) -> tuple[
         return "privacy.delta", privacy.delta if nodes is None else privacy.delta_of(nodes)
     if job.training_plan is not None:
         return "averaging.privacy.delta", job.training_plan.delta
-    release = job.feature_release
-    return f"{job.release_setting}.delta", None if release is None else release.delta
+    release = job.noise.feature_release
+    return f"{job.noise.release_setting}.delta", None if release is None else release.delta
 
 
 def _noised_by(job: JobSettings, party: PartyId) -> PrivacySettings | None:
     """What noise a holder adds itself; None where its nodes perturb what they have, or there is none."""
-    return None if party in job.releasing else job.privacy
+    return None if party in job.duties.releasing else job.privacy
 
 
 def is_noised(job: JobSettings, party: PartyId) -> bool:
     """Whether a holder releases with noise of its own: of much noise ε is 0, and δ is what is left."""
-    return party in job.noising and (_noised_by(job, party) or job.training_plan) is not None
+    return party in job.duties.noising and (_noised_by(job, party) or job.training_plan) is not None
 
 
 def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
@@ -304,7 +304,7 @@ def _unit(job: JobSettings, party: PartyId) -> str:
         return privacy.unit
     if job.training_plan is not None:
         return job.training_plan.settings.unit
-    return "node" if job.feature_release is not None else "label"
+    return "node" if job.noise.feature_release is not None else "label"
 
 
 def _too_costly(
@@ -317,7 +317,7 @@ def _too_costly(
     limit = f"limits.max_epsilon={limits.max_epsilon:g}"
     if math.isfinite(epsilon):
         return f"{limit} and the job can cost {party} a total ε of {epsilon:.6g}: lower it or raise the limit"
-    if limits.epsilon_unit == "label" and not job.adds_noise:
+    if limits.epsilon_unit == "label" and not adds_noise(job):
         return (
             f"{limit} about labels and the job bounds nothing that is told of them: set label_privacy.epsilon "
             "(paradigms vertical, horizontal and averaging), or remove the limit"
@@ -327,9 +327,9 @@ def _too_costly(
 
 
 def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    if job.shares_noise is None or party not in job.publishing:
+    if job.noise.shared is None or party not in job.duties.publishing:
         return None
-    key, colluding = job.shares_noise
+    key, colluding = job.noise.shared
     if limits.min_colluding is not None and colluding >= limits.min_colluding:
         return None
     return (
@@ -340,7 +340,7 @@ def _too_trusting(limits: LimitSettings, job: JobSettings, party: PartyId) -> st
 
 
 def _too_narrow(limits: LimitSettings, job: JobSettings, party: PartyId) -> str | None:
-    rule = job.degree_rule(party)
+    rule = job.inputs.degree_rules.get(party)
     if rule is None or limits.most_neighbours is None or rule[1] >= limits.most_neighbours:
         return None
     return f"limits.most_neighbours={limits.most_neighbours} and {rule[0]}={rule[1]}: raise the latter"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
     from veilgraph.protocol.role import Role, Session
+    from veilgraph.protocol.spreading import LocalPart
     from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 
 J = TypeVar("J", bound=JobSettings)
@@ -162,6 +163,10 @@ class Sessions(ABC, Generic[J]):
             "that several machines can share; use one machine"
         )
 
+    def local_part(self, role: Role) -> LocalPart | None:
+        """What several machines of a holder can compute for it; None where its role has no such part."""
+        return None
+
     @abstractmethod
     def prepare(self, own: Preparation) -> Prepared:
         """From a holder's tables to its graph. Called at all parties together."""
@@ -202,16 +207,10 @@ class Privacy(ABC, Generic[J]):
 
     @abstractmethod
     def largest_epsilon(self, job: J, party: PartyId, nodes: int | None = None) -> float:
-        """The largest total ε that a job can cost a holder; infinite where something goes unnoised.
-
-        Args:
-            job: validated.
-            party: a holder.
-            nodes: common to all holders, where that is known.
-        """
+        """The largest total ε that a job can cost a holder; infinite where something goes unnoised."""
 
     def most_edges_at_a_node(self, graph: PartyGraph) -> float:
-        """Count what ``JobSettings.degree_rule`` bounds, at the node of a holder's graph that has most of it."""
+        """Count what ``InputRules.degree_rules`` bounds, at the node of a holder's graph that has most of it."""
         from veilgraph.privacy.aggregation import most_neighbours  # noqa: PLC0415 - loads torch
 
         return most_neighbours(graph.edge_index, graph.num_nodes)

@@ -135,7 +135,6 @@ def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: Base
 
 
 def _with(content: Mapping[str, Any], choices: Iterable[Choice]) -> dict[str, Any]:
-    """The job with some settings put in."""
     found: dict[str, Any] = dict(content)
     for choice in choices:
         place = found

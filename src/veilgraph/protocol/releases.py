@@ -21,7 +21,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local_publisher import LabelPublisher, learned_from
 from veilgraph.privacy.release_cache import fingerprint
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbed_splits
 
 RELEASE: Final = "release"
 LABELS: Final = "labels"  # name of private labels among what came
@@ -213,7 +213,7 @@ def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tens
             f"label_privacy: {session.link.party} has no door that perturbs labels; give its session one",
             key="label_privacy",
         )
-    learned = with_perturbed(graph, door.perturbed(), session.settings.perturbed_splits)
+    learned = with_perturbed(graph, door.perturbed(), perturbed_splits(session.settings))
     return learned, door.response.transition()
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
 from typing import Final
 
 import torch
@@ -30,7 +32,6 @@ from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.protocol.agreement import Hello, fewest_steps
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.resumption import NONCE_BYTES, Point, Start
-from veilgraph.protocol.spreading import LocalPart
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[
         nodes: C.
         epoch: from 1.
     """
-    size = settings.targets
+    size = settings.passes.targets
     if size is None:
         return [None]
     generator = LearningStreams(settings.seed, "batches").generator("order", epoch)
@@ -78,7 +79,7 @@ def _period(index: int, every: int, steps: int) -> int:
 
 def inference_batches(settings: JobSettings, nodes: int) -> Sequence[Batch | None]:
     """The steps of an inference: all common nodes in their order; None, all at once, without batches."""
-    size = settings.targets
+    size = settings.passes.targets
     if size is None:
         return [None]
     steps = math.ceil(nodes / size)
@@ -150,11 +151,107 @@ def precision(settings: JobSettings) -> torch.dtype:
     return torch.float64 if settings.precision == "float64" else torch.float32
 
 
+class PartyModel:
+    """A party's part of the model: its networks, what its Adam trains of them, and what is saved.
+
+    Args:
+        session: of the party.
+        networks: by name.
+        trained: weights that Adam trains; None: all of the networks.
+        rates: learning rates of those weights that have one of their own.
+        besides: what belongs to the weights beside those of the networks: live tensors, by name.
+        in_training: what else training needs to go on: live tensors, by name; Adam keeps its own state.
+
+    Attributes:
+        is_stale: whether weights have changed since a pass last computed h^0.
+        opened: what the job tells this party of the trained model in the clear, by name; only some jobs tell anything.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        networks: Mapping[str, nn.Module],
+        *,
+        trained: Sequence[nn.Parameter] | None = None,
+        rates: Mapping[nn.Parameter, float] = MappingProxyType({}),
+        besides: Callable[[], Mapping[str, Tensor]] = dict,
+        in_training: Callable[[], Mapping[str, Tensor]] = dict,
+    ) -> None:
+        self.session, self.networks = session, networks
+        everything = [parameter for network in networks.values() for parameter in network.parameters()]
+        self.trained = everything if trained is None else list(trained)
+        self._rates, self._besides, self._in_training = rates, besides, in_training
+        self.is_stale = True
+        self.opened: dict[str, Tensor] = {}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The live weights by name: a snapshot of them is the party's part of the model.
+
+        No more than inference needs, and of the same shapes whatever the number of nodes.
+        """
+        networks = {
+            f"{part}.{name}": tensor
+            for part, network in self.networks.items()
+            for name, tensor in network.state_dict().items()
+        }
+        return {**networks, **self._besides()}
+
+    def state(self) -> dict[str, Tensor]:
+        """The live weights, and what else training needs to go on, by name."""
+        return {**self.weights(), **self._in_training()}
+
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live weights.
+
+        Raises:
+            RunError: the saved weights are of another network.
+        """
+        self._load(saved, self.weights())
+
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        """Overwrites the live state.
+
+        Raises:
+            RunError: the saved state is of another network, or of a graph with another number of nodes.
+        """
+        self._load(saved, self.state())
+
+    def _load(self, saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+        if {name: live.shape for name, live in tensors.items()} != {name: old.shape for name, old in saved.items()}:
+            raise RunError(
+                f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
+                "party's own run, or delete the checkpoint and resume"
+            )
+        for name, live in tensors.items():
+            live.copy_(saved[name])
+        self.is_stale = True
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """Adam with L2 over ``trained``; None where there is nothing to train."""
+        return build_optimizer(self.trained, self._rates, self.session.settings) if self.trained else None
+
+    def zero_grad(self) -> None:
+        """Forgets gradients before a training pass."""
+        for parameter in self.trained:
+            parameter.grad = None
+
+    def update(self) -> None:
+        """One optimiser step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+
 class Role(ABC):
     """One party. ``forward`` and ``backward`` run in lockstep with those of the other parties.
 
     Passes are counted by ``step``; the same step is never used twice in a session.
+
+    Attributes:
+        model: the party's part of the model, known once set up.
     """
+
+    model: PartyModel
 
     trains = True
     """Whether anything is left to do once it is set up."""
@@ -173,9 +270,7 @@ class Role(ABC):
         """Training steps that every party's privacy budget allows, known once set up; None without a budget."""
         self.scarcest: tuple[PartyId, ...] = ()
         """Whose budgets allow no more than that."""
-        self._stale = True
         self._learns = True
-        self._optimizer: torch.optim.Optimizer | None = None
 
     @abstractmethod
     def setup(self, held: Sequence[Point]) -> Start:
@@ -202,94 +297,15 @@ class Role(ABC):
     def backward(self, step: int) -> None:
         """The backward pass of the training pass just run: gradients everywhere, updates of what trains itself."""
 
-    @abstractmethod
-    def modules(self) -> dict[str, nn.Module]:
-        """The party's networks by name."""
-
-    def trained(self) -> list[nn.Parameter]:
-        """Weights that this party's Adam trains."""
-        return [parameter for module in self.modules().values() for parameter in module.parameters()]
-
-    def rates(self) -> dict[nn.Parameter, float]:
-        """Learning rates of those weights that have one of their own."""
-        return {}
-
-    def weights(self) -> dict[str, Tensor]:
-        """The party's live weights by name: a snapshot of them is the party's part of the model.
-
-        No more than inference needs, and of the same shapes whatever the number of nodes.
-        """
-        return {
-            f"{part}.{name}": tensor
-            for part, module in self.modules().items()
-            for name, tensor in module.state_dict().items()
-        }
-
-    def opened_weights(self) -> dict[str, Tensor]:
-        """What the job tells this party of the trained model in the clear, by name; only some jobs tell anything."""
-        return {}
-
-    def state(self) -> dict[str, Tensor]:
-        """The live weights and what else training needs to go on, by name; Adam keeps its own state."""
-        return self.weights()
-
-    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        """Overwrites the live weights.
-
-        Raises:
-            RunError: the saved weights are of another network.
-        """
-        self._load(saved, self.weights())
-
-    def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """Overwrites the live state.
-
-        Raises:
-            RunError: the saved state is of another network, or of a graph with another number of nodes.
-        """
-        self._load(saved, self.state())
-
-    def _load(self, saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-        if {name: live.shape for name, live in tensors.items()} != {name: old.shape for name, old in saved.items()}:
-            raise RunError(
-                f"{self.session.link.party}: the saved weights are of another network or party; give the files of this "
-                "party's own run, or delete the checkpoint and resume"
-            )
-        for name, live in tensors.items():
-            live.copy_(saved[name])
-        self._stale = True
-
     def finish(self) -> None:  # noqa: B027  (only some roles have anything)
         """After the last epoch, with the best weights: learns what is learned once, and alone."""
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """Adam with L2 over ``trained``; None where there is nothing to train."""
-        trained = self.trained()
-        if self._optimizer is None and trained:
-            self._optimizer = build_optimizer(trained, self.rates(), self.session.settings)
-        return self._optimizer
-
-    def zero_grad(self) -> None:
-        """Forgets gradients before a training pass."""
-        for parameter in self.trained():
-            parameter.grad = None
-
-    def update(self) -> None:
-        """One optimiser step."""
-        if self.optimizer is not None:
-            self.optimizer.step()
-
-    def dropout(self, epoch: int | None, purpose: str = "dropout") -> torch.Generator | None:
+    def _dropout(self, epoch: int | None, purpose: str = "dropout") -> torch.Generator | None:
         """The dropout stream of an epoch, or of the batch in it; None in evaluation."""
         if epoch is None:
             return None
         counters = (epoch,) if self.batch is None else (epoch, self.batch.index)
         return self.session.streams.generator(purpose, *counters)
-
-    def local_part(self) -> LocalPart | None:
-        """What several machines of the party can compute for it; None where it has no such part."""
-        return None
 
     def infer_only(self) -> None:
         """Announces that no backward pass will follow, so that nothing is prepared for one."""
@@ -303,13 +319,13 @@ class Role(ABC):
     def _changed(self) -> None:
         """The weights have changed; in batches h^0 stays what it is to the end of a period."""
         if self.batch is None or self.batch.period:
-            self._stale = True
+            self.model.is_stale = True
 
     def _embeds_now(self) -> bool:
         """Whether this forward pass needs a new h^0: once after every change of the weights, at all parties alike."""
-        if not self._stale:
+        if not self.model.is_stale:
             return False
-        self._stale = False
+        self.model.is_stale = False
         self.embed_step += 1
         return True
 
@@ -318,17 +334,17 @@ class Role(ABC):
 
 
 class IdleRole(Role, ABC):
-    """A party that has nothing to compute in a pass."""
+    """A party that has nothing to compute in a pass, and no part of the model where it does not say so."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.model = PartyModel(session, {})
 
     @override
     def forward(self, step: int, epoch: int | None) -> None: ...
 
     @override
     def backward(self, step: int) -> None: ...
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {}
 
 
 def build_optimizer(parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings) -> Adam:

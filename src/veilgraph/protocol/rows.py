@@ -18,7 +18,7 @@ J_contra = TypeVar("J_contra", bound=JobSettings, contravariant=True)
 
 
 def _publishing(job: JobSettings) -> Sequence[PartyId]:
-    return job.publishing
+    return job.duties.publishing
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +196,7 @@ LABELLED_TO_SERVER: Final = Ends[JobSettings]("label holder", SERVER, lambda job
 TWO_HOLDERS: Final = Fact[JobSettings]("two holders", lambda job: len(job.data.names) == 2)
 MORE_HOLDERS: Final = TWO_HOLDERS.otherwise("three holders or more")
 JUDGED: Final = Fact[JobSettings](
-    "not `select_by: last`", lambda job: not job.learns_alone and job.train.select_by != "last"
+    "not `select_by: last`", lambda job: not job.passes.learns_alone and job.train.select_by != "last"
 )
 
 OPENED: Final = (
@@ -276,7 +276,9 @@ def judgement(ends: Ends[JobSettings], when: Fact[Any] = JUDGED) -> Row[Any]:
 def released_features(told: Told[J_contra], *when: Fact[J_contra]) -> Row[J_contra]:
     """Features that nodes perturbed by themselves, as a paradigm reveals them."""
     ends = Ends[JobSettings](
-        "holder", "holder", lambda job, sender, receiver: sender in job.releasing and receiver in job.learning
+        "holder",
+        "holder",
+        lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning,
     )
     what = "every node's features, perturbed by itself, a single time"
     exposed = Exposed("releases", "features that {sender}'s nodes perturbed")

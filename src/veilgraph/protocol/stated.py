@@ -57,8 +57,8 @@ def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases:
 def _counts_steps(job: JobSettings, party: PartyId, *, releases: bool) -> bool:
     """Whether the party pays for what it sends, and so knows how often it can."""
     if releases:
-        return party in (*job.releasing, *job.summing)
-    return (job.privacy is not None or job.training_plan is not None) and party in job.publishing
+        return party in (*job.duties.releasing, *job.duties.summing)
+    return (job.privacy is not None or job.training_plan is not None) and party in job.duties.publishing
 
 
 def _refused(party: PartyId, field: str, value: int, allowed: str) -> ProtocolError:

@@ -68,8 +68,8 @@ _NONE: Final = (
 def protection_of(job: JobSettings, nodes: int | None = None) -> Protection:
     """The differential privacy of a job, one without any included; ``nodes``: common to all holders, if known."""
     if job.privacy is not None:
-        return (PublishedRows if job.feature_release is None else RowsAndFeatures)(job, nodes)
-    if job.feature_release is not None:
+        return (PublishedRows if job.noise.feature_release is None else RowsAndFeatures)(job, nodes)
+    if job.noise.feature_release is not None:
         return PerturbedFeatures(job, nodes)
     if job.label_privacy is not None:
         return PerturbedLabels(job, nodes)
@@ -250,17 +250,17 @@ class PublishedRows(Protection):
             ("holds against", against),
         )
         alone = f"{job.data.label_party}, the label holder, publishes nothing before it hands on predictions."
-        handed = "" if job.summing else ", and predictions and scores that the label holder hands on"
+        handed = "" if job.duties.summing else ", and predictions and scores that the label holder hands on"
         limits = (
             _NOT[settings.unit],
             *paradigm.guarantee.privacy_limits(job),
-            *([alone] if settings.once and not job.summing else []),
+            *([alone] if settings.once and not job.duties.summing else []),
             ADD_UP,
             "Not counted: how many nodes and columns there are, which nodes are common, sizes and times of messages, "
             f"choices made by looking at data{handed}.",
         )
         what = NO_PERSON if settings.unit == "row" else ""
-        whose = listed(job.summing) if job.summing else "every holder"
+        whose = listed(job.duties.summing) if job.duties.summing else "every holder"
         at = OF_NODES if known is None else f"δ = {known:g}"
         scope = f"of {whose}'s {settings.unit}s{what}, at {at}, against {against}"
         return Guarantee(scope, _NOISELESS if settings.noise_multiplier == 0 else BOUND, about, limits)
@@ -285,7 +285,7 @@ class RowsAndFeatures(PublishedRows):
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
         of_edges, of_nodes = super().guarantee(delta), self.features.guarantee()
-        learner, others = listed(self.job.summing), listed(self.job.releasing)
+        learner, others = listed(self.job.duties.summing), listed(self.job.duties.releasing)
         about = [(f"{learner}: {name}", what) for name, what in of_edges.about]
         about += [(f"{others}: {name}", what) for name, what in of_nodes.about]
         limits = dict.fromkeys((*of_edges.limits, *of_nodes.limits))
@@ -295,7 +295,7 @@ class RowsAndFeatures(PublishedRows):
     @override
     def spent_about(self, delta: float | None) -> str:
         own, others = super().spent_about(delta), self.features.spent_about(delta)
-        return f"{', '.join(self.job.summing)}: {own}\nThe others: {others}"
+        return f"{', '.join(self.job.duties.summing)}: {own}\nThe others: {others}"
 
 
 def _shown(planned: Plan, against: str) -> dict[str, str]:

@@ -221,7 +221,7 @@ def _unranked(found: RunData, told: Scored) -> str:
     """Why nodes cannot be ranked, or one of two classes not be looked for; empty where they can."""
     pair = len(told.classes) == 2
     none = "there is no AUC, no precision over recall, no threshold and no calibration" if pair else "there is no AUC"
-    if not told.is_ranked and found.settings.opens_classes_alone:
+    if not told.is_ranked and found.settings.outcome.opens_classes_alone:
         return f"Classes alone were opened, so nodes cannot be ranked: {none}. A job that opens probabilities has them."
     if not told.is_ranked:
         return f"All nodes of a predicted class have the same probability, so nodes cannot be ranked: {none}."

@@ -18,7 +18,7 @@ from veilgraph.privacy.lifetime_costs import is_everybody
 from veilgraph.privacy.lifetime_file import FILE, Marks, begun_by, check_never_there
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.protocol.acceptance import largest_epsilon
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise, perturbing
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.plain_fitting import LedgerPlace
@@ -158,7 +158,7 @@ def _foreseen(job: JobSettings, party: PartyId, nodes: int | None) -> tuple[Even
     if job.training_plan is not None:
         return job.training_plan.event, job.training_plan.steps
     if job.label_privacy is not None:
-        if party not in job.perturbing:
+        if party not in perturbing(job):
             return None, 0
         return LocalEvent(job.label_privacy.epsilon, "label"), 1
     planned = paradigm_of(job).privacy.plan(job, party, nodes)
@@ -212,7 +212,7 @@ def worth(summary: Record, job: JobSettings) -> str:
         return ""
     if alone["changed"]:
         return f"The releases changed {alone['changed']:,} of {summary['nodes']:,} predictions of {holder}."
-    if job.summing:
+    if job.duties.summing:
         return (
             f"The release changed nothing: {holder} predicts of every node what it would without an edge; noise has "
             "left nothing in the sums over them. Allow a larger ε, or fewer hops"
@@ -261,7 +261,7 @@ def privacy(found: RunData) -> Privacy:
     """What the ledgers of a run come to."""
     job, spent = found.settings, found.spent
     protection = protection_of(job)
-    if not job.adds_noise:
+    if not adds_noise(job):
         return Privacy("none", protection.guarantee())
     notes = [life_note(spent), *_missing(found)]
     if found.summary is not None:

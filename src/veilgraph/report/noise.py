@@ -121,7 +121,7 @@ class NeededNoise:
         notes = [*self._horizon_notes(), *reasons]
         if "every-step" in variants and self.job.train.select_by != "last":
             notes.append("schedule every-step needs train.select_by=last and train.patience=null as well")
-        if "once" in variants and not self.job.summing:
+        if "once" in variants and not self.job.duties.summing:
             holder = self.job.data.label_party
             notes.append(f"with schedule once {holder}, the label holder, publishes nothing: {TOTAL} is 0")
         return notes

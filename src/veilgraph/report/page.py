@@ -14,7 +14,7 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.record import RecordSettings
@@ -129,11 +129,11 @@ def _verdict(found: RunData) -> str:
 def _reached(found: RunData) -> str:
     if found.summary is None:
         return "not complete" if found.metrics or not found.trained else "not known here"
-    measures, private = found.settings.measures, found.settings.label_release
+    measures, private = found.settings.measures, found.settings.noise.label_release
     value = found.summary.get(f"test_{measures.main.name}")
     if value is not None:
         return f"{measures.main.shown(value)}{against(found.settings)}"
-    if found.settings.predicts_named:
+    if found.settings.outcome.predicts_named:
         return "not known: named nodes alone are predicted"
     return f"no test {measures.of}" if private is None else f"known to {private.holder} alone"
 
@@ -214,7 +214,7 @@ def _schedule(settings: JobSettings) -> str:
 
 def risks(job: JobSettings) -> Iterator[Risk]:
     """What a job's protection rests on, and what it is not about; none of it depends on what a run found."""
-    data, learning, told = job.data, listed(job.scoring), len(revelations(job))
+    data, learning, told = job.data, listed(job.duties.scoring), len(revelations(job))
     yield "Parties work together", paradigm_of(job).words.collusion(job)
     yield (
         "A party does not follow the protocol",
@@ -241,7 +241,7 @@ def risks(job: JobSettings) -> Iterator[Risk]:
         "well it predicts, and look at groups of people (veilgraph report RUN --by COLUMN).",
     )
     noised = "Nothing is noised, so no ε bounds that."
-    if job.adds_noise:
+    if adds_noise(job):
         noised = "ε bounds what was released with noise, and nothing else: the privacy ledger says what it is about."
     yield (
         "The model remembers",

@@ -23,7 +23,7 @@ from veilgraph.privacy.event import SampledEvent
 from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
 from veilgraph.protocol.limits import delta_in_doubt, delta_too_large
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import NOTHING, add_row, table
@@ -148,14 +148,14 @@ class PerturbedFeatures(Protection):
     @property
     def release(self) -> FeatureReleaseSettings:
         """How they perturb features."""
-        assert self.job.feature_release is not None
-        return self.job.feature_release
+        assert self.job.noise.feature_release is not None
+        return self.job.noise.feature_release
 
     def _costs(self, holder: str) -> Iterator[tuple[str, str, float]]:
         """(What, mechanism, ε) of everything that the holder's nodes release."""
-        if holder in self.job.releasing:
+        if holder in self.job.duties.releasing:
             yield "features", self.release.mechanism, self.release.epsilon
-        labels = self.job.label_release
+        labels = self.job.noise.label_release
         if labels is not None and holder == labels.holder:
             yield "label", _RESPONSE, labels.epsilon
 
@@ -169,16 +169,16 @@ class PerturbedFeatures(Protection):
             for number, (what, mechanism, epsilon) in enumerate(costs):
                 first = (holder, f"{sum(cost for *_, cost in costs):g}") if number == 0 else ("", "")
                 add_row(found, (first[0], what, mechanism, f"{epsilon:g}", first[1]))
-            if not costs and not self.job.summing:
+            if not costs and not self.job.duties.summing:
                 add_row(found, (f"{holder} (learns)", "nothing", NOTHING, "0", "0"))
         return found
 
     @override
     def notes(self) -> list[str]:
-        job, release, labels = self.job, self.release, self.job.label_release
+        job, release, labels = self.job, self.release, self.job.noise.label_release
         delta = "" if release.delta is None else f", δ = {release.delta:g}"
         notes = [
-            f"nodes perturb their features at {', '.join(job.releasing)} a single time, by {release.mechanism}: "
+            f"nodes perturb their features at {', '.join(job.duties.releasing)} a single time, by {release.mechanism}: "
             f"per-release ε and total ε {release.epsilon:g}{delta}, of one node's features at one holder, any in the "
             f"range from {release.low:g} to {release.high:g} against any other"
         ]
@@ -187,16 +187,16 @@ class PerturbedFeatures(Protection):
                 f"nodes perturb their labels at {labels.holder} a single time: {labels.epsilon:g} more there; which "
                 "nodes have one for training or validation is not hidden"
             )
-        if len(job.releasing) > 1:
-            everything = sum(cost for holder in job.releasing for *_, cost in self._costs(holder))
+        if len(job.duties.releasing) > 1:
+            everything = sum(cost for holder in job.duties.releasing for *_, cost in self._costs(holder))
             notes.append(f"what a node releases at all of these holders together has a total ε of {everything:g}")
         if self.nodes is None and (doubt := delta_in_doubt(job)):
             notes.append(doubt)
         if self.nodes is not None and (refused := delta_too_large(job, self.nodes)):
             notes.append(f"every holder refuses the job: {refused}")
-        if not job.learns_alone:
+        if not job.passes.learns_alone:
             notes.append("edges and labels are not noised: per-release ε and total ε of these are infinite")
-        elif not job.summing:
+        elif not job.duties.summing:
             notes.append(
                 f"edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them"
             )
@@ -212,18 +212,21 @@ class PerturbedFeatures(Protection):
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, release, labels = self.job, self.release, self.job.label_release
+        job, release, labels = self.job, self.release, self.job.noise.label_release
         about = [
             ("unit", "what one node releases at one holder, all its features together"),
             ("neighbouring relation", "replacement: the node's own values, or any others in the declared range"),
             ("δ", "0: the bound always holds" if release.delta is None else f"{release.delta:g}"),
-            ("features", f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.releasing)}"),
+            (
+                "features",
+                f"{release.mechanism}, ε {release.epsilon:g}, perturbed once at {listed(job.duties.releasing)}",
+            ),
         ]
         if labels is not None:
             about.append(("labels", f"randomised response, ε {labels.epsilon:g} more, at {labels.holder}"))
-        if job.summing:
-            edges = f"Edges are {listed(job.summing)}'s, with an ε of their own."
-        elif not job.learns_alone:
+        if job.duties.summing:
+            edges = f"Edges are {listed(job.duties.summing)}'s, with an ε of their own."
+        elif not job.passes.learns_alone:
             edges = "Edges and labels are not noised: for them per-release ε and total ε are infinite."
         else:
             edges = f"Edges are not noised: {job.data.label_party}, which learns, has them and sends nothing of them."
@@ -274,8 +277,8 @@ class PerturbedLabels(Protection):
 
     @override
     def notes(self) -> list[str]:
-        job, several = self.job, len(self.job.perturbing) > 1
-        who = f"each of {listed(job.perturbing)} that has labels" if several else job.data.label_party
+        job, several = self.job, len(perturbing(self.job)) > 1
+        who = f"each of {listed(perturbing(job))} that has labels" if several else job.data.label_party
         return [
             f"{who} perturbs the label of every {self._whose()} node a single time, before training: per-release "
             f"ε and total ε {self.private.epsilon:g}, of one label, any class against any other, against everybody",
@@ -292,24 +295,24 @@ class PerturbedLabels(Protection):
     @override
     def facts(self) -> dict[str, list[Record]]:
         costs = [{"what": "label", "mechanism": _RESPONSE, "epsilon": self.private.epsilon}]
-        return {holder: costs if holder in self.job.perturbing else [] for holder in self.job.data.names}
+        return {holder: costs if holder in perturbing(self.job) else [] for holder in self.job.data.names}
 
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
-        job, several = self.job, len(self.job.perturbing) > 1
+        job, several = self.job, len(perturbing(self.job)) > 1
         about = (
             ("unit", f"one label, at one holder, of a {self._whose('or')} node"),
             ("neighbouring relation", "replacement: the node's own class, or any other"),
             ("δ", "0: the bound always holds"),
             ("mechanism", f"randomised response, ε {self.private.epsilon:g}, a single time, at "
-             f"{listed(job.perturbing)}"),
+             f"{listed(perturbing(job))}"),
             _EVERYBODY,
         )  # fmt: skip
         limits = (
             "It is about labels alone: features and edges are not noised, and for them per-release ε and total ε are "
             "infinite.",
             "Which nodes have a label for training, and how many classes there are, is not hidden.",
-            f"Not counted: predictions and scores that {listed(job.perturbing)} {'hand' if several else 'hands'} on. "
+            f"Not counted: predictions and scores that {listed(perturbing(job))} {'hand' if several else 'hands'} on. "
             f"{compared_with(job)}",
             *([f"{_OF_SEVERAL.capitalize()}."] if several else []),
         )
@@ -450,7 +453,7 @@ class PrivateTraining(Protection):
 
 
 def _tests_are_true(job: JobSettings) -> bool:
-    return "test_mask" not in job.perturbed_splits
+    return "test_mask" not in perturbed_splits(job)
 
 
 def compared_with(job: JobSettings) -> str:

@@ -212,7 +212,7 @@ class Scored:
 def scored(found: RunData) -> Scored | str:  # noqa: PLR0911 - a reason each
     """The newest predictions of the test nodes with their labels, or why there are none here."""
     run = RunDirectory(found.path)
-    party, private = reading(run), found.settings.label_release
+    party, private = reading(run), found.settings.noise.label_release
     if private is not None:
         return f"the true labels are {private.holder}'s, and {party} never learns them."
     if set(found.settings.measures.figures) != set(CLASS_MEASURES.figures):

@@ -132,10 +132,10 @@ def progress(found: RunData) -> str:
 
 
 def _notes(found: RunData) -> Iterator[str]:
-    settings, private = found.settings, found.settings.label_release
+    settings, private = found.settings, found.settings.noise.label_release
     if found.summary is None:
         yield progress(found)
-    if settings.predicts_named:
+    if settings.outcome.predicts_named:
         yield "No node is predicted but those that are named later, so no accuracy is known."
     elif found.summary is not None and private is None:
         measures = settings.measures

@@ -341,7 +341,7 @@ def accepting(*jobs: JobSettings) -> dict[str, Any]:
     revealed = dict.fromkeys(name for job in jobs for name in revelations(job))
     if all(job.is_aligned for job in jobs) and set(revealed) <= set(LimitSettings().leakage):
         return {}
-    rounds = [job.exchanges[1] for job in jobs if job.exchanges is not None]
+    rounds = [job.passes.exchanges[1] for job in jobs if job.passes.exchanges is not None]
     return {"limits": {"leakage": list(revealed), **({"max_rounds": max(rounds)} if rounds else {})}}
 
 

@@ -124,7 +124,7 @@ class ParadigmConformance:
         for holder in settings.data.names:
             revealed, rounds = (
                 tuple(causes(settings, holder)),
-                1 if settings.exchanges is None else settings.exchanges[1],
+                1 if settings.passes.exchanges is None else settings.passes.exchanges[1],
             )
             accepted = LimitSettings(leakage=revealed, max_rounds=rounds)
             assert refusal(accepted, settings, holder) is None

@@ -96,7 +96,7 @@ class TaskConformance:
     def test_a_job_that_says_nothing_selects_by_the_first_figure(self) -> None:
         job = self.job()
         assert job.train.select_by == job.measures.main.name
-        assert job.averaging.task.kind.words
+        assert job.averaging.task.kind.subject.words
 
     def test_a_network_is_of_its_seed_and_has_weights_alone(self) -> None:
         task, network, _ = self.begun()
@@ -112,7 +112,7 @@ class TaskConformance:
         (task, network, owns), (_, _, again) = self.begun(), self.begun()
         with torch.no_grad():
             for own, other in zip(owns, again, strict=True):
-                assert torch.equal(task.output(network, own), task.output(network, other))
+                assert torch.equal(task.judging.output(network, own), task.judging.output(network, other))
 
     def test_examples_give_a_loss_and_all_weights_a_gradient(self) -> None:
         task, network, owns = self.begun()
@@ -138,15 +138,17 @@ class TaskConformance:
         with torch.no_grad():
             parts = [_tally(task, network, own) for own in owns]
             total = _tally(task, network, whole)
-        assert total.shape == (task.tally_size,)
+        assert total.shape == (task.judging.tally_size,)
         assert total.dtype == torch.float64
         assert float((total - torch.stack(parts).sum(dim=0)).abs().max()) < _TOLERANCE
 
     def test_scores_are_the_figures_that_it_names(self) -> None:
         task, network, owns = self.begun()
         with torch.no_grad():
-            scores = task.scores(network, _tally(task, network, task.join(owns)))
-            here = task.scores_here(network, task.join(owns), task.output(network, task.join(owns)), everything=True)
+            scores = task.judging.scores(network, _tally(task, network, task.join(owns)))
+            here = task.judging.scores_here(
+                network, task.join(owns), task.judging.output(network, task.join(owns)), everything=True
+            )
         names = set(here.summary())
         for figure in task.measures.figures:
             assert f"val_{figure.name}" in names
@@ -154,14 +156,14 @@ class TaskConformance:
         assert f"test_{main}" in set(scores.summary())
         assert math.isfinite(scores.selection(main))
         assert set(task.measures.selectable) > {LAST, main}
-        nothing = task.scores(network, torch.zeros(task.tally_size, dtype=torch.float64))
+        nothing = task.judging.scores(network, torch.zeros(task.judging.tally_size, dtype=torch.float64))
         assert nothing.selection(main) == -math.inf or math.isnan(nothing.selection(main))
 
     def test_predictions_have_a_row_for_each_name(self) -> None:
         task, network, owns = self.begun()
         for own in owns:
             with torch.no_grad():
-                found = task.predictions(network, own, task.output(network, own))
+                found = task.judging.predictions(network, own, task.judging.output(network, own))
             count = len(found.probabilities)
             assert all(len(values) == count for values in found.columns.values())
             assert found.probabilities.shape[1] > 0 or found.columns
@@ -172,4 +174,4 @@ class TaskConformance:
 
 
 def _tally(task: Task[Any, Any], network: Averaged, own: Own) -> Tensor:
-    return task.tally(network, own, task.output(network, own))
+    return task.judging.tally(network, own, task.judging.output(network, own))

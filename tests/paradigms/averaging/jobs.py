@@ -103,7 +103,7 @@ def figures_of_twin(run: TrainResult, settings: AveragingJob, twin: PlainAveragi
         scores: of the twin's rounds.
     """
     for record, scored in zip(run.metrics, scores, strict=True):
-        told = twin.task.each_epoch(scored).record()
+        told = twin.task.judging.each_epoch(scored).record()
         assert {name for name in record if name.startswith(SPLITS)} == told.keys()
         for name, value in told.items():
             assert record[name] == pytest.approx(value, abs=1e-6), name
@@ -123,7 +123,7 @@ def predicts_as_twin(run: TrainResult, settings: AveragingJob, twin: PlainAverag
     """
     found, mine = run.predictions, twin.predictions(graph.party)
     own = twin.task.own(graph, LearningStreams(settings.seed, graph.party))
-    calibration = twin.task.calibration(twin.network, own, found.uncalibrated)
+    calibration = twin.task.judging.calibration(twin.network, own, found.uncalibrated)
     assert close(found.uncalibrated, mine.probabilities)
     if mine.probabilities.shape[1]:
         assert torch.equal(found.classes, mine.probabilities.argmax(dim=1))

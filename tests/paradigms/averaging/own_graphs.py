@@ -82,7 +82,7 @@ def twin_of(
 ) -> tuple[PlainAveraging, list[float | None], list[Judged]]:
     """The twin after all rounds, and the loss and the scores of each; sums are numbered as in a run."""
     twin, losses, scores, lost = PlainAveraging(settings, graphs), list[float | None](), list[Judged](), dropped or {}
-    before = len(twin.task.gathers)
+    before = len(twin.task.sums_before.sizes)
     twin.gather([absent(lost, 1 + place) for place in range(before)])
     for epoch in range(1, settings.train.epochs + 1):
         losses.append(twin.round(epoch, absent(lost, before + 2 * epoch - 1)))

@@ -83,7 +83,7 @@ def test_nothing_of_weights_at_home_is_in_what_is_summed() -> None:
     known = public(
         settings,
         {graph.party: graph.num_features for graph in given},
-        {graph.party: Classes.stated(graph) for graph in given},
+        {graph.party: Classes.subject.stated(graph) for graph in given},
     )
     task, streams = OwnWeightsAlone(known), LearningStreams(settings.seed, "A")
     network, own = task.network(streams), task.own(given[0], streams)
@@ -105,7 +105,7 @@ def test_messages_have_room_for_what_is_shared_alone(tmp_path: Path) -> None:
     twin, *_ = twin_of(settings)
     shared = len(twin.network.vector())
     assert shared < sum(weight.numel() for weight in twin.network.parameters())
-    sizes = {shared, shared + 2, twin.task.tally_size}
+    sizes = {shared, shared + 2, twin.task.judging.tally_size}
     for name in NAMES:
         seen = [each for path in directory.party(name).views() for each in read_view(path)]
         long = [each for each in seen if each.tag.kind in (Kind.MASKED, Kind.AVERAGED)]

@@ -249,7 +249,7 @@ def test_where_one_holder_has_no_room_for_life_all_hear_of_it_and_nobody_pays(tm
 def test_tables_whose_split_or_features_hang_on_other_nodes_take_no_part(tmp_path: Path) -> None:
     settings = job()
     own = Organisation.read(export(tmp_path, settings)["A"], "A")
-    assert settings.per_node == settings.per_edge == settings.data.names
+    assert settings.inputs.per_node == settings.inputs.per_edge == settings.data.names
     nodes = own.settings.nodes
     for stratify in (True, False):
         split = SplitFractions(train=0.5, val=0.2, test=0.3, stratify=stratify)

@@ -148,7 +148,7 @@ def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
         twin.round(epoch, ["B"] if epoch >= 3 else [])
     for party, role in roles.items():
         if role is not None:
-            found = nn.utils.parameters_to_vector(role.modules()["network"].parameters()).detach()
+            found = nn.utils.parameters_to_vector(role.model.networks["network"].parameters()).detach()
             assert close(found, twin.network.vector()), party
 
 
@@ -275,7 +275,7 @@ def test_tables_are_read_and_scaled_together(tmp_path: Path) -> None:
     (own, *_) = load_parts(settings.data, settings.seed)
     ready = twin.task.own(own.graph, LearningStreams(settings.seed, "A"))
     mine = twin.infer("A").softmax(dim=1)
-    calibration = twin.task.calibration(twin.network, ready, mine)
+    calibration = twin.task.judging.calibration(twin.network, ready, mine)
     assert calibration is not None
     names = node_ids(own.ids.numpy())
     for rows, told in ((mine, run.predictions.uncalibrated), (calibration.of(mine), run.predictions.probabilities)):

@@ -61,8 +61,8 @@ def test_targets_are_standardised_by_all_training_nodes(times: float, plus: floa
     twin.gather()
     every = np.concatenate([graph.targets[graph.train_mask] for graph in graphs])  # type: ignore[index]
     (own, *_) = (twin.task.own(graph, LearningStreams(0, graph.party)) for graph in graphs)
-    zero = twin.task.predictions(twin.network, own, torch.zeros(own.graph.num_nodes, 1)).columns["value"]
-    one = twin.task.predictions(twin.network, own, torch.ones(own.graph.num_nodes, 1)).columns["value"]
+    zero = twin.task.judging.predictions(twin.network, own, torch.zeros(own.graph.num_nodes, 1)).columns["value"]
+    one = twin.task.judging.predictions(twin.network, own, torch.ones(own.graph.num_nodes, 1)).columns["value"]
     assert float(zero[0]) == pytest.approx(every.mean(), rel=1e-9)
     assert float(one[0] - zero[0]) == pytest.approx(every.std() if times else 7.0, rel=1e-6)
 
@@ -216,7 +216,7 @@ def test_a_graph_is_what_its_nodes_are_together(readout: str) -> None:
         expected = network.head(torch.stack(rows))  # type: ignore[operator]
     assert torch.allclose(twin.infer("A"), expected)
     assert isinstance(twin.task, Graphs)
-    tally, of_tally = twin.task.tally(network, own, expected), Classification(2)
+    tally, of_tally = twin.task.judging.tally(network, own, expected), Classification(2)
     right = expected.argmax(dim=1) == torch.tensor([0, 1, 0, 1])
     counts = of_tally.confusion(tally)
     assert counts.sum(dim=2).tolist() == [[1, 1], [0, 1], [1, 0]]  # 4 graphs of 24 nodes, by split and class

@@ -63,7 +63,7 @@ def same_as_twin(run: TrainResult, settings: AveragingJob, graphs: list[PartyGra
 def test_a_run_is_its_twin_whoever_drops_out(task: str, tmp_path: Path) -> None:
     """B out of the first sum of all, D out of scores of the second round and of weights of the third."""
     settings, graphs = task_job(task, LAST), graphs_for(task)
-    before = len(PlainAveraging(settings, graphs).task.gathers)
+    before = len(PlainAveraging(settings, graphs).task.sums_before.sizes)
     dropped = {"B": {1: 2}, "D": {before + 4: 3, before + 5: 1}}
     with dropping_out(dropped):
         run = train(settings, tmp_path / "run", parties=graphs, ids=ids_of(graphs))
@@ -164,7 +164,7 @@ def test_from_python_a_run_predicts_compares_and_reports(task: str, tmp_path: Pa
     assert all(f"test_{main.name}" in summary for summary in compared.summaries().values())
     page = run.report().read_text()
     assert f"Test {main.title}" in page
-    assert run.job.averaging.task.kind.words in page  # type: ignore[attr-defined]
+    assert run.job.averaging.task.kind.subject.words in page  # type: ignore[attr-defined]
     assert f"test {main.title}" in repr(run)
 
 
@@ -193,13 +193,13 @@ def test_in_one_place_there_is_what_the_holders_have(task: str) -> None:
     owns = [built.own(graph, LearningStreams(settings.seed, graph.party)) for graph in graphs]
     whole = built.join(owns)
     with torch.no_grad():
-        apart = [built.output(twin.network, own) for own in owns]
-        together = built.output(twin.network, whole)
-        tallies = [built.tally(twin.network, own, output) for own, output in zip(owns, apart, strict=True)]
-        assert close(built.tally(twin.network, whole, together), torch.stack(tallies).sum(dim=0))
+        apart = [built.judging.output(twin.network, own) for own in owns]
+        together = built.judging.output(twin.network, whole)
+        tallies = [built.judging.tally(twin.network, own, output) for own, output in zip(owns, apart, strict=True)]
+        assert close(built.judging.tally(twin.network, whole, together), torch.stack(tallies).sum(dim=0))
     assert close(together, torch.cat(apart))
     assert built.examples(whole) == sum(map(built.examples, owns)) > 0
-    assert all(len(tally) == built.tally_size for tally in tallies)
+    assert all(len(tally) == built.judging.tally_size for tally in tallies)
     if not task.startswith("links"):  # which draws pairs
         one = OnePlace(settings, *graphs)
         assert one.train_step(1) == pytest.approx(twin.round(1), abs=1e-9)

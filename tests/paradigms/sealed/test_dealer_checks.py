@@ -25,7 +25,7 @@ from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 from veilgraph.paradigms.sealed import roles
-from veilgraph.paradigms.sealed.paradigm import costs_of, describe
+from veilgraph.paradigms.sealed.paradigm import SEALED, costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -88,7 +88,7 @@ def test_every_message_of_a_session_is_one_that_was_committed_to(
 
 def costs(job: SealedJob) -> Costs:
     context, _ = together(job, small_graphs())
-    sizes = replace(context.sizes, asked=0 if job.predicts_named else None)
+    sizes = replace(context.sizes, asked=0 if job.outcome.predicts_named else None)
     return costs_of(replace(context, data={}, sizes=sizes), job.train.epochs, dealer_checks=job.dealer_checks)
 
 
@@ -147,5 +147,7 @@ def test_dealings_of_unknown_length_cannot_be_committed_to() -> None:
 
 
 def test_a_job_says_in_words_how_its_dealer_is_checked() -> None:
-    said = ["chance 0.5" in " ".join(describe(small_job(2, {"dealer_checks": rate}))) for rate in (0.5, 0.0)]
+    said = [
+        "chance 0.5" in " ".join(SEALED.words.describe(small_job(2, {"dealer_checks": rate}))) for rate in (0.5, 0.0)
+    ]
     assert said == [True, False]

@@ -147,7 +147,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> dict[PartyId, PartyGraph]:
 @pytest.mark.cases(2)
 def test_new_nodes_are_predicted_as_the_twin_does(tables: Tables, graphs: dict[PartyId, PartyGraph]) -> None:
     tables.grow()
-    if sealed(RunDirectory.open(tables.run).settings).predicts_named:
+    if sealed(RunDirectory.open(tables.run).settings).outcome.predicts_named:
         known = predict(tables.run, ids=["N3", "N1"])
         assert known.ids == ("N3", "N1")
         assert graphs["A"].common == 30

@@ -225,7 +225,7 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
 
     def stated(job: SealedJob, party: str = "A", **changes: Any) -> dict[str, Hello]:
         own: dict[str, Any] = {"nodes": 30, "features": 5, "edges": 9}
-        labelled = {"classes": 3, "training": 8, "validation": 4 if job.evaluates else 0}
+        labelled = {"classes": 3, "training": 8, "validation": 4 if job.passes.evaluates else 0}
         facts: dict[str, dict[str, Any]] = {"A": own | labelled, "B": dict(own), SERVER: {}}
         facts[party] |= changes
         return {name: Hello(job=job.hash(), **each) for name, each in facts.items()}

@@ -46,7 +46,7 @@ def whole(program: SealedProgram, job: SealedJob) -> tuple[list[float], Tensor |
     scores = list[float]()
     for epoch in range(1, job.train.epochs + 1):
         program.step(epoch - 1)
-        if job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
+        if job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs):
             scores.append(float(program.score(epoch) or 0))
     return scores, program.predict()
 

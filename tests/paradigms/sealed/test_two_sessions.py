@@ -113,7 +113,7 @@ def computed(job: SealedJob, training: int) -> tuple[Recording, Recording]:
             if step == 2 and not start:
                 kept = whole_numbers(program)
             program.step(step)
-            if job.evaluates:
+            if job.passes.evaluates:
                 program.score(step + 1)
         program.predict()
         machines.append(machine)

@@ -21,7 +21,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import Share
 from veilgraph.paradigms.averaging.network import Averaged, NetworkSettings, Own
-from veilgraph.paradigms.averaging.tasks import Task, TaskSettings
+from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings
 from veilgraph.protocol.figures import Figure, Found, Measures
 from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
@@ -60,6 +60,53 @@ class TrajectoriesTaskSettings(TaskSettings):
     def length(self) -> int:
         """T, frames of a window."""
         return self.observe + self.predict
+
+    @override
+    def check(self, model: NetworkSettings, train: TrainSettings) -> None:
+        super().check(model, train)
+        usual = NetworkSettings()
+        for key in ("activation", "dropout", "local"):
+            if (value := getattr(model, key)) != getattr(usual, key):
+                raise ValueError(
+                    f"model.{key}={value} with averaging.task.name={self.name}: its network is recurrent and has no "
+                    f"such part; leave model.{key} out"
+                )
+
+    @override
+    def describe(self) -> list[str]:
+        return [
+            f"Rows are objects in frames. A recurrent network sees {self.observe} frames, in which objects nearer "
+            f"than {self.radius:g} m to each other are joined, and predicts the next {self.predict}."
+        ]
+
+    @override
+    def check_graph(self, graph: PartyGraph) -> None:
+        columns, named = graph.features, ", ".join(COLUMNS)
+        if columns.shape[1] != len(COLUMNS):
+            raise DataError(
+                f"party {graph.party!r}: features: {columns.shape[1]} columns, and task trajectories takes "
+                f"{len(COLUMNS)}: {named}; give these, in this order",
+                key="features",
+            )
+        for key, given_too in {"edges": graph.num_edges > 0, "labels": graph.labels is not None}.items():
+            if given_too:
+                raise DataError(
+                    f"party {graph.party!r}: {key}: task trajectories joins objects by their distance and predicts "
+                    "positions, and takes none; leave them out",
+                    key=key,
+                )
+        numbers = columns.to_dense()[:, :2]
+        if bool((numbers != numbers.round()).any()) or bool((numbers.abs() > _LARGEST).any()):
+            raise DataError(
+                f"party {graph.party!r}: features: object and frame must be whole numbers of at most {_LARGEST}, and "
+                f"columns are taken to be {named}; give them in this order, as they are (data.feature_scaling=none)",
+                key="features",
+            )
+        if len(torch.unique(numbers, dim=0)) < len(numbers):
+            raise DataError(
+                f"party {graph.party!r}: features: an object is twice in a frame; give it one row in each frame",
+                key="features",
+            )
 
 
 class MovingNetwork(MovingGNN, Averaged):
@@ -103,58 +150,12 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
         ),
         of="paths",
     )
-    words: ClassVar[str] = "where an object will be"
-    examples_are: ClassVar[str] = "steps to train on"
+    subject: ClassVar[Subject] = Subject("where an object will be", "steps to train on")
 
-    @classmethod
+    @property
     @override
-    def check(cls, given: TrajectoriesTaskSettings, model: NetworkSettings, train: TrainSettings) -> None:
-        super().check(given, model, train)
-        usual = NetworkSettings()
-        for key in ("activation", "dropout", "local"):
-            if (value := getattr(model, key)) != getattr(usual, key):
-                raise ValueError(
-                    f"model.{key}={value} with averaging.task.name={given.name}: its network is recurrent and has no "
-                    f"such part; leave model.{key} out"
-                )
-
-    @classmethod
-    @override
-    def describe(cls, given: TrajectoriesTaskSettings) -> list[str]:
-        return [
-            f"Rows are objects in frames. A recurrent network sees {given.observe} frames, in which objects nearer "
-            f"than {given.radius:g} m to each other are joined, and predicts the next {given.predict}."
-        ]
-
-    @classmethod
-    @override
-    def check_graph(cls, given: TrajectoriesTaskSettings, graph: PartyGraph) -> None:
-        columns, named = graph.features, ", ".join(COLUMNS)
-        if columns.shape[1] != len(COLUMNS):
-            raise DataError(
-                f"party {graph.party!r}: features: {columns.shape[1]} columns, and task trajectories takes "
-                f"{len(COLUMNS)}: {named}; give these, in this order",
-                key="features",
-            )
-        for key, given_too in {"edges": graph.num_edges > 0, "labels": graph.labels is not None}.items():
-            if given_too:
-                raise DataError(
-                    f"party {graph.party!r}: {key}: task trajectories joins objects by their distance and predicts "
-                    "positions, and takes none; leave them out",
-                    key=key,
-                )
-        numbers = columns.to_dense()[:, :2]
-        if bool((numbers != numbers.round()).any()) or bool((numbers.abs() > _LARGEST).any()):
-            raise DataError(
-                f"party {graph.party!r}: features: object and frame must be whole numbers of at most {_LARGEST}, and "
-                f"columns are taken to be {named}; give them in this order, as they are (data.feature_scaling=none)",
-                key="features",
-            )
-        if len(torch.unique(numbers, dim=0)) < len(numbers):
-            raise DataError(
-                f"party {graph.party!r}: features: an object is twice in a frame; give it one row in each frame",
-                key="features",
-            )
+    def judging(self) -> Judging[Seen]:
+        return PathJudging(self.given)
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> Seen:
@@ -179,7 +180,9 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
     def _has_steps(self, seen: Windows) -> Tensor:
         """Of each track whether there is anything to train on in its window; [M] bool."""
         starts, number = torch.unique_consecutive(seen.start, return_inverse=True)
-        steps = torch.zeros(len(starts), dtype=torch.int64).index_add(0, number, self._steps(seen).sum(1))
+        steps = torch.zeros(len(starts), dtype=torch.int64).index_add(
+            0, number, _steps(seen, self.given.observe).sum(1)
+        )
         return (steps > 0)[number]
 
     @override
@@ -203,24 +206,21 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
 
     @override
     def examples(self, own: Seen) -> int:
-        return int(self._steps(own.training).sum())
+        return int(_steps(own.training, self.given.observe).sum())
 
     @override
     def loss(self, network: Averaged, own: Seen, generator: torch.Generator) -> Tensor:
         chosen = torch.zeros(own.count, dtype=torch.bool)
         chosen[torch.randperm(own.count, generator=generator)[: math.ceil(self.given.batch * own.count)]] = True
         seen = own.training.take(chosen[own.number])
-        return self._squares(network(seen), seen)[self._steps(seen)].mean()
+        return _squares(network(seen), seen, self.given.observe)[_steps(seen, self.given.observe)].mean()
 
-    def _steps(self, seen: Windows) -> Tensor:
-        """Which steps count: after ``observe`` frames, from where an object is to where it is; [M, predict] bool."""
-        first = self.given.observe
-        return seen.here[:, first:] & seen.here[:, first - 1 : -1]
 
-    def _squares(self, following: Tensor, seen: Windows) -> Tensor:
-        """Squared metres of these steps, [M, predict], of ``MovingGNN``'s [M, T − 1, 2]."""
-        first = self.given.observe
-        return (following[:, first - 1 :] - seen.positions[:, first:]).square().sum(2)
+class PathJudging(Judging[Seen]):
+    """Figures of how far whole paths are off."""
+
+    def __init__(self, given: TrajectoriesTaskSettings) -> None:
+        self.given = given
 
     @override
     def output(self, network: Averaged, own: Seen) -> Tensor:
@@ -237,7 +237,7 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
     def tally(self, network: Averaged, own: Seen, output: Tensor) -> Tensor:
         """Of each split: summed squares and number of steps; metres off on average and at last, number of paths."""
         first, seen = self.given.observe, own.all
-        squares, steps = self._squares(network(seen), seen).double(), self._steps(seen)
+        squares, steps = _squares(network(seen), seen, self.given.observe).double(), _steps(seen, self.given.observe)
         off = (output - seen.positions[:, first:]).double().norm(dim=2)
         whole, found = seen.here.all(1), []
         for split in range(len(_SPLITS)):
@@ -255,7 +255,7 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
             losses.append(squares / steps if round(steps) else float("nan"))
             for name, value in (("ade", average), ("fde", final)):
                 values[f"{split}_{name}"] = value / paths if round(paths) else None
-        return Found(self.measures, losses[0], losses[1], values)
+        return Found(Trajectories.measures, losses[0], losses[1], values)
 
     @override
     def predictions(self, network: Averaged, own: Seen, output: Tensor) -> Predicted:
@@ -271,6 +271,16 @@ class Trajectories(Task[TrajectoriesTaskSettings, Seen]):
             names=tuple(f"{each}\t{frame}" for each, frame in zip(objects.tolist(), frames.tolist(), strict=True)),
             keys=COLUMNS[:2],
         )
+
+
+def _steps(seen: Windows, observe: int) -> Tensor:
+    """Which steps count: after ``observe`` frames, from where an object is to where it is; [M, predict] bool."""
+    return seen.here[:, observe:] & seen.here[:, observe - 1 : -1]
+
+
+def _squares(following: Tensor, seen: Windows, observe: int) -> Tensor:
+    """Squared metres of these steps, [M, predict], of ``MovingGNN``'s [M, T − 1, 2]."""
+    return (following[:, observe - 1 :] - seen.positions[:, observe:]).square().sum(2)
 
 
 def _part(start: Tensor, frame: Tensor, given: TrajectoriesTaskSettings) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.figures import LAST
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.runtime.store.lifetime import without
 from veilgraph.samples.shipped import with_overrides
 from veilgraph_tuning.space import Options, Space, Span, Value
@@ -50,7 +50,7 @@ def check_paid(job: JobSettings, lasting: Sequence[PartyId]) -> None:
     Raises:
         ConfigError: says which.
     """
-    if job.data.dataset is not None or not job.adds_noise:
+    if job.data.dataset is not None or not adds_noise(job):
         return
     if passing := without(job, lasting):
         raise ConfigError(

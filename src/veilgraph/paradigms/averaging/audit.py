@@ -164,7 +164,6 @@ class Update:
 
 
 def _single(holder: View) -> list[Update]:
-    """What a holder by itself knows of one other."""
     return updates_of_weights([holder], holder.others, most=1)
 
 
@@ -194,7 +193,7 @@ def _check_asked(job: AveragingJob) -> None:
         )
     if personal:
         raise DataError(f"averaging.personal={', '.join(personal)}: these weights stay with their holder")
-    if job.is_custom:
+    if job.inputs.is_custom:
         raise DataError(f"model.local.model={job.model.local.model}: the package's own models are made again alone")
 
 
@@ -209,13 +208,12 @@ def _asked_model(view: View, weights: Tensor) -> Callable[[PartyGraph], Floats]:
         network.take(weights)
         own = task.own(graph, LearningStreams(0, graph.party))
         with torch.no_grad():
-            return numbers(task.output(network, own).double().softmax(dim=1))
+            return numbers(task.judging.output(network, own).double().softmax(dim=1))
 
     return rows
 
 
 def _task_of(view: View) -> Task[Any, Any]:
-    """The job's, as parties state it of themselves in a view."""
     job, hellos = averaging(view.settings), next(iter(hellos_of(view).values()))
     told = {holder: hellos[holder] for holder in job.data.names if holder in hellos}
     known = public(
@@ -326,13 +324,12 @@ def _examples(view: View, counted: Mapping[Key, tuple[PartyId, ...]]) -> dict[tu
     task, found = _task_of(view), dict[tuple[PartyId, ...], int]()
     for seen in _told(view):
         of_sum = counted.get((seen.session, seen.tag.step))
-        if of_sum is not None and seen.shape == (task.tally_size,):
+        if of_sum is not None and seen.shape == (task.judging.tally_size,):
             found[of_sum] = round(float(Classification(task.public.stated).confusion(seen.tensor())[0].sum()))
     return found
 
 
 def _noted(view: View, what: tuple[Kind, int]) -> dict[Key, Tensor]:
-    """Sum → what a party noted of it."""
     return {(seen.session, seen.tag.step): seen.tensor() for seen in view.noted(*what)}
 
 

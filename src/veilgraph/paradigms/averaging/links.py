@@ -21,7 +21,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.layers import linear
 from veilgraph.nn.propagate import Adjacency, FixedInput
 from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
-from veilgraph.paradigms.averaging.tasks import Task, TaskSettings, side_by_side
+from veilgraph.paradigms.averaging.tasks import Judging, Subject, Task, TaskSettings, graph_network, side_by_side
 from veilgraph.protocol.figures import Figure, Found, Measures
 from veilgraph.protocol.judge import Predicted
 from veilgraph.protocol.scores import binned_auc, binned_precision, histogram
@@ -198,6 +198,13 @@ class LinksSettings(TaskSettings):
             )
         return self
 
+    @override
+    def describe(self) -> list[str]:
+        return [
+            f"They learn to predict which nodes are joined: each holds {self.validation:.0%} of its own edges back "
+            f"for validation and {self.test:.0%} for testing, and draws as many pairs of its own nodes without one."
+        ]
+
 
 class LinkNetwork(Averaged):
     """Embeddings of a graph's nodes, and a score of two of them.
@@ -226,16 +233,12 @@ class Links(Task[LinksSettings, PairsOwn]):
 
     settings: ClassVar[type[TaskSettings]] = LinksSettings
     measures: ClassVar[Measures] = _MEASURES
-    words: ClassVar[str] = "whether two nodes are joined"
-    examples_are: ClassVar[str] = "training edges"
+    subject: ClassVar[Subject] = Subject("whether two nodes are joined", "training edges")
 
-    @classmethod
+    @property
     @override
-    def describe(cls, given: LinksSettings) -> list[str]:
-        return [
-            f"They learn to predict which nodes are joined: each holds {given.validation:.0%} of its own edges back "
-            f"for validation and {given.test:.0%} for testing, and draws as many pairs of its own nodes without one."
-        ]
+    def judging(self) -> Judging[PairsOwn]:
+        return PairJudging(self.given.bins)
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> PairsOwn:
@@ -247,7 +250,7 @@ class Links(Task[LinksSettings, PairsOwn]):
         if self.given.decoder == "mlp":
             with streams.global_generator("decoder"):
                 decoder = nn.Sequential(linear(dim, dim, bias=True), nn.ReLU(), linear(dim, 1, bias=True))
-        network = LinkNetwork(self.graph_network(dim, streams), decoder)
+        network = LinkNetwork(graph_network(self.public, dim, streams), decoder)
         return network.to(self.public.dtype)
 
     @override
@@ -264,6 +267,17 @@ class Links(Task[LinksSettings, PairsOwn]):
         logits: Tensor = network(own, pairs, generator)
         return functional.binary_cross_entropy_with_logits(logits, pairs.linked.to(logits.dtype))
 
+
+class PairJudging(Judging[PairsOwn]):
+    """Figures of summed histograms of scores.
+
+    Args:
+        bins: of each histogram.
+    """
+
+    def __init__(self, bins: int) -> None:
+        self._bins = bins
+
     @override
     def output(self, network: Averaged, own: PairsOwn) -> Tensor:
         """Logits of all pairs, Tensor[M]."""
@@ -273,7 +287,7 @@ class Links(Task[LinksSettings, PairsOwn]):
     @property
     @override
     def tally_size(self) -> int:
-        return len(_SPLITS) * (1 + _SORTS * self.given.bins)
+        return len(_SPLITS) * (1 + _SORTS * self._bins)
 
     @override
     def tally(self, network: Averaged, own: PairsOwn, output: Tensor) -> Tensor:
@@ -283,12 +297,12 @@ class Links(Task[LinksSettings, PairsOwn]):
         parts = [torch.stack([losses[own.pairs.split == split].sum() for split in range(len(_SPLITS))])]
         for split in range(len(_SPLITS)):
             for linked in (own.pairs.linked, ~own.pairs.linked):
-                parts.append(histogram(output[(own.pairs.split == split) & linked], self.given.bins))
+                parts.append(histogram(output[(own.pairs.split == split) & linked], self._bins))
         return torch.cat(parts)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Found:
-        counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self.given.bins)
+        counts = total[len(_SPLITS) :].round().view(len(_SPLITS), _SORTS, self._bins)
         values: dict[str, float | None] = {}
         means = []
         for split, loss, (linked, others) in zip(_SPLITS, total.tolist(), counts, strict=False):
@@ -297,7 +311,7 @@ class Links(Task[LinksSettings, PairsOwn]):
             for name, found in (("auc", binned_auc(linked, others)), ("ap", binned_precision(linked, others))):
                 values[f"{split}_{name}"] = None if found is None else found[0]
                 values[f"{split}_{name}_error"] = None if found is None else found[1]
-        return Found(self.measures, means[0], means[1], values)
+        return Found(_MEASURES, means[0], means[1], values)
 
     @override
     def predictions(self, network: Averaged, own: PairsOwn, output: Tensor) -> Predicted:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field
@@ -22,8 +22,16 @@ from veilgraph.core.types import MASKS, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import Calibration, corrected_cross_entropy
 from veilgraph.nn.layers import ACTIVATIONS, linear
-from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, NetworkSettings, Own
-from veilgraph.paradigms.averaging.tasks import Task, TaskSettings, side_by_side
+from veilgraph.paradigms.averaging.network import Averaged, AveragedNetwork, Own
+from veilgraph.paradigms.averaging.tasks import (
+    Judging,
+    Subject,
+    SumsBefore,
+    Task,
+    TaskSettings,
+    graph_network,
+    side_by_side,
+)
 from veilgraph.paradigms.horizontal.tally import (
     VALUE_MEASURES,
     VALUE_WORDS,
@@ -34,7 +42,6 @@ from veilgraph.paradigms.horizontal.tally import (
 )
 from veilgraph.protocol.agreement import same_count
 from veilgraph.protocol.figures import AP, AUC, CLASS_MEASURES, F1, Figure, Judged, Measures
-from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Predicted
 from veilgraph.protocol.scores import Objective, calibration_at
 
@@ -55,9 +62,19 @@ class AnswerTask(Task[S, O], ABC):
     def judged(self, own: O) -> PartyGraph:
         """What has the labels or targets, and the masks."""
 
+    @abstractmethod
+    def logits(self, network: Averaged, own: O, generator: torch.Generator | None) -> Tensor:
+        """Logits, Tensor[n, C], or standardised values, Tensor[n, 1]; ``generator`` None means evaluation."""
+
+    @property
     @override
-    def gathered(self, own: O, facts: Tensor) -> Tensor:
-        return self.answers().gathered(self.judged(own), facts)
+    def judging(self) -> Judging[O]:
+        return AnswerJudging(self)
+
+    @property
+    @override
+    def sums_before(self) -> SumsBefore[O]:
+        return SumsBefore(self.given.sums_before, lambda own, known: self.answers().gathered(self.judged(own), known))
 
     @override
     def examples(self, own: O) -> int:
@@ -68,74 +85,86 @@ class AnswerTask(Task[S, O], ABC):
         output = self.logits(network, own, generator)
         return self.answers(network).loss(self.judged(own), output) / self.examples(own)
 
-    @abstractmethod
-    def logits(self, network: Averaged, own: O, generator: torch.Generator | None) -> Tensor:
-        """Logits, Tensor[n, C], or standardised values, Tensor[n, 1]; ``generator`` None means evaluation."""
+
+class AnswerJudging(Judging[O]):
+    """Figures that follow from answers alone."""
+
+    def __init__(self, task: AnswerTask[Any, O]) -> None:
+        self.task = task
+        self.tally_bits = task.answers().tally_bits
 
     @override
     def output(self, network: Averaged, own: O) -> Tensor:
-        return self.logits(network, own, None)
+        return self.task.logits(network, own, None)
 
     @property
     @override
     def tally_size(self) -> int:
-        return self.answers().tally_size
+        return self.task.answers().tally_size
 
     @override
     def tally(self, network: Averaged, own: O, output: Tensor) -> Tensor:
-        return self.answers(network).tally(self.judged(own), output)
+        return self.task.answers(network).tally(self.task.judged(own), output)
 
     @override
     def scores(self, network: Averaged, total: Tensor) -> Judged:
-        return self.answers(network).scores(total)
+        return self.task.answers(network).scores(total)
 
     @override
     def each_epoch(self, scores: Judged) -> Judged:
-        return self.answers().each_epoch(scores, self.public.train.select_by)
+        return self.task.answers().each_epoch(scores, self.task.public.train.select_by)
 
     @override
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
-        return self.answers(network).predictions(output)
+        return self.task.answers(network).predictions(output)
 
 
-class ClassTask(AnswerTask[S, O], ABC):
-    """Cross-entropy of logits; figures of summed class counts and score histograms: see ``Classification``."""
+class ClassSubject(Subject):
+    """Classes, whose number holders with labels state."""
 
-    @classmethod
+    has_classes: ClassVar[bool] = True
+
     @override
-    def check(cls, given: S, model: NetworkSettings, train: TrainSettings) -> None:
-        """Nothing: classes may weigh alike or be balanced."""
-
-    @classmethod
-    @override
-    def stated(cls, graph: PartyGraph) -> int:
+    def stated(self, graph: PartyGraph) -> int:
         return (graph.num_classes or 0) if graph.labels is not None else 0
 
-    @classmethod
     @override
-    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
+    def agreed(self, stated: Mapping[PartyId, int]) -> int:
         having = {holder: count for holder, count in stated.items() if count}
         if not having:
             raise DataError("labels: no holder has any; give labels and masks to one")
         return same_count("classes", having)
 
-    @classmethod
     @override
-    def trains_on(cls, graph: PartyGraph) -> bool:
+    def trains_on(self, graph: PartyGraph) -> bool:
         return graph.labels is not None
+
+
+class ClassTask(AnswerTask[S, O], ABC):
+    """Cross-entropy of logits; figures of summed class counts and score histograms: see ``Classification``."""
 
     @property
     @override
-    def gathers(self) -> tuple[int, ...]:
-        return (self.public.stated,) if self.public.train.class_weights == "balanced" else ()
+    def judging(self) -> Judging[O]:
+        return ClassJudging(self)
+
+    @property
+    @override
+    def sums_before(self) -> SumsBefore[O]:
+        """The training examples of each class, where classes are balanced."""
+        return replace(super().sums_before, sizes=(self.public.stated,) if self._balances else ())
+
+    @property
+    def _balances(self) -> bool:
+        return self.public.train.class_weights == "balanced"
 
     @override
     def answers(self, network: Averaged | None = None) -> Answers:
-        return Classification(self.public.stated, self.public.transition, network if self.gathers else None)
+        return Classification(self.public.stated, self.public.transition, network if self._balances else None)
 
     @override
     def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        if self.gathers:
+        if self._balances:
             return super().loss(network, own, generator)
         graph, logits = self.judged(own), self.logits(network, own, generator)
         mask, labels = graph.train_mask, graph.labels
@@ -145,16 +174,20 @@ class ClassTask(AnswerTask[S, O], ABC):
             return corrected_cross_entropy(logits[mask], labels[mask], self.public.transition)
         return functional.cross_entropy(logits[mask], labels[mask])
 
+
+class ClassJudging(AnswerJudging[O]):
+    """Figures of classes: where all data are in one place with AUC, for which all logits are needed."""
+
     @override
     def scores_here(self, network: Averaged, own: O, output: Tensor, *, everything: bool) -> Judged:
-        """With AUC, for which all logits are needed."""
-        objective = Objective(self.judged(own), self.public.train, self.public.dtype, self.public.transition)
+        public = self.task.public
+        objective = Objective(self.task.judged(own), public.train, public.dtype, public.transition)
         return objective.score(output, everything=everything)
 
     @override
     def calibration(self, network: Averaged, own: O, probabilities: Tensor) -> Calibration | None:
-        weights = self.answers(network).weights()
-        return calibration_at(self.judged(own), probabilities, self.public.transition, weights)
+        weights = self.task.answers(network).weights()
+        return calibration_at(self.task.judged(own), probabilities, self.task.public.transition, weights)
 
 
 class _OfNodes(AnswerTask[S, Own], ABC):
@@ -182,15 +215,37 @@ class Classes(_OfNodes[TaskSettings], ClassTask[TaskSettings, Own]):
     """Of every node its class."""
 
     measures: ClassVar[Measures] = CLASS_MEASURES
-    words: ClassVar[str] = "the class of a node"
+    subject: ClassVar[Subject] = ClassSubject("the class of a node")
 
     @override
     def network(self, streams: LearningStreams) -> Averaged:
-        return self.graph_network(self.public.stated, streams)
+        return graph_network(self.public, self.public.stated, streams)
 
 
 class ValuesSettings(TargetBounds, TaskSettings):
     """Node regression."""
+
+    @override
+    def check_graph(self, graph: PartyGraph) -> None:
+        self.check_targets(graph)
+
+
+class TargetSubject(Subject):
+    """Numbers, of which holders state that they have some."""
+
+    @override
+    def stated(self, graph: PartyGraph) -> int:
+        return _HAS if self.trains_on(graph) else 0
+
+    @override
+    def agreed(self, stated: Mapping[PartyId, int]) -> int:
+        if not any(stated.values()):
+            raise DataError("targets: no holder has any; give numbers to predict and masks to one")
+        return _HAS
+
+    @override
+    def trains_on(self, graph: PartyGraph) -> bool:
+        return graph.targets is not None
 
 
 class Values(_OfNodes[ValuesSettings]):
@@ -198,44 +253,11 @@ class Values(_OfNodes[ValuesSettings]):
 
     settings: ClassVar[type[TaskSettings]] = ValuesSettings
     measures: ClassVar[Measures] = VALUE_MEASURES
-    words: ClassVar[str] = VALUE_WORDS
-    tally_bits: ClassVar[int] = Regression.tally_bits
-
-    @classmethod
-    @override
-    def sums_before(cls, given: ValuesSettings) -> tuple[int, ...]:
-        return given.sums_before
-
-    @classmethod
-    @override
-    def describe(cls, given: ValuesSettings) -> list[str]:
-        return given.describe()
-
-    @classmethod
-    @override
-    def stated(cls, graph: PartyGraph) -> int:
-        return _HAS if cls.trains_on(graph) else 0
-
-    @classmethod
-    @override
-    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
-        if not any(stated.values()):
-            raise DataError("targets: no holder has any; give numbers to predict and masks to one")
-        return _HAS
-
-    @classmethod
-    @override
-    def trains_on(cls, graph: PartyGraph) -> bool:
-        return graph.targets is not None
-
-    @classmethod
-    @override
-    def check_graph(cls, given: ValuesSettings, graph: PartyGraph) -> None:
-        given.check_targets(graph)
+    subject: ClassVar[Subject] = TargetSubject(VALUE_WORDS)
 
     @override
     def network(self, streams: LearningStreams) -> Averaged:
-        return self.graph_network(1, streams)
+        return graph_network(self.public, 1, streams)
 
     @override
     def answers(self, network: Averaged | None = None) -> Answers:
@@ -248,6 +270,21 @@ class GraphsSettings(TaskSettings):
     readout: Literal["mean", "sum", "max"] = Field(
         "mean", description="what of its nodes' embeddings a graph's is, column by column"
     )
+
+    @override
+    def describe(self) -> list[str]:
+        return [
+            f"Each has many graphs, and they learn to predict a graph's class from the {self.readout} of its nodes."
+        ]
+
+    @override
+    def check_graph(self, graph: PartyGraph) -> None:
+        if graph.membership is None:
+            raise DataError(
+                f"party {graph.party!r}: membership: there is none, and averaging.task.name=graphs needs to know which "
+                "graph a node is of; give nodes.graph in the party file, or Data.batch from Python",
+                key="membership",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,25 +352,12 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         (Figure("accuracy", "accuracy", "share of the graphs whose class is right", is_share=True), AUC, AP, F1),
         of="graphs",
     )
-    words: ClassVar[str] = "the class of a graph"
-    examples_are: ClassVar[str] = "training graphs"
+    subject: ClassVar[Subject] = ClassSubject("the class of a graph", "training graphs")
 
-    @classmethod
+    @property
     @override
-    def describe(cls, given: GraphsSettings) -> list[str]:
-        return [
-            f"Each has many graphs, and they learn to predict a graph's class from the {given.readout} of its nodes."
-        ]
-
-    @classmethod
-    @override
-    def check_graph(cls, given: GraphsSettings, graph: PartyGraph) -> None:
-        if graph.membership is None:
-            raise DataError(
-                f"party {graph.party!r}: membership: there is none, and averaging.task.name=graphs needs to know which "
-                "graph a node is of; give nodes.graph in the party file, or Data.batch from Python",
-                key="membership",
-            )
+    def judging(self) -> Judging[GraphsOwn]:
+        return GraphJudging(self)
 
     @override
     def own(self, graph: PartyGraph, streams: LearningStreams) -> GraphsOwn:
@@ -344,7 +368,9 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
         model = self.public.model
         with streams.global_generator("head"):
             head = linear(model.dim, self.public.stated, bias=True)
-        network = GraphNetwork(self.graph_network(model.dim, streams), head, model.activation, self.given.readout)
+        network = GraphNetwork(
+            graph_network(self.public, model.dim, streams), head, model.activation, self.given.readout
+        )
         return network.to(self.public.dtype)
 
     @override
@@ -359,6 +385,10 @@ class Graphs(ClassTask[GraphsSettings, GraphsOwn]):
     def logits(self, network: Averaged, own: GraphsOwn, generator: torch.Generator | None) -> Tensor:
         found: Tensor = network(own, generator)
         return found
+
+
+class GraphJudging(ClassJudging[GraphsOwn]):
+    """Figures of whole graphs, which have numbers of their own."""
 
     @override
     def predictions(self, network: Averaged, own: GraphsOwn, output: Tensor) -> Predicted:

@@ -35,16 +35,6 @@ from veilgraph.protocol.releases import noised_labels
 from veilgraph.protocol.role import Role, Session
 
 
-def describe(job: AveragingJob) -> list[str]:
-    """A job in sentences."""
-    given = job.averaging.privacy
-    return [
-        f"{listed(job.data.names)} have graphs of their own with the same columns, and no node in common.",
-        *(_open(job) if given is None else _private(job, given)),
-        TRUST,
-    ]
-
-
 def _goes_on(job: AveragingJob) -> str:
     return (
         f"A round goes on as long as {job.threshold} of the {len(job.data.names)} holders are there; who drops out is "
@@ -57,11 +47,11 @@ def _open(job: AveragingJob) -> list[str]:
     named = {"input": "the map of the features", "local": "the hops", "output": "the last map"}
     parts = listed([named[part] for part in own.personal])
     return [
-        *task.describe(own.task),
+        *own.task.describe(),
         f"In every round each trains the same network on its own graph, {counted(own.local_epochs, 'epoch')} long.",
         *([f"Each has weights of its own in {parts}, which it never adds up."] if own.personal else []),
         "Changes of weights, losses and counts are added up under masks: the server learns sums over the holders, and "
-        f"{own.rule.build(0, job.train.learning_rate).words}, weighted by {task.examples_are}.",
+        f"{own.rule.build(0, job.train.learning_rate).words}, weighted by {task.subject.examples}.",
         _goes_on(job),
         "Every holder, and the server, has the weights after every round: what a model has learnt of its data by heart "
         "they can ask it.",
@@ -129,10 +119,14 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     tallied = job.averaging.privacy is None  # else each holder judges for itself
     verdict = {job.data.label_party: HEADER_BYTES + 2} if train.select_by != "last" else {}
     keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
-    tally = summed(task.tally_size) if tallied else {}
+    tally = summed(task.judging.tally_size) if tallied else {}
     stages = [
         Stage("set-up", 2, added((keys, 1), (told(weights, real), 1))),
-        Stage("facts", _WAITS * len(task.gathers), added(*((summed(size), 1) for size in task.gathers))),
+        Stage(
+            "facts",
+            _WAITS * len(task.sums_before.sizes),
+            added(*((summed(size), 1) for size in task.sums_before.sizes)),
+        ),
         Stage("rounds", _WAITS * train.epochs, added((summed(weights + EXTRA, real), train.epochs))),
         Stage("evaluations", (_WAITS * tallied + bool(verdict)) * judged, added((tally, judged), (verdict, judged))),
         Stage("inference", _WAITS * tallied, tally),
@@ -140,7 +134,7 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
     notes = ["of holders that all stay to the end; who drops out sends less"]
     if train.patience is not None:
         notes.append(f"at most: training ends after {train.patience} evaluations that are no better (train.patience)")
-    most = _NUMBER * max(weights + EXTRA, task.tally_size)
+    most = _NUMBER * max(weights + EXTRA, task.judging.tally_size)
     memory = {**dict.fromkeys(sizes, 3 * most), SERVER: (holders + 2) * most}
     return Costs([stage for stage in stages if stage.sent], memory, notes)
 
@@ -227,10 +221,14 @@ class AveragingWords(SameColumnsWords[AveragingJob]):
     """Averaging jobs in sentences."""
 
     def describe(self, job: AveragingJob) -> list[str]:
-        return describe(job)
+        given = job.averaging.privacy
+        return [
+            f"{listed(job.data.names)} have graphs of their own with the same columns, and no node in common.",
+            *(_open(job) if given is None else _private(job, given)),
+            TRUST,
+        ]
 
     def collusion(self, job: AveragingJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         return (
             f"The server and {job.threshold} holders together could undo the masks of the others, and so read what a "
             "single holder sent; fewer can not."
@@ -241,7 +239,7 @@ class AveragingWords(SameColumnsWords[AveragingJob]):
 
     def predicts(self, job: AveragingJob, classes: int | None) -> str:
         task = job.averaging.task
-        return super().predicts(job, classes) if task.name == TaskSettings().name else task.kind.words
+        return super().predicts(job, classes) if task.name == TaskSettings().name else task.kind.subject.words
 
 
 AVERAGING: Final = Paradigm[AveragingJob](

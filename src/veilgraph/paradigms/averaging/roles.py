@@ -46,7 +46,7 @@ from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import BEGINNING, Role, Session
+from veilgraph.protocol.role import BEGINNING, PartyModel, Role, Session
 
 _log = logging.getLogger("veilgraph")
 
@@ -81,7 +81,7 @@ class _AveragingRole(Role):
     def _make_network(self) -> None:
         self._network = self._task.network(self.session.streams)
         self._network.keep_home(self._job.averaging.personal)
-        self._network.keep_facts(sum(self._task.gathers))
+        self._network.keep_facts(sum(self._task.sums_before.sizes))
         self._rule = self._job.averaging.rule.build(len(self._network.vector()), self._job.train.learning_rate)
 
     def _id_of_scores(self) -> SumId:
@@ -91,11 +91,6 @@ class _AveragingRole(Role):
     @override
     def backward(self, step: int) -> None:
         """The forward pass of a round is all of it."""
-
-    @override
-    def trained(self) -> list[nn.Parameter]:
-        """None: the server's rule moves the weights."""
-        return []
 
 
 class AveragingHolder(_AveragingRole, SharedJudge):
@@ -109,7 +104,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         graph.validate()
         self.graph = graph
         task = self._job.averaging.task
-        task.kind.check_graph(task, graph)
+        task.check_graph(graph)
         self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
         self._home: AtHome | None = None
 
@@ -122,7 +117,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             held,
             self._job.gives_checkpoints,
             features=graph.num_features,
-            classes=self._job.averaging.task.kind.stated(graph),
+            classes=self._job.averaging.task.kind.subject.stated(graph),
             refuses=session.refuses or refuses or session.publisher.refusal(),  # before anybody pays for its rounds
             steps=session.publisher.affordable_steps(),
         )
@@ -135,6 +130,10 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         at_home = self._job.averaging.at_home
         if at_home is not None and graph.labels is not None:
             self._home = AtHome(at_home, self._own, known.stated, session.streams, session.dtype)
+        networks: dict[str, nn.Module] = {"network": self._network}
+        if self._home is not None:
+            networks["at_home"] = self._home
+        self.model = PartyModel(session, networks, trained=())  # the server's rule moves the weights
         signatures = Signatures.agree(session.link, session.holders, session.secrets, round_=_SIGNING)
         group = Group(start.session, session.holders, self._job.threshold)
         if self._job.records_survivors:
@@ -191,26 +190,26 @@ class AveragingHolder(_AveragingRole, SharedJudge):
 
     def _gather(self) -> None:
         def summed(size: int, known: Tensor) -> Tensor:
-            self._add(self._task.gathered(self._own, known), FACT_BITS, SumId.of("facts", None, known))
+            self._add(self._task.sums_before.part(self._own, known), FACT_BITS, SumId.of("facts", None, known))
             return self._told(size, torch.float64)
 
-        self._network.gather(self._task.gathers, summed)
+        self._network.gather(self._task.sums_before.sizes, summed)
 
     def _evaluate(self) -> None:
         task = self._task
         with torch.no_grad():
-            self.logits = task.output(self._network, self._own)
+            self.logits = task.judging.output(self._network, self._own)
             if self._home is not None:  # after the last round: nobody hears of it
                 self._home.learn(self.logits)
                 self.logits = self._home(self.logits)
             if self._predicts:  # of other tables than were trained on, scores would show a single holder's change
                 return
-            own = task.tally(self._network, self._own, self.logits)
+            own = task.judging.tally(self._network, self._own, self.logits)
         if self._private is not None:  # of its own nodes, and nobody else hears of it
-            self._scores = task.scores(self._network, own)
+            self._scores = task.judging.scores(self._network, own)
             return
-        self._add(own, task.tally_bits, self._id_of_scores())
-        self._scores = task.scores(self._network, self._told(task.tally_size, torch.float64))
+        self._add(own, task.judging.tally_bits, self._id_of_scores())
+        self._scores = task.judging.scores(self._network, self._told(task.judging.tally_size, torch.float64))
 
     def _add(self, values: Tensor, bits: int, sum_id: SumId) -> None:
         self._sums, what = self._sums + 1, sum_id.what
@@ -223,39 +222,34 @@ class AveragingHolder(_AveragingRole, SharedJudge):
             _log.warning("%s was left out of sum %d (%s): it came too late", self.session.link.party, self._sums, what)
 
     def _told(self, size: int, dtype: torch.dtype) -> Tensor:
-        """What the server tells of the last sum."""
         return receive_as(self.session.link, SERVER, Tag(Kind.AVERAGED, self._sums), (size,), dtype)
 
     @override
     def scores(self, *, everything: bool = False) -> Judged:
         """Over all holders that were counted; all learn the same."""
-        return self._scores if everything else self._task.each_epoch(self._scores)
+        return self._scores if everything else self._task.judging.each_epoch(self._scores)
 
     @override
     def predictions(self) -> Predicted:
         with torch.no_grad():
-            found: Predicted = self._task.predictions(self._network, self._own, self.logits)
+            found: Predicted = self._task.judging.predictions(self._network, self._own, self.logits)
         return found
 
     @override
     def alone(self) -> Record | None:
         job, task = self._job, self._task
-        if self._private is not None or job.label_privacy is not None or job.is_custom:
+        if self._private is not None or job.label_privacy is not None or job.inputs.is_custom:
             return None
         found = baselines.alone(job, self.graph, lambda _: None, self.session.streams)
         with torch.no_grad():
-            mine = task.scores(self._network, task.tally(self._network, self._own, self.logits))
+            mine = task.judging.scores(self._network, task.judging.tally(self._network, self._own, self.logits))
         return worth(mine, found)
 
     @override
     def calibration(self, probabilities: Tensor) -> Calibration | None:
         """At home: by its own validation nodes, for its own nodes."""
-        found: Calibration | None = self._task.calibration(self._network, self._own, probabilities)
+        found: Calibration | None = self._task.judging.calibration(self._network, self._own, probabilities)
         return found
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network} | ({} if self._home is None else {"at_home": self._home})
 
 
 class AveragingServer(_AveragingRole):
@@ -268,6 +262,7 @@ class AveragingServer(_AveragingRole):
         self.allow_steps(hellos)
         self._known(hellos)
         self._make_network()
+        self.model = PartyModel(session, {"network": self._network}, trained=(), in_training=self._rule_state)
         if (earlier := session.keeper.get(BEGINNING)) is not None:
             self._begin(earlier.tensors)
         if self._job.records_survivors:
@@ -276,6 +271,9 @@ class AveragingServer(_AveragingRole):
         self._summing = SummingServer(session.link, group, self._job.averaging.patience_s)
         self._tell(self._network.vector())
         return start
+
+    def _rule_state(self) -> dict[str, Tensor]:
+        return {f"rule.{name}": tensor for name, tensor in self._rule.state().items()}
 
     def _records(self, session: int) -> SurvivorRecord:
         """The record of all holders' records, where a session goes on from another."""
@@ -306,7 +304,7 @@ class AveragingServer(_AveragingRole):
         if epoch is None:
             if self._predicts or self._job.averaging.privacy is not None:  # holders judge for themselves
                 return
-            self._tell(self._add(self._task.tally_size, self._task.tally_bits, self._id_of_scores()))
+            self._tell(self._add(self._task.judging.tally_size, self._task.judging.tally_bits, self._id_of_scores()))
             return
         if not self._network.has_facts:
             self._gather()
@@ -325,7 +323,7 @@ class AveragingServer(_AveragingRole):
             self._tell(total)
             return total
 
-        self._network.gather(self._task.gathers, summed)
+        self._network.gather(self._task.sums_before.sizes, summed)
 
     def _add(self, size: int, bits: int, sum_id: SumId) -> Tensor:
         self._sums, what = self._sums + 1, sum_id.what
@@ -339,12 +337,3 @@ class AveragingServer(_AveragingRole):
         for holder in self.session.holders:
             with suppress(*GONE):
                 self.session.link.send(holder, Tag(Kind.AVERAGED, self._sums), tensor)
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network}
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        """With what the rule keeps from round to round."""
-        return {**self.weights(), **{f"rule.{name}": tensor for name, tensor in self._rule.state().items()}}

@@ -60,7 +60,7 @@ BARE: Final = NOISED.otherwise("no `averaging.privacy`")
 OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
 SUMS_BEFORE: Final = Fact[AveragingJob](
     "`averaging.task: values` without bounds",
-    lambda job: bool(job.averaging.task.kind.sums_before(job.averaging.task)))
+    lambda job: bool(job.averaging.task.sums_before))
 BALANCED: Final = Fact[AveragingJob](
     "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
 )
@@ -95,7 +95,6 @@ _CHECKPOINT: Final = (
 
 
 def _class_counts(what: str, told: Told[AveragingJob], *when: Fact[AveragingJob]) -> tuple[Row[AveragingJob], ...]:
-    """The rows of the sum by which classes weigh alike."""
     return (
         Row(Kind.MASKED, TO_SERVER, f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
             (BALANCED, *when), forms=(Form("1, 0", "ring [C]", "before the first round"),)),

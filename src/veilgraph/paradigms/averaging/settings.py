@@ -14,7 +14,6 @@ from pydantic import Field, ValidationError, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings
-from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import PartitionSettings
 from veilgraph.nn.local.build import CustomLocal
 from veilgraph.paradigms.averaging.network import AtHomeSettings, NetworkSettings
@@ -26,7 +25,7 @@ from veilgraph.privacy.event import Joint, reach
 from veilgraph.privacy.plan import SampledPlan, sampled_plan
 from veilgraph.privacy.settings import SampledSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, job_of
 from veilgraph.protocol.preset import Choice, Said
 
 MOMENTUM: Final = 0.9
@@ -236,7 +235,7 @@ class AveragingJob(JobSettings):
 
     def _check_unused(self) -> None:
         super()._check_unused()
-        self.averaging.task.kind.check(self.averaging.task, self.model, self.train)
+        self.averaging.task.check(self.model, self.train)
         holders, threshold = len(self.data.names), self.threshold
         if not holders < 2 * threshold <= 2 * holders:
             raise ValueError(
@@ -279,10 +278,6 @@ class AveragingJob(JobSettings):
         return self.averaging.task.kind.measures.led_by(self.train.select_by)
 
     @property
-    def takes_of_nodes(self) -> tuple[str, ...]:
-        return () if self.averaging.task.name == "classes" else ("targets", "membership")
-
-    @property
     def threshold(self) -> int:
         """t, of holders."""
         stated = self.averaging.threshold
@@ -302,63 +297,50 @@ class AveragingJob(JobSettings):
         joint = None if given.joint_noise is None else Joint(self.threshold, given.joint_noise.colluding)
         return sampled_plan(given, self.model.local.hops, self.train.epochs, joint)
 
-    @override
-    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
-        given = self.averaging.privacy
-        if given is None or given.degree_bound is None:
-            return None
-        return "averaging.privacy.degree_bound", given.degree_bound
-
-    @property
-    @override
-    def tolerates_dropouts(self) -> bool:
-        return self.threshold < len(self.data.names)
-
     @property
     def records_survivors(self) -> bool:
         """Whether parties keep the survivors of every sum: some may be missing, and no fresh noise hides them."""
-        return self.tolerates_dropouts and self.averaging.privacy is None
+        return self.passes.tolerates_dropouts and self.averaging.privacy is None
 
     @property
     def gives_checkpoints(self) -> int | None:
         """How many holders must have a checkpoint that they give one behind; None where each has parts of its own."""
-        alike = self.tolerates_dropouts and not self.averaging.personal and self.averaging.at_home is None
+        alike = self.passes.tolerates_dropouts and not self.averaging.personal and self.averaging.at_home is None
         return self.threshold if alike else None
-
-    @property
-    @override
-    def shares_noise(self) -> tuple[str, int] | None:
-        given = self.averaging.privacy
-        if given is None or given.joint_noise is None:
-            return None
-        return "averaging.privacy.joint_noise", given.joint_noise.colluding
-
-    @property
-    @override
-    def per_node(self) -> tuple[PartyId, ...]:
-        return () if self.averaging.privacy is None else self.data.names
-
-    @property
-    @override
-    def per_edge(self) -> tuple[PartyId, ...]:
-        return self.per_node
-
-    @property
-    @override
-    def evaluates(self) -> bool:
-        return self.averaging.privacy is None
 
     @property
     def is_aligned(self) -> bool:
         return False
 
     @property
-    def is_custom(self) -> bool:
-        return issubclass(self.model.local.kind, CustomLocal)
+    def duties(self) -> Duties:
+        return Duties(publishing=self.data.names, scoring=self.data.names)
 
     @property
-    def scoring(self) -> tuple[PartyId, ...]:
-        return self.data.names
+    def passes(self) -> Passes:
+        return Passes(
+            targets=self.train.batch_size,
+            evaluates=self.averaging.privacy is None,
+            tolerates_dropouts=self.threshold < len(self.data.names),
+        )
+
+    @property
+    def inputs(self) -> InputRules:
+        given = self.averaging.privacy
+        private = () if given is None else self.data.names
+        bound = None if given is None else given.degree_bound
+        return InputRules(
+            of_nodes=() if self.averaging.task.name == "classes" else ("targets", "membership"),
+            is_custom=issubclass(self.model.local.kind, CustomLocal),
+            per_node=private,
+            per_edge=private,
+            degree_rules={} if bound is None else dict.fromkeys(private, ("averaging.privacy.degree_bound", bound)),
+        )
+
+    @property
+    def noise(self) -> NoiseFacts:
+        joint = None if self.averaging.privacy is None else self.averaging.privacy.joint_noise
+        return NoiseFacts(shared=None if joint is None else ("averaging.privacy.joint_noise", joint.colluding))
 
 
 def _selecting(data: Mapping[str, Any]) -> Mapping[str, Any]:

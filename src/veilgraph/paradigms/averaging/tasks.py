@@ -6,7 +6,7 @@ A package adds its own by an entry point of the group ``veilgraph.tasks``: a sub
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar
@@ -54,6 +54,34 @@ class TaskSettings(Settings):
         """The task that they name."""
         return TASKS[self.name]
 
+    @property
+    def sums_before(self) -> tuple[int, ...]:
+        """Sizes of sums over the holders that these settings cause before the first round, one after another."""
+        return ()
+
+    def check(self, model: NetworkSettings, train: TrainSettings) -> None:
+        """Refuses what of a job does not go with the task, or would be ignored.
+
+        Raises:
+            ValueError: it names the setting, the value, the rule and the way out.
+        """
+        if train.class_weights != "none" and not self.kind.subject.has_classes:
+            raise ValueError(
+                f"train.class_weights={train.class_weights} with averaging.task.name={self.name}: it weighs classes, "
+                "and the task has none; choose none"
+            )
+
+    def check_graph(self, graph: PartyGraph) -> None:
+        """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
+
+        Raises:
+            DataError: it names what is missing.
+        """
+
+    def describe(self) -> list[str]:
+        """What is learnt in sentences, for the description of a job; none where the rest says it."""
+        return []
+
 
 def task_settings(said: Mapping[str, object]) -> TaskSettings:
     """What a job says under ``averaging.task``, held to the task that it names.
@@ -83,7 +111,7 @@ class Public:
         model: the network's settings.
         train: how it is trained.
         features: F, of every holder.
-        stated: what holders agree on of what each states by ``Task.stated``.
+        stated: what holders agree on of what each states by ``Subject.stated``.
         dtype: of the weights.
         custom: for ``model.local.model: custom``.
         transition: Tensor[C, C] float64, P(label that is learned from = j | true label = i); None: these are the same.
@@ -103,68 +131,25 @@ S = TypeVar("S", bound=TaskSettings)
 O = TypeVar("O", bound=Own)  # noqa: E741 - of a holder's own
 
 
-class Task(ABC, Generic[S, O]):
-    """What a job is to learn: from a holder's graph to its loss, its tally and its predictions.
-
-    Nothing here draws but from the streams and generators that it is given, and nothing is kept from call to call.
+@dataclass(frozen=True)
+class Subject:
+    """What a task predicts, and what holders state of their data for it.
 
     Attributes:
-        settings: of its jobs: the keys of ``averaging.task``.
-        measures: what its models are judged by; the loss is that of ``loss``.
         words: what is predicted, as in "a model that predicts …".
-        tally_bits: fractional bits of a tally that is added up: of b bits, sums stay below 2^(61 − b).
-        examples_are: what is trained on, in the plural: it weighs a holder.
+        examples: what is trained on, in the plural: it weighs a holder.
+        has_classes: whether classes are predicted, which may weigh alike or be balanced.
     """
 
-    settings: ClassVar[type[TaskSettings]] = TaskSettings
-    measures: ClassVar[Measures]
-    words: ClassVar[str]
-    tally_bits: ClassVar[int] = 20
-    examples_are: ClassVar[str] = "training nodes"
+    words: str
+    examples: str = "training nodes"
+    has_classes: ClassVar[bool] = False
 
-    def __init__(self, public: Public) -> None:
-        self.public = public
-        given = public.task
-        assert isinstance(given, self.settings)  # the registry's class reads them
-        self.given: S = given  # type: ignore[assignment]
-
-    @classmethod
-    def check(cls, given: S, model: NetworkSettings, train: TrainSettings) -> None:
-        """Refuses what does not go together.
-
-        Raises:
-            ValueError: it names the setting, the value, the rule and the way out.
-        """
-        if train.class_weights != "none":
-            raise ValueError(
-                f"train.class_weights={train.class_weights} with averaging.task.name={given.name}: it weighs classes, "
-                "and the task has none; choose none"
-            )
-
-    @classmethod
-    def describe(cls, given: S) -> list[str]:
-        """What is learnt in sentences, for the description of a job; none where the rest says it."""
-        return []
-
-    @classmethod
-    def sums_before(cls, given: S) -> tuple[int, ...]:
-        """Sizes of sums over the holders that are made before the first round, one after another; none by default."""
-        return ()
-
-    @property
-    def gathers(self) -> tuple[int, ...]:
-        """Those of this job."""
-        return self.sums_before(self.given)
-
-    # What parties agree on
-
-    @classmethod
-    def stated(cls, graph: PartyGraph) -> int:
+    def stated(self, graph: PartyGraph) -> int:
         """A number that a holder tells all parties of its data, 0 to 4096, and that all who state one must share."""
         return 0
 
-    @classmethod
-    def agreed(cls, stated: Mapping[PartyId, int]) -> int:
+    def agreed(self, stated: Mapping[PartyId, int]) -> int:
         """What follows from what holders state.
 
         Raises:
@@ -172,74 +157,33 @@ class Task(ABC, Generic[S, O]):
         """
         return 0
 
-    @classmethod
-    def check_graph(cls, given: S, graph: PartyGraph) -> None:
-        """Refuses a graph that lacks what the task needs of every holder, before anything is sent.
-
-        Raises:
-            DataError: it names what is missing.
-        """
-
-    @classmethod
-    def trains_on(cls, graph: PartyGraph) -> bool:
+    def trains_on(self, graph: PartyGraph) -> bool:
         """Whether a holder by itself has what the task needs."""
         return True
 
-    # What a holder has, and the network
 
-    @abstractmethod
-    def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
-        """A holder's data as the task needs them; the same in all sessions of a run.
+@dataclass(frozen=True)
+class SumsBefore(Generic[O]):
+    """Sums over the holders before the first round, one after another; the results are kept as ``network.facts``.
 
-        Args:
-            graph: validated.
-            streams: of the holder, for what is drawn at home.
+    Attributes:
+        sizes: of each.
+        part: of a holder's data, and Tensor[K] float64, results of the sums before: what it adds to the next,
+            Tensor[its size] float64, below 2^40.
+    """
 
-        Raises:
-            DataError: the graph lacks what the task needs.
-        """
+    sizes: tuple[int, ...] = ()
+    part: Callable[[O, Tensor], Tensor] = lambda _, known: known.new_empty(0)
 
-    @abstractmethod
-    def network(self, streams: LearningStreams) -> Averaged:
-        """The network, at every party, before any weights are told."""
 
-    def graph_network(self, width: int, streams: LearningStreams) -> AveragedNetwork:
-        """The job's ``model``, with a result of some width."""
-        public = self.public
-        return AveragedNetwork(public.model, public.features, width, streams, public.dtype, public.custom)
+class Judging(ABC, Generic[O]):
+    """How models of a task are judged, and what holders have of them.
 
-    @abstractmethod
-    def join(self, owns: Sequence[O]) -> O:
-        """All holders' data in one place, as nobody may have them."""
+    Attributes:
+        tally_bits: fractional bits of a tally that is added up: of b bits, sums stay below 2^(61 − b).
+    """
 
-    # Sums before the first round
-
-    def gathered(self, own: O, facts: Tensor) -> Tensor:
-        """What a holder adds to the next sum before the first round: Tensor[its size] float64, below 2^40.
-
-        Args:
-            own: its data.
-            facts: Tensor[K] float64, results of the sums before. In the end all are kept as ``network.facts``.
-        """
-        raise NotImplementedError
-
-    # Training
-
-    @abstractmethod
-    def examples(self, own: O) -> int:
-        """How many training examples a holder has, by which its part of a mean is weighed."""
-
-    @abstractmethod
-    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
-        """Mean loss over a holder's training examples, of which there are some: Tensor[].
-
-        Args:
-            network: of ``network``.
-            own: the holder's data.
-            generator: source of dropout and all other draws of this epoch.
-        """
-
-    # Judging
+    tally_bits: int = 20
 
     @abstractmethod
     def output(self, network: Averaged, own: O) -> Tensor:
@@ -274,6 +218,77 @@ class Task(ABC, Generic[S, O]):
     @abstractmethod
     def predictions(self, network: Averaged, own: O, output: Tensor) -> Predicted:
         """What a holder has of the model: a row each of its nodes, or of what the task is about."""
+
+
+class Task(ABC, Generic[S, O]):
+    """What a job is to learn: from a holder's graph to its loss, and how its models are judged.
+
+    Nothing here draws but from the streams and generators that it is given, and nothing is kept from call to call.
+
+    Attributes:
+        settings: of its jobs: the keys of ``averaging.task``.
+        measures: what its models are judged by; the loss is that of ``loss``.
+        subject: what is predicted, and what holders state for it.
+    """
+
+    settings: ClassVar[type[TaskSettings]] = TaskSettings
+    measures: ClassVar[Measures]
+    subject: ClassVar[Subject]
+
+    def __init__(self, public: Public) -> None:
+        self.public = public
+        given = public.task
+        assert isinstance(given, self.settings)  # the registry's class reads them
+        self.given: S = given  # type: ignore[assignment]
+
+    @property
+    @abstractmethod
+    def judging(self) -> Judging[O]:
+        """How its models are judged."""
+
+    @property
+    def sums_before(self) -> SumsBefore[O]:
+        """Those of this job; none by default."""
+        return SumsBefore()
+
+    @abstractmethod
+    def own(self, graph: PartyGraph, streams: LearningStreams) -> O:
+        """A holder's data as the task needs them; the same in all sessions of a run.
+
+        Args:
+            graph: validated.
+            streams: of the holder, for what is drawn at home.
+
+        Raises:
+            DataError: the graph lacks what the task needs.
+        """
+
+    @abstractmethod
+    def join(self, owns: Sequence[O]) -> O:
+        """All holders' data in one place, as nobody may have them."""
+
+    @abstractmethod
+    def network(self, streams: LearningStreams) -> Averaged:
+        """The network, at every party, before any weights are told."""
+
+    @abstractmethod
+    def examples(self, own: O) -> int:
+        """How many training examples a holder has, by which its part of a mean is weighed."""
+
+    @abstractmethod
+    def loss(self, network: Averaged, own: O, generator: torch.Generator) -> Tensor:
+        """Mean loss over a holder's training examples, of which there are some: Tensor[].
+
+        Args:
+            network: of ``network``.
+            own: the holder's data.
+            generator: source of dropout and all other draws of this epoch.
+        """
+
+
+def graph_network(public: Public, width: int, streams: LearningStreams) -> AveragedNetwork:
+    """The job's ``model``, with a result of some width."""
+    return AveragedNetwork(public.model, public.features, width, streams, public.dtype, public.custom)
 
 
 def side_by_side(graphs: Sequence[PartyGraph]) -> PartyGraph:

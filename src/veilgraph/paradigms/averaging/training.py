@@ -65,14 +65,14 @@ def public(
     Args:
         job: of all.
         features: holder → columns.
-        stated: holder → what it states by ``Task.stated``.
+        stated: holder → what it states by ``Subject.stated``.
         custom: for ``model.local.model: custom``.
 
     Raises:
         DataError: holders' columns differ, or what the task needs of them.
     """
     task, columns = job.averaging.task, same_count("columns", features)
-    agreed, private = task.kind.agreed(stated), job.label_privacy
+    agreed, private = task.kind.subject.agreed(stated), job.label_privacy
     transition = None if private is None else LabelResponse(private.epsilon, agreed).transition()
     return Public(task, job.model, job.train, columns, agreed, precision(job), custom, transition)
 
@@ -231,7 +231,7 @@ class PrivateTraining:
 
 def broken_rule(job: AveragingJob, graph: PartyGraph) -> str:
     """Return why a holder does not train: its graph breaks the rule that the count of terms rests on; else empty."""
-    return "" if graph.labels is None else too_many_neighbours(job.degree_rule(graph.party), graph)
+    return "" if graph.labels is None else too_many_neighbours(job.inputs.degree_rules.get(graph.party), graph)
 
 
 def check_rule(job: AveragingJob, graph: PartyGraph) -> None:

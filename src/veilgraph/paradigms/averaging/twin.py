@@ -29,7 +29,7 @@ from veilgraph.protocol.role import build_optimizer
 def _known(job: AveragingJob, graphs: Sequence[PartyGraph]) -> Public:
     kind = job.averaging.task.kind
     columns = {graph.party: graph.num_features for graph in graphs}
-    return public(job, columns, {graph.party: kind.stated(graph) for graph in graphs})
+    return public(job, columns, {graph.party: kind.subject.stated(graph) for graph in graphs})
 
 
 class PlainAveraging:
@@ -59,7 +59,7 @@ class PlainAveraging:
         self.network = self._network(SERVER)
         self._at_home = dict[PartyId, AtHome]()
         self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
-        self.network.keep_facts(sum(self.task.gathers))
+        self.network.keep_facts(sum(self.task.sums_before.sizes))
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
         self._private, self._publishers = dict[PartyId, PrivateTraining](), dict(publishers or {})
         if (plan := job.training_plan) is not None:
@@ -78,7 +78,6 @@ class PlainAveraging:
         return [weight.detach().clone() for weight in network.at_home()]
 
     def _enter(self, party: PartyId) -> None:
-        """Puts a holder's own weights into the network."""
         with torch.no_grad():
             for weight, kept in zip(self.network.at_home(), self._home[party], strict=True):
                 weight.copy_(kept)
@@ -89,9 +88,11 @@ class PlainAveraging:
 
         def summed(_: int, known: Tensor) -> Tensor:
             gone = next(left, ())
-            return masked_sum([self.task.gathered(own, known) for party, own in self._own.items() if party not in gone])
+            return masked_sum(
+                [self.task.sums_before.part(own, known) for party, own in self._own.items() if party not in gone]
+            )
 
-        self.network.gather(self.task.gathers, summed)
+        self.network.gather(self.task.sums_before.sizes, summed)
 
     def round(self, number: int, absent: Collection[PartyId] = ()) -> float | None:
         """One round.
@@ -137,7 +138,7 @@ class PlainAveraging:
         """The task's output of a holder: of classes logits of its nodes, Tensor[N, C]; with what it learnt at home."""
         self._enter(party)
         with torch.no_grad():
-            output = self.task.output(self.network, self._own[party])
+            output = self.task.judging.output(self.network, self._own[party])
             return self._at_home[party](output) if party in self._at_home else output
 
     def finish(self) -> None:
@@ -154,13 +155,13 @@ class PlainAveraging:
     def predictions(self, party: PartyId) -> Predicted:
         """What a holder would have of the model."""
         output = self.infer(party)
-        return self.task.predictions(self.network, self._own[party], output)
+        return self.task.judging.predictions(self.network, self._own[party], output)
 
     def scores(self, absent: Collection[PartyId] = ()) -> Judged:
         """Of all holders but those that are absent."""
         counted = [party for party in self._own if party not in absent]
-        flat = [self.task.tally(self.network, self._own[party], self.infer(party)) for party in counted]
-        return self.task.scores(self.network, masked_sum(flat))
+        flat = [self.task.judging.tally(self.network, self._own[party], self.infer(party)) for party in counted]
+        return self.task.judging.scores(self.network, masked_sum(flat))
 
 
 class OnePlace:
@@ -183,8 +184,10 @@ class OnePlace:
         self._own: Own = owns[0] if len(owns) == 1 else self._task.join(owns)
         self._streams = LearningStreams(job.seed, SERVER)
         self._network = self._task.network(self._streams)
-        self._network.keep_facts(sum(self._task.gathers))
-        self._network.gather(self._task.gathers, lambda _, known: self._task.gathered(self._own, known))
+        self._network.keep_facts(sum(self._task.sums_before.sizes))
+        self._network.gather(
+            self._task.sums_before.sizes, lambda _, known: self._task.sums_before.part(self._own, known)
+        )
         self._optimizer = build_optimizer(list(self._network.parameters()), {}, job)
 
     @property
@@ -207,7 +210,7 @@ class OnePlace:
     def infer(self) -> Tensor:
         """The task's output: of classes logits of all nodes, Tensor[N, C]."""
         with torch.no_grad():
-            return self._task.output(self._network, self._own)
+            return self._task.judging.output(self._network, self._own)
 
     def judged(self) -> Tensor:
         """That of ``infer``."""
@@ -216,14 +219,14 @@ class OnePlace:
     def score(self, output: Tensor, *, everything: bool = False) -> Judged:
         """Scores of all splits."""
         with torch.no_grad():
-            return self._task.scores_here(self._network, self._own, output, everything=everything)
+            return self._task.judging.scores_here(self._network, self._own, output, everything=everything)
 
 
 def alone(
     job: AveragingJob, graph: PartyGraph, progress: Progress, streams: LearningStreams | None = None
 ) -> PlainResult | None:
     """Trains the job's network on one holder's data, judged on its own; None where it has nothing to train on."""
-    if not job.averaging.task.kind.trains_on(graph):
+    if not job.averaging.task.kind.subject.trains_on(graph):
         return None
     place = OnePlace(job, graph, streams=streams)
     return fit(place, progress) if place.trains else None

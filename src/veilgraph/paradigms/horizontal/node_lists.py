@@ -186,5 +186,4 @@ def _hashes(key: bytes, texts: Iterable[bytes]) -> Tensor:
 
 
 def _keys(hashes: Tensor) -> np.ndarray:
-    """Each hash as one value that can be sorted: [n]."""
     return np.ascontiguousarray(hashes.numpy()).view(np.dtype((np.void, HASH_BYTES))).reshape(-1)

@@ -95,7 +95,6 @@ class SameColumnsData(Data[J]):
 
     @staticmethod
     def _check_own(graphs: Sequence[PartyGraph]) -> None:
-        """Refuses graphs that say which of their nodes are common."""
         for graph in graphs:
             if graph.common != graph.num_nodes:
                 raise DataError(
@@ -189,7 +188,7 @@ def collect(own: Preparation) -> Prepared:
         encoding = fit_encoding(table, settings.data.feature_scaling, Totals(link, settings.data.names))
     order = np.array(own.streams.order("nodes", table.ids.to_pylist()), dtype=np.int64)
     table = table.take(order)  # in place of the other: tables may be large
-    per_node = link.party in settings.per_node
+    per_node = link.party in settings.inputs.per_node
     built = build_graph(party, organisation.folder, table, encoding, per_node=per_node, then=own.then)
     return Prepared(identity, {"nodes": built.graph.num_nodes}, built)
 
@@ -238,7 +237,7 @@ class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
     def stated(self, job: HorizontalJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
         fields = super().stated(job, party, releases=releases)
         if party != SERVER:
-            fields["edge_columns"] = (0, MAX_FEATURES if job.takes_edge_features else 0)
+            fields["edge_columns"] = (0, MAX_FEATURES if job.inputs.edge_features else 0)
         return fields
 
     def role(self, session: Session, aligned: Aligned) -> Role:

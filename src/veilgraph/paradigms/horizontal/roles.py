@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import backward
 from typing_extensions import override
 
@@ -58,7 +58,7 @@ from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import PartyModel, Role, Session
 from veilgraph.protocol.scores import calibration_at
 from veilgraph.protocol.stated import agree_within
 
@@ -162,6 +162,7 @@ class HorizontalHolder(SharedJudge):
         self._network = LayeredHolder(
             self._settings, graph.num_features, outputs, streams, session.dtype, graph.num_edge_features
         )
+        self.model = PartyModel(session, {"holder": self._network})
         balanced = session.settings.train.class_weights == "balanced"
         self._task = learnt_task(self._learnt, self._network, outputs, self._transition, balanced=balanced)
         self._widths = layer_widths(self._settings, graph.num_features)
@@ -180,7 +181,6 @@ class HorizontalHolder(SharedJudge):
         return start
 
     def _send_lists(self, key: bytes) -> None:
-        """Nodes, and what else this aggregate needs, to the server."""
         session, graph, settings = self.session, self.graph, self._settings
         nodes = node_hashes(key, self._ids)
         send_nodes(session.link, nodes)
@@ -294,10 +294,6 @@ class HorizontalHolder(SharedJudge):
             self.session.link, self._others, self._masks, values, tag, bits=bits, purpose=purpose, remedy=REMEDY
         )
 
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"holder": self._network}
-
 
 def common_outputs(hellos: Mapping[PartyId, Hello], answers: str) -> int:
     """The width that all holders with answers state; all must have the same columns as well.
@@ -334,6 +330,7 @@ class HorizontalServer(Role):
         features = hellos[session.holders[0]].features
         self._widths = layer_widths(settings, features)
         self._network = LayeredServer(settings, features, session.streams, session.dtype)
+        self.model = PartyModel(session, {"server": self._network})
         self._places = receive_nodes(session.link, session.holders)
         largest = max(len(rows) for rows in self._places.rows.values())
         session.link.expect(unread_bytes_by_rows(horizontal(session.settings), largest, self._widths))
@@ -350,7 +347,6 @@ class HorizontalServer(Role):
         return start
 
     def _receive(self, tag: Tag, width: int) -> list[Tensor]:
-        """A row of each holder for each of its nodes."""
         link, dtype = self.session.link, self.session.dtype
         return [receive_as(link, holder, tag, (len(at), width), dtype) for holder, at in self._places.rows.items()]
 
@@ -361,7 +357,7 @@ class HorizontalServer(Role):
     def forward(self, step: int, epoch: int | None) -> None:
         self._background.check()
         self._deal(until=step + 1 if self._learns else step)
-        generator = self.dropout(epoch)
+        generator = self._dropout(epoch)
         self._pieces: dict[int, list[Tensor]] = {}
         self._sent: list[Tensor] = []
         for index in range(len(self._widths)):
@@ -417,10 +413,6 @@ class HorizontalServer(Role):
                 shape = (self._places.num_nodes, self._widths[index].sent)
                 self._background.submit(self._secure.deal, shape, step, index + 1)
         self._dealt_steps = max(self._dealt_steps, until + 1)
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"server": self._network}
 
     @override
     def close(self) -> None:

@@ -12,12 +12,11 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from veilgraph.core.settings import Settings
-from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.nn.layers import Activation, Probability
 from veilgraph.paradigms.horizontal.tally import VALUE_MEASURES, LearntSettings
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures, selecting
-from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, Passes, job_of
 from veilgraph.protocol.preset import Choice, Said
 
 
@@ -179,24 +178,21 @@ class HorizontalJob(JobSettings):
         return (VALUE_MEASURES if self.horizontal.task.is_values else CLASS_MEASURES).led_by(self.train.select_by)
 
     @property
-    def takes_of_nodes(self) -> tuple[str, ...]:
-        return ("targets",) if self.horizontal.task.is_values else ()
-
-    @property
-    def takes_edge_features(self) -> bool:
-        return self.model.message == "full"
-
-    @property
     def is_aligned(self) -> bool:
         return False
 
     @property
-    def exchanges(self) -> tuple[str, int]:
-        return "model.layers", self.model.layers
+    def duties(self) -> Duties:
+        return Duties(publishing=self.data.names, scoring=self.data.names)
 
     @property
-    def scoring(self) -> tuple[PartyId, ...]:
-        return self.data.names
+    def passes(self) -> Passes:
+        return Passes(targets=self.train.batch_size, exchanges=("model.layers", self.model.layers))
+
+    @property
+    def inputs(self) -> InputRules:
+        of_nodes = ("targets",) if self.horizontal.task.is_values else ()
+        return InputRules(edge_features=self.model.message == "full", of_nodes=of_nodes)
 
 
 def horizontal(job: JobSettings) -> HorizontalJob:

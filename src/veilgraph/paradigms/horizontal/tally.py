@@ -218,7 +218,6 @@ class Regression(Answers):
         return ((y - mean) / size).square().sum().reshape(1)
 
     def _scale(self) -> tuple[float, float]:
-        """Centre and scale of the targets."""
         low, high = self._bounds.low, self._bounds.high
         if low is not None and high is not None:
             return (low + high) / 2, (high - low) / 2

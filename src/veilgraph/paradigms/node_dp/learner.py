@@ -32,7 +32,7 @@ from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import IdleRole, Session
+from veilgraph.protocol.role import IdleRole, PartyModel, Session
 from veilgraph.protocol.scores import Objective, Scores
 
 
@@ -161,7 +161,7 @@ class LocalLearner(Judge):
         super().__init__(session)
         graph.validate()
         settings, dtype = node_dp(session.settings), session.dtype
-        private = settings.label_release
+        private = settings.release.labels
         self._denoising: LabelDenoising | None = None
         common = graph.common_part()
         if labels is not None and private is not None:
@@ -180,6 +180,7 @@ class LocalLearner(Judge):
             streams=session.streams,
             dtype=dtype,
         )
+        self.model = PartyModel(session, {"network": self._network})
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -190,7 +191,7 @@ class LocalLearner(Judge):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        self.logits = self._network(self.dropout(epoch))
+        self.logits = self._network(self._dropout(epoch))
 
     @override
     def backward(self, step: int) -> None:
@@ -215,10 +216,6 @@ class LocalLearner(Judge):
         """Not by another holder's labels, of which it knows no true one."""
         return super().calibration(probabilities) if self._denoising is None else None
 
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"network": self._network}
-
 
 def own_features(graph: PartyGraph) -> AffineFeatures:
     """The learner's own columns of the common nodes, as they are: Tensor[C, F]."""
@@ -242,6 +239,8 @@ class EdgePrivateLearner(LocalLearner):
         hops = 0 if privacy is None or privacy.aggregation is None else privacy.aggregation.hops
         self._hops = HopLearner(settings.model, settings.train, self._objective, hops, session.streams, session.dtype)
         self._sums: Tensor | None = None
+        networks = {"network": self._network, "hops": self._hops}
+        self.model = PartyModel(session, networks, trained=list(self._network.parameters()))
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
@@ -282,11 +281,3 @@ class EdgePrivateLearner(LocalLearner):
         if self._learns:
             self._hops.learn(sums)
         return self._hops.opinion(sums)
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {**super().modules(), "hops": self._hops}
-
-    @override
-    def trained(self) -> list[nn.Parameter]:
-        return [parameter for module in super().modules().values() for parameter in module.parameters()]

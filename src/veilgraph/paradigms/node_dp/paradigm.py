@@ -20,10 +20,10 @@ from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol import rows
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import align
+from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
 from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
-from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import (
     MAX_CLASSES,
     MAX_FEATURES,
@@ -36,7 +36,6 @@ from veilgraph.protocol.paradigm import (
     Paradigm,
     Privacy,
     Range,
-    Sessions,
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs
@@ -74,7 +73,7 @@ ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
     *ALIGNMENT_ROWS,
     rows.released_features(
         Told[NodeDpJob](
-            *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.releasing
+            *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing
         )
     ),
     Row(
@@ -99,7 +98,7 @@ def _not_bounded(settings: NodeDpJob) -> list[str]:
     """What the ε of the learner's edges is not about, a sentence each."""
     if settings.privacy is None:
         return []
-    learner = listed(settings.summing)
+    learner = listed(settings.duties.summing)
     uses = (
         f"{learner} uses its own columns and labels in the clear"
         if settings.uses_own_columns
@@ -131,17 +130,17 @@ def _check_values(settings: NodeDpJob, graphs: Sequence[PartyGraph]) -> None:
     for graph in graphs:
         if reason := misplaced_labels(settings, graph):
             raise ConfigError(f"{graph.party} refuses the job: {reason}", code="refused")
-        if reason := too_many_neighbours(settings.degree_rule(graph.party), graph.common_part()):
+        if reason := too_many_neighbours(settings.inputs.degree_rules.get(graph.party), graph.common_part()):
             raise ConfigError(
                 f"{graph.party} refuses the job: {reason}",
                 code="refused",
                 key="privacy.degree_bound",
                 party=graph.party,
             )
-        if settings.feature_release is None or graph.party not in settings.releasing:
+        if settings.noise.feature_release is None or graph.party not in settings.duties.releasing:
             continue
         try:
-            feature_mechanism(settings.feature_release, graph.num_features).check(graph.common_part().features)
+            feature_mechanism(settings.noise.feature_release, graph.num_features).check(graph.common_part().features)
         except DataError as error:
             raise DataError(f"party {graph.party!r}: {error}") from error
 
@@ -150,7 +149,7 @@ class NodeDpData(Data[NodeDpJob]):
     """What node-dp jobs begin with."""
 
     def load(self, job: NodeDpJob) -> Inputs:
-        private, data = job.label_release, job.data
+        private, data = job.noise.label_release, job.data
         if private is not None and data.dataset is not None and (data.split is None or data.stratify):
             raise ConfigError(
                 f"{private.holder} refuses the job: the learner sees who is trained on, and a split by classes tells "
@@ -165,7 +164,7 @@ class NodeDpData(Data[NodeDpJob]):
         return Inputs(job, graphs)
 
     def label_party(self, job: NodeDpJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        private = job.label_release
+        private = job.noise.label_release
         if not graphs:
             check_federation(graphs, "")
         labelled = next((graph.party for graph in graphs if graph.labels is not None), graphs[0].party)
@@ -174,7 +173,7 @@ class NodeDpData(Data[NodeDpJob]):
         return learner
 
     def labels_at(self, job: NodeDpJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        learns = holders if job.label_release is not None else (*labelled, *holders)
+        learns = holders if job.noise.label_release is not None else (*labelled, *holders)
         return job.data.label_holder or learns[0]
 
     def accept(self, job: NodeDpJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
@@ -182,7 +181,7 @@ class NodeDpData(Data[NodeDpJob]):
         return Inputs(job, graphs)
 
 
-class NodeDpSessions(Sessions[NodeDpJob]):
+class NodeDpSessions(AlignedSessions[NodeDpJob]):
     """Sessions of node-dp jobs."""
 
     def stated(self, job: NodeDpJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
@@ -193,7 +192,7 @@ class NodeDpSessions(Sessions[NodeDpJob]):
         if releases:
             fields["release"] = (-MAX_NODES, MAX_NODES)
             private = job.release.labels
-            if party in job.releasing:
+            if party in job.duties.releasing:
                 fields["features"] = (1, MAX_FEATURES)
             if private is not None and party == private.holder:
                 fields["classes"] = (2, MAX_CLASSES)
@@ -203,19 +202,16 @@ class NodeDpSessions(Sessions[NodeDpJob]):
         like = ModelSettings()  # what waits unread is bounded as in a vertical job of the usual size
         return unread_of_passes(hellos, width=like.dim, dim=like.dim, rounds=like.rounds)
 
-    def prepare(self, own: Preparation) -> Prepared:
-        return align(own)
-
     def release(self, session: Session, aligned: Aligned) -> Aligned:
         graph = aligned.graph
         if graph is not None:
-            rule = session.settings.degree_rule(graph.party)
+            rule = session.settings.inputs.degree_rules.get(graph.party)
             session = replace(session, refuses=session.refuses or too_many_neighbours(rule, graph.common_part()))
         return replace(aligned, releases=agree_on_release(session, graph))
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         graph, releases = aligned.graph, aligned.releases
-        if graph is None or releases is None or session.link.party not in session.settings.learning:
+        if graph is None or releases is None or session.link.party not in session.settings.duties.learning:
             return Bystander(session)
         with checked(session):
             features = released_features(session, releases, graph.common)
@@ -238,7 +234,7 @@ class NodeDpPrivacy(Privacy[NodeDpJob]):
         """
         if (own := release_plan(job, party, nodes)) is not None:
             return own.epsilon_bound
-        if job.release.features is None or party not in job.releasing:
+        if job.release.features is None or party not in job.duties.releasing:
             return 0.0
         labels = job.release.labels
         of_labels = labels.epsilon if labels is not None and labels.holder == party else 0.0
@@ -258,17 +254,17 @@ class NodeDpGuarantee(Guarantee[NodeDpJob]):
     def holds_against(self, job: NodeDpJob) -> str:
         if job.privacy is None:
             return "everybody"
-        return f"whoever is given {listed(job.summing)}'s model, predictions or scores"
+        return f"whoever is given {listed(job.duties.summing)}'s model, predictions or scores"
 
     def whose_noise(self, job: NodeDpJob) -> str:
-        return f"this ε is about {listed(job.summing)}'s own edges, and counts its own noise alone"
+        return f"this ε is about {listed(job.duties.summing)}'s own edges, and counts its own noise alone"
 
     def privacy_notes(self, job: NodeDpJob) -> list[str]:
         if job.privacy is None:
             return []
         costs = (
-            f"predictions on the same data cost nothing more; where {listed(job.summing)}'s have changed, sums are "
-            "made anew and paid for"
+            f"predictions on the same data cost nothing more; where {listed(job.duties.summing)}'s have changed, "
+            "sums are made anew and paid for"
         )
         return [costs, *_not_bounded(job)]
 
@@ -283,7 +279,7 @@ class NodeDpWords(Words[NodeDpJob]):
         release, labels = job.release.features, job.release.labels
         if release is None:
             return []
-        learner, others = job.data.label_party, listed(job.releasing)
+        learner, others = job.data.label_party, listed(job.duties.releasing)
         sentences = [
             f"{learner} knows the graph, and learns. At {others} every node perturbs its own features a single time, "
             f"by {release.mechanism} with ε = {release.epsilon:g}, before anybody sees them.",
@@ -302,12 +298,11 @@ class NodeDpWords(Words[NodeDpJob]):
         ]
 
     def part_of(self, job: NodeDpJob, holder: PartyId) -> str:
-        if holder in job.summing:
+        if holder in job.duties.summing:
             return "learns; knows the graph, and computes over it with noise"
-        return "learns; knows the graph" if holder in job.learning else "its nodes perturb their values"
+        return "learns; knows the graph" if holder in job.duties.learning else "its nodes perturb their values"
 
     def collusion(self, job: NodeDpJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         return (
             "What nodes release was perturbed before anybody saw it: ε bounds what all parties together infer from it."
         )
@@ -317,8 +312,8 @@ class NodeDpWords(Words[NodeDpJob]):
 
     def verdict(self, job: NodeDpJob, what: str, nodes: str) -> str:
         return (
-            f"{listed(job.learning)} trained a model that predicts {what}, from what {nodes} had perturbed of "
-            f"themselves at {listed(job.releasing)}."
+            f"{listed(job.duties.learning)} trained a model that predicts {what}, from what {nodes} had perturbed of "
+            f"themselves at {listed(job.duties.releasing)}."
         )
 
 

@@ -16,7 +16,7 @@ from veilgraph.nn.layers import Activation, Probability
 from veilgraph.privacy.plan import Plan
 from veilgraph.privacy.sensitivity import rows_moved, sensitivity_of
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelReleaseSettings
-from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
 
 
 class KPropSettings(Settings):
@@ -82,10 +82,10 @@ class NodeDpJob(JobSettings):
             )
         if labels is None:
             return
-        if labels.holder not in self.releasing:
+        if labels.holder not in self.duties.releasing:
             raise ValueError(
                 f"release.labels.holder={labels.holder!r} is not one of the holders that release, "
-                f"{', '.join(self.releasing)}; name one of them"
+                f"{', '.join(self.duties.releasing)}; name one of them"
             )
         if self.train.class_weights != "none":
             raise ValueError(
@@ -94,7 +94,6 @@ class NodeDpJob(JobSettings):
             )
 
     def _check_privacy(self) -> None:
-        """Refuses what such a job has no noise for, or would not use."""
         privacy = self.privacy
         if privacy is None:
             return
@@ -126,48 +125,39 @@ class NodeDpJob(JobSettings):
         privacy.aggregation.check_opinions("a job of paradigm node-dp")
 
     @property
-    def learns_alone(self) -> bool:
-        return True
+    def duties(self) -> Duties:
+        """The nodes of all but the label holder release, and it learns; of what it sums up nothing is sent."""
+        learner = (self.data.label_party,)
+        return Duties(
+            publishing=(),
+            scoring=learner,
+            releasing=tuple(name for name in self.data.names if name != self.data.label_party),
+            learning=learner,
+            summing=() if self.privacy is None else learner,
+        )
 
     @property
-    def releasing(self) -> tuple[PartyId, ...]:
-        """All but the one that learns."""
-        return tuple(name for name in self.data.names if name != self.data.label_party)
+    def passes(self) -> Passes:
+        return Passes(targets=self.train.batch_size, learns_alone=True)
 
     @property
-    def learning(self) -> tuple[PartyId, ...]:
-        """The label holder alone."""
-        return (self.data.label_party,)
+    def inputs(self) -> InputRules:
+        duties = self.duties
+        rules = degree_rules(self.privacy, duties.summing)
+        return InputRules(per_node=duties.releasing, per_edge=duties.summing, degree_rules=rules)
 
     @property
-    def publishing(self) -> tuple[PartyId, ...]:
-        """Nobody: of what the learner sums up nothing is sent."""
-        return ()
-
-    @property
-    def summing(self) -> tuple[PartyId, ...]:
-        return () if self.privacy is None else self.learning
-
-    @property
-    def per_edge(self) -> tuple[PartyId, ...]:
-        return self.summing
+    def noise(self) -> NoiseFacts:
+        return NoiseFacts(
+            feature_release=self.release.features,
+            release_setting="release.features",
+            label_release=self.release.labels,
+        )
 
     @property
     def uses_own_columns(self) -> bool:
         """Whether the learner learns from its own columns; not where its ε is about them as well."""
         return self.privacy is None or self.privacy.unit == "edge"
-
-    @property
-    def feature_release(self) -> FeatureReleaseSettings | None:
-        return self.release.features
-
-    @property
-    def release_setting(self) -> str:
-        return "release.features"
-
-    @property
-    def label_release(self) -> PrivateLabelSettings | None:
-        return self.release.labels
 
 
 def node_dp(job: JobSettings) -> NodeDpJob:
@@ -195,7 +185,7 @@ def release_plan(job: NodeDpJob, party: PartyId, nodes: int | None = None) -> Pl
     as well, so these are then not used at all. Labels are the same in both worlds: no ε here is about them.
     """
     privacy = job.privacy
-    if privacy is None or privacy.aggregation is None or party not in job.summing:
+    if privacy is None or privacy.aggregation is None or party not in job.duties.summing:
         return None
     rows, moved = rows_moved(privacy), sensitivity_of(privacy, public_rows=True)
     return Plan(

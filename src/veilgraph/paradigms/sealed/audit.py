@@ -130,7 +130,7 @@ class SealedSource(Source):
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
         job = sealed(view.settings)
         labelled = view.party == job.data.label_party
-        told = {_SCORES: job.evaluates and labelled, _NAMED: job.predicts_named and labelled}
+        told = {_SCORES: job.passes.evaluates and labelled, _NAMED: job.outcome.predicts_named and labelled}
         told[_RELEASED] = job.release == "holders" and view.party != SERVER
         return [what for what, is_told in told.items() if is_told]
 
@@ -142,7 +142,9 @@ class SealedSource(Source):
             return
         try:
             shares = [_share(run, holder) for holder in job.data.names]
-            neighbours = sum((_neighbours(job, run, holder) for holder in job.publishing), torch.zeros(len(shares[0])))
+            neighbours = sum(
+                (_neighbours(job, run, holder) for holder in job.duties.publishing), torch.zeros(len(shares[0]))
+            )
         except VeilgraphError as error:
             raise DataError(str(error)) from error
         deviation = deviation_of(job, len(neighbours))
@@ -154,9 +156,9 @@ class SealedSource(Source):
         if (neighbours == 0).any():
             alone = votes[neighbours == 0]  # each class by itself, for one may have another's noise
             releases += [Noisy(numbers(column[:, None]), deviation, _ROUNDING) for column in alone.T]
-        who = " and ".join(job.publishing)
+        who = " and ".join(job.duties.publishing)
         words = f"votes over edges of {who}, of the shares that all holders keep, less the number of votes of a node"
-        yield NoisySeries(job.publishing[0], words, releases, anew="at every node")
+        yield NoisySeries(job.duties.publishing[0], words, releases, anew="at every node")
 
     @override
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
@@ -220,7 +222,6 @@ def _slots(view: View, seen: Seen) -> int:
 
 
 def _nodes(view: View) -> int:
-    """N, as a holder knows it."""
     return 0 if view.graph is None else view.graph.common
 
 

@@ -62,9 +62,7 @@ def slots_of(job: SealedJob, edges: int) -> int:
     """
     if not plan_of(job).crosses:
         return 1
-    if job.model.edge_slots is not None:
-        return job.model.edge_slots
-    return padded(edges)
+    return padded(edges) if job.model.edge_slots is None else job.model.edge_slots
 
 
 def padded(edges: int) -> int:
@@ -139,7 +137,7 @@ def _check_edges(job: SealedJob, common: PartyGraph, weights: Tensor | None) -> 
             key="model.edge_slots",
             value=slots,
         )
-    rule, degree = job.degree_rule(party), most_edges_at_a_node(common)
+    rule, degree = job.inputs.degree_rules.get(party), most_edges_at_a_node(common)
     if rule is not None and degree > rule[1]:
         raise DataError(
             f"party {party!r}: the edges of a node count {degree:,.10g}, and model.max_degree={model.max_degree} "
@@ -171,7 +169,7 @@ def hidden_edges(job: SealedJob, graph: PartyGraph) -> Tensor:
 
 def _is_noised(job: SealedJob, party: PartyId) -> bool:
     """Whether a holder's edges are votes, with noise."""
-    return job.privacy is not None and party in job.publishing
+    return job.privacy is not None and party in job.duties.publishing
 
 
 def edges_once(edges: Tensor) -> Tensor:
@@ -242,8 +240,9 @@ def _columns(model: SealedModelSettings, plan: Plan, graph: PartyGraph) -> Tenso
     if model.unit_rows:
         columns = nn.functional.normalize(columns, dim=1)
     if plan.own_hops:
-        weights = None if known.edge_weight is None else known.edge_weight.to(torch.float64)
-        columns = own_blocks(OwnData(columns, known.edge_index, weights), plan.own_hops, symmetric=plan.symmetric)
+        columns = own_blocks(
+            OwnData(columns, known.edge_index, _weights(known)), plan.own_hops, symmetric=plan.symmetric
+        )
     columns = columns[: graph.common]
     largest = float(columns.abs().max()) if columns.numel() else 0.0
     if not largest < MOST_OPENED:

@@ -10,9 +10,6 @@ from typing import Any, ClassVar, Final
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.dataset import load_parties
-from veilgraph.graph.features import scale_features
-from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
@@ -31,58 +28,22 @@ from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import align
+from veilgraph.protocol.aligning import AlignedData, AlignedSessions
 from veilgraph.protocol.costs import Costs, PartySizes, Stage
-from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import (
     MAX_FEATURES,
     MAX_NODES,
     NO_NUMBERS,
     Baselines,
-    Data,
     Guarantee,
     Paradigm,
     Privacy,
     Range,
-    Sessions,
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
-
-
-def describe(job: SealedJob) -> list[str]:
-    """A job in sentences."""
-    names = listed(job.data.names)
-    told = "the class" if job.output == "classes" else "the probability of every class"
-    nodes = "every node"
-    if job.named_nodes is not None:
-        nodes = (
-            f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody else "
-            "learns"
-        )
-    but = ""
-    if job.release == "holders":
-        but = ", but that every holder learns the weights of its own columns in the first layer at the end"
-    dealer = "sees no message between holders, and must not collude with one of them"
-    if job.dealer_checks:
-        dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
-    plan = plan_of(job)
-    network = network_of(plan).words.format(
-        hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
-    )
-    noise = [] if job.privacy is None else [_noise(job)]
-    return [
-        f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is masked: "
-        f"nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, gradient or "
-        f"score{but}.",
-        f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
-        f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
-        f"random numbers, {dealer}.",
-        *noise,
-        "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
-        + (", and how many nodes are named." if job.predicts_named else "."),
-    ]
 
 
 def _noise(job: SealedJob) -> str:
@@ -162,24 +123,8 @@ _WIDE: Final = 3 * 8
 """Bytes of what the dealer sends for an element of a result, at most."""
 
 
-class SealedData(Data[SealedJob]):
+class SealedData(AlignedData[SealedJob]):
     """What sealed jobs begin with."""
-
-    def load(self, job: SealedJob) -> Inputs:
-        graphs = load_parties(job.data, job.seed)
-        find_only_label_holder(graphs, job.data.label_party)
-        return Inputs(job, graphs)
-
-    def label_party(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        return find_only_label_holder(graphs, job.data.label_holder)
-
-    def labels_at(self, job: SealedJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        return only_labelled(holders, labelled, job.data.label_holder)
-
-    def accept(self, job: SealedJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
-        check_federation(scaled, job.data.label_party)
-        return Inputs(job, scaled)
 
     def check_graphs(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
         check_ranges(job, graphs)
@@ -197,14 +142,14 @@ class SealedData(Data[SealedJob]):
         return suited(job, graphs)
 
 
-class SealedSessions(Sessions[SealedJob]):
+class SealedSessions(AlignedSessions[SealedJob]):
     """Sessions of sealed jobs."""
 
     has_costs: ClassVar[bool] = True
 
     def costs(self, job: SealedJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs:
         label_holder, plan = sizes[job.data.label_party], plan_of(job, nodes)
-        if job.evaluates and not label_holder.validation:
+        if job.passes.evaluates and not label_holder.validation:
             raise ConfigError(
                 f"train.select_by={job.train.select_by}: the job counts validation nodes, and there are none; give "
                 "--validation"
@@ -218,13 +163,13 @@ class SealedSessions(Sessions[SealedJob]):
                 {holder: slots_of(job, own.edges) for holder, own in sizes.items()},
                 job.model.max_degree,
                 label_holder.validation,
-                0 if job.predicts_named else None,
+                0 if job.outcome.predicts_named else None,
             ),
             plan,
             job.data.label_party,
             {},
         )
-        every = job.train.evaluate_every if job.evaluates else None
+        every = job.train.evaluate_every if job.passes.evaluates else None
         return costs_of(context, job.train.epochs, every, job.dealer_checks)
 
     def stated(self, job: SealedJob, party: PartyId, *, releases: bool) -> dict[str, Range]:
@@ -234,7 +179,7 @@ class SealedSessions(Sessions[SealedJob]):
         fields |= {"nodes": (1, MAX_NODES), "features": (1, MAX_FEATURES), "edges": (1, MAX_NODES)}
         if party == job.data.label_party:
             # None of them where nothing is trained: the role holds a training to at least one.
-            judged = (0, MAX_NODES) if job.evaluates else (0, 0)
+            judged = (0, MAX_NODES) if job.passes.evaluates else (0, 0)
             fields |= {"classes": (2, LARGEST_DIVISOR), "training": (0, MAX_NODES), "validation": judged}
             fields["asked"] = (0, job.named_nodes or 0)
         return fields
@@ -247,9 +192,6 @@ class SealedSessions(Sessions[SealedJob]):
         classes = max(hello.classes for hello in hellos.values())
         width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
         return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
-
-    def prepare(self, own: Preparation) -> Prepared:
-        return align(own)
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         if aligned.graph is None:
@@ -336,10 +278,38 @@ class SealedWords(Words[SealedJob]):
     """Sealed jobs in sentences."""
 
     def describe(self, job: SealedJob) -> list[str]:
-        return describe(job)
+        names = listed(job.data.names)
+        told = "the class" if job.output == "classes" else "the probability of every class"
+        nodes = "every node"
+        if job.named_nodes is not None:
+            nodes = (
+                f"at most {counted(job.named_nodes, 'node')} in all, which it names in later predictions and nobody "
+                "else learns"
+            )
+        but = ""
+        if job.release == "holders":
+            but = ", but that every holder learns the weights of its own columns in the first layer at the end"
+        dealer = "sees no message between holders, and must not collude with one of them"
+        if job.dealer_checks:
+            dealer += f"; a dealing with a wrong byte is found out with chance {job.dealer_checks:g} before it is used"
+        plan = plan_of(job)
+        network = network_of(plan).words.format(
+            hops=counted(plan.hops, "hop"), own_hops=counted(plan.own_hops, "hop"), hidden=plan.hidden
+        )
+        noise = [] if job.privacy is None else [_noise(job)]
+        return [
+            f"{names} have other columns, and edges of their own, of the same nodes. All that they compute with is "
+            f"masked: nobody sees another's features, edges, degrees, labels or training nodes, nor any weight, "
+            f"gradient or score{but}.",
+            f"{network}, trained in {counted(job.train.epochs, 'step')} of SGD with momentum.",
+            f"{job.data.label_party} learns {told} that is predicted for {nodes}, and nothing else; the server deals "
+            f"random numbers, {dealer}.",
+            *noise,
+            "What all are told are sizes: nodes, columns, rounded numbers of edges, training nodes, classes"
+            + (", and how many nodes are named." if job.outcome.predicts_named else "."),
+        ]
 
     def collusion(self, job: SealedJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         return (
             "Whoever deals the random numbers and one holder together could read everything of all others. All holders "
             "but one together, without it, learn nothing but what they had and are told."

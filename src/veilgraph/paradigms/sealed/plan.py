@@ -93,8 +93,7 @@ class OwnData:
 
     def degrees(self, nodes: int) -> Tensor:
         """What the edges into every node count: float64 [N], in whole steps where they have no weights."""
-        counts = None if self.edge_weights is None else self.edge_weights
-        return torch.bincount(self.edges[1], weights=counts, minlength=nodes).to(torch.float64)
+        return torch.bincount(self.edges[1], weights=self.edge_weights, minlength=nodes).to(torch.float64)
 
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
@@ -212,7 +211,7 @@ def release_plan(job: SealedJob, party: PartyId, nodes: int | None = None) -> Re
 
 def deviation_of(job: SealedJob, nodes: int | None) -> float | None:
     """σ of the noise on one count of votes; 0: there is none, None: nor are there votes."""
-    plans = (release_plan(job, party, nodes) for party in job.publishing)
+    plans = (release_plan(job, party, nodes) for party in job.duties.publishing)
     return next((plan.multiplier * plan.settings.clip for plan in plans if plan is not None), None)
 
 

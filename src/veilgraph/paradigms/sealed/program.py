@@ -59,7 +59,6 @@ class SealedProgram:
         return WEIGHT_BITS - self._halvings
 
     def _begin_anew(self) -> None:
-        """The weights as they are before the first step."""
         initial = self.network.initial(WEIGHT_BITS)
         self.weights = [self._machine.constant(weight, WEIGHT_BITS) for weight in initial]
         self.velocities = [None] * len(self.weights)

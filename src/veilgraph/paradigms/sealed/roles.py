@@ -32,7 +32,7 @@ from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import PartyModel, Role, Session
 from veilgraph.protocol.scores import Objective, Scores
 from veilgraph.protocol.stated import agree_within
 
@@ -93,7 +93,7 @@ class NamedNodes:
         Raises:
             ProtocolError: it states more than the job allows this party to take part in, or none.
         """
-        if not self._job.predicts_named:
+        if not self._job.outcome.predicts_named:
             return None
         low, most = (0, 0) if trains else (1, min(self.left, nodes))
         if not low <= named <= most:
@@ -120,7 +120,7 @@ def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
     Raises:
         ProtocolError: it states none.
     """
-    for name in ("training", *(("validation",) if job.evaluates else ())):
+    for name in ("training", *(("validation",) if job.passes.evaluates else ())):
         if not getattr(stated, name):
             raise ProtocolError(
                 f"{party} states {name}=0 in its hello of a training; ask {party} what it runs",
@@ -131,8 +131,41 @@ def check_learning(job: SealedJob, party: PartyId, stated: Hello) -> None:
             )
 
 
+class Shares(PartyModel):
+    """A party's shares of the model: those of all holders add up to the weights, and all but one of them are noise.
+
+    Attributes:
+        saved: those that a program is to take up before it computes; None: it has them.
+        goes_on: whether training goes on from these.
+    """
+
+    def __init__(self, session: Session, program: SealedProgram) -> None:
+        super().__init__(session, {})
+        self._program = program
+        self.saved: dict[str, Tensor] | None = None
+        self.goes_on = False
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        return {name: share for name, share in self.state().items() if name.startswith("weight") or name == OUTSIDE}
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        return self._program.shares() if self.saved is None else self.saved
+
+    @override
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        self.saved, self.goes_on = dict(saved), False
+
+    @override
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        self.saved, self.goes_on = dict(saved), True
+
+
 class SealedRole(Role):
     """What all parties of a sealed job have in common: they run one program."""
+
+    model: Shares
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -144,8 +177,6 @@ class SealedRole(Role):
         self._entered = self._begun = False
         self._first: int | None = None
         self._last = 0
-        self._saved: dict[str, Tensor] | None = None
-        self._goes_on = False
 
     def hello(self) -> Hello:
         """What this party states."""
@@ -163,6 +194,10 @@ class SealedRole(Role):
     def data(self) -> Mapping[PartyId, OwnData]:
         """What this party puts in."""
         return {}
+
+    def shares(self, program: SealedProgram) -> Shares:
+        """This party's of a program."""
+        return Shares(self.session, program)
 
     def declines(self) -> str:
         """Why this party takes no part in this session, told to all; empty when it does."""
@@ -194,18 +229,20 @@ class SealedRole(Role):
         context = Context(sizes, plan_of(self._job, self.nodes), label_party, {})
         machine = self.machine(lambda machine: self._rehearse(machine, context, start))
         self._program = SealedProgram(machine, replace(context, data=self.data()))
+        self.model = self.shares(self._program)
         return start
 
     def _rehearse(self, machine: Machine, context: Context, start: Start) -> None:
         """The passes of this session, as ``runtime.session`` makes them where no step is judged."""
         role = SealedRole(self.session)
         role._program, role._trains, role._asked = SealedProgram(machine, context), self._trains, self._asked
+        role.model = Shares(self.session, role._program)
         if start.epoch:
-            role.load_state({})
+            role.model.load_state({})
         if self._trains:
             for epoch in range(start.epoch + 1, self._job.train.epochs + 1):
                 role.forward(0, epoch)
-        role.load_weights({})
+        role.model.load_weights({})
         role.infer_only()
         role.forward(0, None)
 
@@ -234,9 +271,9 @@ class SealedRole(Role):
         if not self._entered:
             self.program.enter(trains=epoch is not None)
             self._entered = True
-        if self._saved is not None:
-            self.program.restore(self._saved, training=self._goes_on)
-            self._saved, self._begun = None, self._begun or self._goes_on
+        if self.model.saved is not None:
+            self.program.restore(self.model.saved, training=self.model.goes_on)
+            self.model.saved, self._begun = None, self._begun or self.model.goes_on
         if epoch is None and self._learns:
             self.judge(self.program.score(self._last))
             return
@@ -283,27 +320,6 @@ class SealedRole(Role):
     @override
     def backward(self, step: int) -> None:
         """The program's step is both."""
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {}
-
-    @override
-    def weights(self) -> dict[str, Tensor]:
-        """This party's shares: those of all holders add up to the weights, and all but one of them are noise."""
-        return {name: share for name, share in self.state().items() if name.startswith("weight") or name == OUTSIDE}
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        return self._saved if self._saved is not None else self.program.shares()
-
-    @override
-    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        self._saved, self._goes_on = dict(saved), False
-
-    @override
-    def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        self._saved, self._goes_on = dict(saved), True
 
 
 _SURE = 30.0
@@ -364,9 +380,76 @@ class SealedDealer(SealedRole):
         return DealerMachine(link, holders, secrets)
 
     @override
+    def shares(self, program: SealedProgram) -> Shares:
+        """None: all that it draws is of one session."""
+        return DealerShares(self.session, program)
+
+
+class DealerShares(Shares):
+    """The dealer's, which has none."""
+
+    @override
     def state(self) -> dict[str, Tensor]:
-        """Nothing: all that it draws is of one session."""
         return {}
+
+
+class HolderShares(Shares):
+    """A holder's, with what tells which data they are of.
+
+    With ``privacy`` weights have what votes are of as well: predictions have the same noise, so they are of the same
+    data.
+
+    Args:
+        tables: digest of the holder's data, without labels.
+        data: digest of all that it computes with.
+
+    Attributes:
+        noise_id: Tensor[SEED_BYTES] uint8, of the votes' noise.
+    """
+
+    def __init__(self, session: Session, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
+        super().__init__(session, program)
+        self._tables, self._data = tables, data
+        self._is_private = session.settings.privacy is not None
+        self.noise_id = torch.zeros(SEED_BYTES, dtype=torch.uint8)
+
+    @override
+    def weights(self) -> dict[str, Tensor]:
+        own = super().weights()
+        return {**own, _NOISE: self.noise_id, _TABLES: self._tables} if self._is_private else own
+
+    @override
+    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
+        self._program.check(saved)
+        if self._is_private:
+            self.noise_id = saved[_NOISE]
+            if not torch.equal(saved[_TABLES], self._tables):
+                raise RunError(
+                    f"{self.session.link.party}: its data have changed since the training, whose votes are of the old "
+                    "ones: with privacy a run predicts of the data that it was trained on alone; train a new run, "
+                    "which is paid for anew",
+                    code="data-changed",
+                    party=self.session.link.party,
+                )
+        super().load_weights(saved)
+
+    @override
+    def state(self) -> dict[str, Tensor]:
+        votes = {_NOISE: self.noise_id} if self._is_private else {}
+        return {**super().state(), **votes, _DATA: self._data}
+
+    @override
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
+        self._program.check(saved)
+        if not torch.equal(saved[_DATA], self._data):
+            raise RunError(
+                f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
+                "was computed of the old ones cannot be gone on with",
+                code="data-changed",
+                party=self.session.link.party,
+            )
+        self.noise_id = saved.get(_NOISE, self.noise_id)
+        super().load_state({name: share for name, share in saved.items() if name not in (_DATA, _NOISE)})
 
 
 class SealedHolder(SealedRole):
@@ -376,13 +459,14 @@ class SealedHolder(SealedRole):
         DataError: they do not fit the job's public bounds.
     """
 
+    model: HolderShares
+
     def __init__(self, session: Session, graph: PartyGraph) -> None:
         super().__init__(session)
         graph.validate()
         self.graph = graph
-        self._released: dict[str, Tensor] = {}
         self._own = own_data(self._job, graph, refuses=bool(session.refuses))
-        self._tables, self._noise_id = _bytes(self._own.digest()), torch.zeros(SEED_BYTES, dtype=torch.uint8)
+        self._tables = _bytes(self._own.digest())
 
     @override
     def hello(self) -> Hello:
@@ -400,12 +484,8 @@ class SealedHolder(SealedRole):
 
     @override
     def get(self, found: Mapping[PartyId, dict[str, Tensor]]) -> None:
-        self._released = found[self.session.link.party]
-
-    @override
-    def opened_weights(self) -> dict[str, Tensor]:
         """Weights of its own columns in the first layer, as ``SealedProgram.release`` names them."""
-        return self._released
+        self.model.opened = found[self.session.link.party]
 
     @override
     def declines(self) -> str:
@@ -421,51 +501,16 @@ class SealedHolder(SealedRole):
     @override
     def voted(self) -> None:
         """The noise is new: what is opened of it has not been paid for."""
-        self._noise_id = _bytes(self.session.secrets(SEED_BYTES))
+        self.model.noise_id = _bytes(self.session.secrets(SEED_BYTES))
 
     @override
     def pay(self) -> None:
         if self._job.privacy is not None:
-            self.session.publisher.pay(self._noise_id.numpy().tobytes().hex())
+            self.session.publisher.pay(self.model.noise_id.numpy().tobytes().hex())
 
     @override
-    def weights(self) -> dict[str, Tensor]:
-        """With ``privacy`` what votes are of as well: predictions have the same noise, so they are of the same data."""
-        own = super().weights()
-        return own if self._job.privacy is None else {**own, _NOISE: self._noise_id, _TABLES: self._tables}
-
-    @override
-    def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        self.program.check(saved)
-        if self._job.privacy is not None:
-            self._noise_id = saved[_NOISE]
-            if not torch.equal(saved[_TABLES], self._tables):
-                raise RunError(
-                    f"{self.session.link.party}: its data have changed since the training, whose votes are of the old "
-                    "ones: with privacy a run predicts of the data that it was trained on alone; train a new run, "
-                    "which is paid for anew",
-                    code="data-changed",
-                    party=self.session.link.party,
-                )
-        super().load_weights(saved)
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        votes = {} if self._job.privacy is None else {_NOISE: self._noise_id}
-        return {**super().state(), **votes, _DATA: _bytes(self._own.digest())}
-
-    @override
-    def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        self.program.check(saved)
-        if not torch.equal(saved[_DATA], _bytes(self._own.digest())):
-            raise RunError(
-                f"{self.session.link.party}: its data have changed since the checkpoint; begin a new run, for what "
-                "was computed of the old ones cannot be gone on with",
-                code="data-changed",
-                party=self.session.link.party,
-            )
-        self._noise_id = saved.get(_NOISE, self._noise_id)
-        super().load_state({name: share for name, share in saved.items() if name not in (_DATA, _NOISE)})
+    def shares(self, program: SealedProgram) -> Shares:
+        return HolderShares(self.session, program, self._tables, _bytes(self._own.digest()))
 
     @override
     def machine(self, dealing: Dealing) -> Machine:
@@ -486,7 +531,7 @@ class SealedLabelHolder(SealedHolder, Judge):
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, torch.float64)
-        if self._job.predicts_named:
+        if self._job.outcome.predicts_named:
             self.predicted = torch.empty(0, dtype=torch.int64) if session.asked is None else session.asked
             self.logits = torch.empty((0, self._objective.classes), dtype=torch.float64)
 

@@ -78,7 +78,7 @@ SCORES: Final = Told[SealedJob](
 CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
 SCORED: Final = Fact[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
 WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
-ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.predicts_named)
+ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
 CHECKED: Final = Fact[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
 NOISED: Final = Fact[SealedJob]("`privacy`", lambda job: job.privacy is not None)

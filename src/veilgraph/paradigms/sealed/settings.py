@@ -12,7 +12,7 @@ from veilgraph.core.settings import Settings
 from veilgraph.core.types import PartyId
 from veilgraph.graph.settings import OF_WORDS
 from veilgraph.privacy.settings import AggregationSettings, PrivacySettings
-from veilgraph.protocol.job import JobSettings, TrainSettings, job_of
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Outcome, Passes, TrainSettings, job_of
 from veilgraph.protocol.preset import Choice, Said
 
 _MOST_HALVINGS: Final = 8
@@ -184,50 +184,40 @@ class SealedJob(JobSettings):
             _check_private(self, self.privacy)
 
     @property
-    def keeps_releases(self) -> bool:
-        return False
+    def duties(self) -> Duties:
+        """With ``privacy`` those publish whose edges are in what is released, in the job's order."""
+        learner = self.data.label_party
+        others = tuple(name for name in self.data.names if name != learner)
+        return Duties(publishing=self.data.names if self.privacy is None else others, scoring=(learner,))
 
     @property
-    def predicts_as_trained(self) -> bool:
-        """With noise: of other data the same noise would come off by a subtraction, and a refusal would show them."""
-        return self.privacy is not None
-
-    @property
-    def takes_weights(self) -> bool:
-        return self.model.edge_weights
-
-    @property
-    def publishing(self) -> tuple[PartyId, ...]:
-        """With ``privacy`` those whose edges are in what is released, in the job's order."""
-        names = self.data.names
-        return names if self.privacy is None else tuple(name for name in names if name != self.data.label_party)
-
-    @override
-    def degree_rule(self, party: PartyId) -> tuple[str, int] | None:
-        """Of edges that are computed over as they are; votes are counted the same however many there are."""
-        if (self.privacy is not None and party in self.publishing) or (self.privacy is None and self.model.hops == 0):
-            return None
-        return "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
-
-    @property
-    def targets(self) -> None:
+    def passes(self) -> Passes:
         """A step is over training rows, whose order is the label holder's secret, and of no nodes that all know."""
+        return Passes(targets=None, evaluates=self.train.select_by != "last")
 
     @property
-    def counts_votes(self) -> bool:
-        return self.privacy is not None
+    def inputs(self) -> InputRules:
+        """Degrees count of edges that are computed over as they are; votes are counted however many there are."""
+        rule = "each holder's share of model.max_degree", (self.model.max_degree - 1) // len(self.data.names)
+        bounded: tuple[PartyId, ...] = (self.data.label_party,)
+        if self.privacy is None:
+            bounded = () if self.model.hops == 0 else self.data.names
+        return InputRules(weights=self.model.edge_weights, degree_rules=dict.fromkeys(bounded, rule))
 
     @property
-    def evaluates(self) -> bool:
-        return self.train.select_by != "last"
+    def noise(self) -> NoiseFacts:
+        return NoiseFacts(counts_votes=self.privacy is not None)
 
     @property
-    def predicts_named(self) -> bool:
-        return self.named_nodes is not None
-
-    @property
-    def opens_classes_alone(self) -> bool:
-        return self.output == "classes"
+    def outcome(self) -> Outcome:
+        """With noise of the data as trained: of others the same noise would come off by a subtraction, and a refusal
+        would show them.
+        """
+        return Outcome(
+            predicts_named=self.named_nodes is not None,
+            opens_classes_alone=self.output == "classes",
+            predicts_as_trained=self.privacy is not None,
+        )
 
 
 def sealed(job: JobSettings) -> SealedJob:

@@ -59,7 +59,6 @@ def together(
 
 
 def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
-    """Before the first step."""
     context, data = together(job, graphs)
     program = SealedProgram(PlainMachine(list(data)), context)
     program.enter(trains=True)
@@ -68,7 +67,7 @@ def _begun(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedProgram:
 
 
 def _is_judged(job: SealedJob, epoch: int) -> bool:
-    return job.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs)
+    return job.passes.evaluates and (epoch % job.train.evaluate_every == 0 or epoch == job.train.epochs)
 
 
 def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None = None) -> SealedProgram:
@@ -82,10 +81,6 @@ def trained_twin(job: SealedJob, graphs: Sequence[PartyGraph], steps: int | None
 def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
     """Refuse a job that would end because its numbers leave the ring's range: the twin trains and predicts first.
 
-    Args:
-        job: the job.
-        graphs: of all holders.
-
     Raises:
         RangeOverflow: numbers leave the range.
         DataError: as ``own_data`` and ``with_labels``.
@@ -98,7 +93,7 @@ def check_ranges(job: SealedJob, graphs: Sequence[PartyGraph]) -> None:
             right = float(program.score(epoch) or 0)
             if right > best:
                 best, taken = right, (list(program.weights), program.outside)
-    if job.evaluates:
+    if job.passes.evaluates:
         program.weights, program.outside = taken
     program.predict()
 

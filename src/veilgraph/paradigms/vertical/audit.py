@@ -80,8 +80,8 @@ class VerticalSource(Source):
     def sums(self, view: View) -> Iterator[OpenedSum]:
         """Of embeddings and gradients at the server; with ``secure-sum`` of h0 at holders."""
         job, trained = vertical(view.settings), view.of_training
-        model, publishing = job.model, job.publishing
-        if view.party == SERVER and job.is_masked and not job.sums_releases:
+        model, publishing = job.model, job.duties.publishing
+        if view.party == SERVER and job.passes.is_masked and not job.sums_releases:
             # Sums of releases are whole numbers of one public grid, whatever their summands are.
             for round_ in range(1, model.rounds + 1):
                 rows = together(trained, Kind.MASKED, round_, publishing)
@@ -111,7 +111,7 @@ class VerticalSource(Source):
 
     @override
     def withstands(self, job: JobSettings, members: Collection[PartyId]) -> bool:
-        if job.shares_noise is not None:
+        if job.noise.shared is not None:
             return super().withstands(job, members)
         return len(members) == 1 or not vertical(job).model.initial.is_joint
 
@@ -175,7 +175,7 @@ class VerticalSource(Source):
         job = run.settings
         if job.privacy is not None or vertical(job).model.initial.release is not None:
             return super().twin(run)  # type: ignore[no-any-return]
-        if job.is_custom:
+        if job.inputs.is_custom:
             raise DataError(
                 "joint inferences are made anew with the package's own local models, and this job has another"
             )
@@ -242,18 +242,18 @@ class _KnownWeights:
 
 def _at_server(view: View) -> Iterator[Evidence]:
     job, label_party = vertical(view.settings), view.settings.data.label_party
-    holders = job.publishing
-    kind = Kind.MASKED if job.is_masked else Kind.EMBEDDING
+    holders = job.duties.publishing
+    kind = Kind.MASKED if job.passes.is_masked else Kind.EMBEDDING
     for round_ in range(1, job.model.rounds + 1):
-        if not job.is_masked:
+        if not job.passes.is_masked:
             for holder in holders:
                 yield from embedding_of(view, kind, round_, f"{holder}'s embedding of round {round_}", [holder])
         if len(holders) > 1:
-            what = "the sum of all embeddings" if job.is_masked else "all embeddings side by side"
+            what = "the sum of all embeddings" if job.passes.is_masked else "all embeddings side by side"
             yield from embedding_of(view, kind, round_, f"{what} of round {round_}", holders)
     yield from _hops_at_server(view)
     yield from gradients_of(view, Kind.GRADIENT, 0, "gradients of the output z_L", [label_party], (label_party,))
-    kind = Kind.MASKED_GRADIENT if job.is_masked else Kind.GRADIENT
+    kind = Kind.MASKED_GRADIENT if job.passes.is_masked else Kind.GRADIENT
     for round_ in range(1, job.model.rounds):
         words = f"gradients of the combined embedding of round {round_}"
         yield from gradients_of(view, kind, round_, words, holders, (label_party,))
@@ -282,9 +282,9 @@ def _combined(view: View) -> Iterator[Evidence]:
 def _hops_at_server(view: View) -> Iterator[Evidence]:
     """What the server sent back and what it got in the next round: a hop of propagation."""
     job = vertical(view.settings)
-    holders, rounds = job.publishing, range(1, job.model.rounds + 1)
+    holders, rounds = job.duties.publishing, range(1, job.model.rounds + 1)
     sent = {round_: Passes([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds}
-    if job.is_masked:
+    if job.passes.is_masked:
         sums = {round_: together(view, Kind.MASKED, round_, holders) for round_ in rounds}
         yield from _hops(view, sent, sums, holders, "what went into the exchange rounds and the sums that came out")
         return
@@ -378,17 +378,17 @@ def _own_updates(view: View, opened: Passes) -> tuple[Floats, ...]:
 def _sums_less_own(server: View, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
     """Sums that the server opens, less what its friends put into them: of one holder left, that holder's rows."""
     job = vertical(server.settings)
-    publishing = [view for view in holders if view.party in job.publishing]
-    about = tuple(party for party in job.publishing if party in outside)
-    if not job.is_masked or not publishing or not about:
+    publishing = [view for view in holders if view.party in job.duties.publishing]
+    about = tuple(party for party in job.duties.publishing if party in outside)
+    if not job.passes.is_masked or not publishing or not about:
         return
     whose = "of the others" if len(about) > 1 else f"of {about[0]}"
     for round_ in range(1, job.model.rounds + 1):
-        left = less_own(together(server, Kind.MASKED, round_, job.publishing), publishing)
+        left = less_own(together(server, Kind.MASKED, round_, job.duties.publishing), publishing)
         yield from embeddings(server, [left], f"the embeddings {whose} in round {round_}, the rest taken off", about)
     labelled = job.data.label_party
     for round_ in range(1, job.model.rounds):
-        left = less_own(together(server, Kind.MASKED_GRADIENT, round_, job.publishing), publishing)
+        left = less_own(together(server, Kind.MASKED_GRADIENT, round_, job.duties.publishing), publishing)
         if labelled in outside:
             words = f"gradients {whose} of the combined embedding of round {round_}, the rest taken off,"
             yield from gradients(server, left, words, (labelled,))
@@ -436,7 +436,7 @@ def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterato
 
 def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId, ...], list[Noisy]]:
     """Holders → what the server has of what they released together, or of one by itself."""
-    holders, privacy = job.publishing, job.privacy
+    holders, privacy = job.duties.publishing, job.privacy
     noise: dict[tuple[PartyId, Kind], tuple[float, tuple[float, ...]]] = {}
     for name in job.data.names:
         plan = paradigm_of(job).privacy.plan(job, name, run.graph(name).num_nodes)
@@ -446,7 +446,7 @@ def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId,
                 longest = plan.longest if channel == "embeddings" else (privacy.gradient_clip,)
                 noise[name, kind] = float(np.sqrt(mechanism.variance)), longest
     found: dict[tuple[PartyId, ...], list[Noisy]] = {}
-    for kind, channel in _MASKED.items() if job.is_masked else ():
+    for kind, channel in _MASKED.items() if job.passes.is_masked else ():
         if not all((name, kind) in noise for name in holders):
             continue
         parts = job.sent_divisor if channel == "embeddings" else 1

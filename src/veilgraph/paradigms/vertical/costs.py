@@ -12,6 +12,7 @@ from veilgraph.mpc.product import AHEAD, row_blocks
 from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import VerticalJob
 from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
+from veilgraph.protocol.job import passes_cost
 
 _RING: Final = 8
 """Bytes of an element of Z_2^64."""
@@ -117,10 +118,15 @@ def costs_of(job: VerticalJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) 
     None in batches, with one release, and with perturbed features: what is sent follows from more than sizes.
     """
     train, initial = job.train, job.model.initial
-    if train.batch_size is not None or job.learns_alone or initial.method not in _DEALT or initial.release is not None:
+    if (
+        train.batch_size is not None
+        or job.passes.learns_alone
+        or initial.method not in _DEALT
+        or initial.release is not None
+    ):
         return None
     each, steps = _Sizes(job, nodes, sizes), train.epochs
-    evaluations = 0 if job.passes_cost else -(-steps // train.evaluate_every)
+    evaluations = 0 if passes_cost(job) else -(-steps // train.evaluate_every)
     judged = -(-steps // train.evaluate_every)
     passes = steps + evaluations
     published = passes - (max(0, evaluations - 1) if job.publishes_once else 0)

@@ -28,7 +28,7 @@ from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Batch, Role, Session
+from veilgraph.protocol.role import Batch, PartyModel, Role, Session
 from veilgraph.protocol.scores import Objective
 from veilgraph.protocol.spreading import LocalPart
 from veilgraph.protocol.stated import agree_within
@@ -108,7 +108,7 @@ class DataHolder(Role):
         self.graph = graph
         job = vertical(session.settings)
         model = job.model
-        self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=job.is_relational)
+        self.adjacency = Adjacency.from_graph(graph, session.dtype, relational=job.inputs.is_relational)
         own = self.adjacency, session.streams, session.dtype, session.custom, graph.common
         network = HolderNetwork(model, len(session.holders), *own, is_summed=job.sums_releases)
         self._network = network.to(session.device)
@@ -126,8 +126,8 @@ class DataHolder(Role):
         self._cut: HolderCut
         self._h0: Tensor
 
-    @override
     def local_part(self) -> LocalPart:
+        """What several machines of the holder can compute for it."""
         model, holders = vertical(self.session.settings).model, len(self.session.holders)
         return LocalPart(self._network.local, self.adjacency, model.local, model.dim, holders)
 
@@ -177,7 +177,11 @@ class DataHolder(Role):
             )
         )
         self._is_set_up = True
+        self.model = HolderModel(session, self._networks(), self._network.rates(), self._embedding)
         return start
+
+    def _networks(self) -> dict[str, nn.Module]:
+        return {"holder": self._network}
 
     def _afford(self, *, begins: bool) -> tuple[int | None, str]:
         """Training steps that the budget allows, and why this party takes no part where it allows too few."""
@@ -194,7 +198,7 @@ class DataHolder(Role):
 
     @override
     def forward(self, step: int, epoch: int | None) -> None:
-        generator = self.dropout(epoch)
+        generator = self._dropout(epoch)
         has_changed = self._embeds_now()
         if has_changed:
             self._h0 = torch.empty(0)  # so that the old one is not kept beside the new
@@ -251,24 +255,24 @@ class DataHolder(Role):
         self._changed()
 
     @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"holder": self._network}
+    def close(self) -> None:
+        if self._is_set_up:
+            self._embedding.close()
 
-    @override
-    def trained(self) -> list[nn.Parameter]:
-        return [*super().trained(), *self._embedding.parameters()]
 
-    @override
-    def rates(self) -> dict[nn.Parameter, float]:
-        return self._network.rates()
+class HolderModel(PartyModel):
+    """A holder's networks, and its weights of the first layer."""
 
-    @override
-    def weights(self) -> dict[str, Tensor]:
-        return {**super().weights(), **_initial(self._embedding.weights())}
-
-    @override
-    def state(self) -> dict[str, Tensor]:
-        return {**super().weights(), **_initial(self._embedding.tensors())}
+    def __init__(
+        self,
+        session: Session,
+        networks: Mapping[str, nn.Module],
+        rates: Mapping[nn.Parameter, float],
+        embedding: InitialEmbedding,
+    ) -> None:
+        besides, in_training = (lambda: _initial(embedding.weights())), (lambda: _initial(embedding.tensors()))
+        super().__init__(session, networks, rates=rates, besides=besides, in_training=in_training)
+        self.trained += embedding.parameters()
 
     @override
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
@@ -284,11 +288,6 @@ class DataHolder(Role):
                 party=self.session.link.party,
             )
         super().load_weights({name: tensor for name, tensor in saved.items() if name != own or name in weights})
-
-    @override
-    def close(self) -> None:
-        if self._is_set_up:
-            self._embedding.close()
 
 
 def _initial(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -339,7 +338,7 @@ class LabelHolder(DataHolder, Judge):
         batch, common = self.batch, self.graph.common
         rows = common if batch is None else len(batch.rows)
         self._deep = leaf(self._cut.combined(step, self._rounds, (rows, self._width)))
-        logits = self._head(self._deep, self._common_adjacency, self.dropout(epoch, "head dropout")).cpu()
+        logits = self._head(self._deep, self._common_adjacency, self._dropout(epoch, "head dropout")).cpu()
         if batch is None or epoch is not None:
             self.logits = logits
             return
@@ -360,5 +359,5 @@ class LabelHolder(DataHolder, Judge):
         return self._objective.training_loss(self.logits, None if self.batch is None else self.batch.rows)
 
     @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {**super().modules(), "head": self._head}
+    def _networks(self) -> dict[str, nn.Module]:
+        return {**super()._networks(), "head": self._head}

@@ -146,7 +146,7 @@ def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
     Own rows may be longer than those that are summed (``hop_sensitivity``), so that the same noise is less to them.
     """
     columns, hops = vertical(job).released_dim, None if job.privacy is None else job.privacy.aggregation
-    plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.publishing)
+    plans = (paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing)
     own = next((of.own_length for of in plans if of is not None), 0.0)
     each = torch.ones(columns, dtype=torch.float64)
     if hops is not None and own:
@@ -160,7 +160,7 @@ def noise_variance(session: Session, nodes: int) -> Tensor:
     James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
     """
     job = session.settings
-    plans = [paradigm_of(job).privacy.plan(job, party, nodes) for party in job.publishing]
+    plans = [paradigm_of(job).privacy.plan(job, party, nodes) for party in job.duties.publishing]
     variances = [of.mechanism("embeddings").variance for of in plans if of is not None and of.multiplier > 0]
     divisor = vertical(job).divisor or 1
     return sum(variances) / _pieces(job) / divisor / divisor * to_length_1(job, nodes).square()
@@ -168,7 +168,7 @@ def noise_variance(session: Session, nodes: int) -> Tensor:
 
 def _pieces(job: JobSettings) -> int:
     """How many holders' rows lie side by side."""
-    return 1 if vertical(job).model.combine.linear else len(job.publishing)
+    return 1 if vertical(job).model.combine.linear else len(job.duties.publishing)
 
 
 ROUND: Final = 1
@@ -193,7 +193,7 @@ class OnceRole(IdleRole, ABC):
         self.is_new = False
         job = session.settings
         self._strategy = build_combine(vertical(job).model.combine)
-        self._width = self._strategy.output_dim(vertical(job).released_dim, len(job.publishing))
+        self._width = self._strategy.output_dim(vertical(job).released_dim, len(job.duties.publishing))
 
     def _agree(
         self, nodes: int, *, gives: int = 0, affordable: int | None = None, refuses: str = ""
@@ -215,7 +215,7 @@ class OnceRole(IdleRole, ABC):
         )
         hellos = agree_within(session, mine)
         self.release_number, self.is_new = agreed_release(hellos, session.holders)
-        spent = [holder for holder in session.settings.publishing if hellos[holder].steps == 0]
+        spent = [holder for holder in session.settings.duties.publishing if hellos[holder].steps == 0]
         if self.is_new and spent:
             raise BudgetSpent(
                 f"a new release is needed and the budget of {', '.join(spent)} has no room for one; allow a larger "
@@ -236,7 +236,6 @@ class OnceRole(IdleRole, ABC):
             self._kept.replace(self.release_number, self._given())
 
     def _given(self) -> Mapping[str, Tensor]:
-        """What the party was given of the release."""
         return {}
 
 
@@ -256,7 +255,7 @@ class ReleasingHolder(OnceRole):
             self.graph.common,
             gives=self.graph.num_features if job.gives_columns else 0,
             affordable=session.publisher.affordable_releases(),
-            refuses=too_many_neighbours(job.degree_rule(session.link.party), self.graph)
+            refuses=too_many_neighbours(job.inputs.degree_rules.get(session.link.party), self.graph)
             or off_the_ring(job, self.graph),
         )
         if not self.is_new:
@@ -265,9 +264,9 @@ class ReleasingHolder(OnceRole):
             features = choose_rows(self.graph.features, torch.arange(self.graph.common)).to(session.dtype)
             send_columns(session.link, job.data.label_party, features)
         masks = None
-        if job.is_masked:
+        if job.passes.is_masked:
             masks = PairwiseMasks.agree(
-                session.link, job.publishing, session.secrets, rounding_key=session.rounding_key
+                session.link, job.duties.publishing, session.secrets, rounding_key=session.rounding_key
             )
         cut = HolderCut(session.link, masks, job.model.combine.bits, session.dtype, session.publisher)
         graph, places = self._ordered()
@@ -308,7 +307,9 @@ class ReleaseServer(OnceRole):
         hellos = self._agree(0)
         if self.is_new:
             shape, bits = (hellos[session.holders[0]].nodes, job.released_dim), job.model.combine.bits
-            cut = ServerCut(session.link, job.publishing, masked=job.is_masked, bits=bits, dtype=session.dtype)
+            cut = ServerCut(
+                session.link, job.duties.publishing, masked=job.passes.is_masked, bits=bits, dtype=session.dtype
+            )
             linear = self._strategy.linear
             pieces = [cut.total(0, ROUND, shape)] if linear else cut.each(0, ROUND, shape)
             combined = self._strategy.merge(pieces) / job.left_divisor

@@ -35,7 +35,7 @@ from veilgraph.protocol.aligning import beside, receive_columns
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import PartyModel, Session
 from veilgraph.protocol.scores import Objective
 
 _log: Final = logging.getLogger("veilgraph")
@@ -138,7 +138,6 @@ class JointLearner(nn.Module):
         return mean
 
     def _steps(self, blocks: Sequence[Tensor], count: int) -> Iterator[int]:
-        """Trains, and says after each step which one it was."""
         optimizer = Adam(self.network.parameters(), lr=_RATE, weight_decay=_DECAY)
         nodes = every = self._objective.train_nodes
         inputs: tuple[SparseMatrix, list[Tensor]] | None = None
@@ -200,7 +199,6 @@ class LearningHolder(OnceRole, Judge):
         self._noise_variance = noise_variance(session, graph.common)
 
     def _begin(self) -> None:
-        """Builds its networks, as soon as it knows how many columns it has."""
         session, graph = self.session, self.graph
         model, streams, dtype = vertical(session.settings).model, session.streams, session.dtype
         common, adjacency = graph.common_part(), Adjacency.from_graph(graph, dtype)
@@ -220,6 +218,14 @@ class LearningHolder(OnceRole, Judge):
         if hops is not None:
             few = graph.num_features <= hops.dim
             self._joint = JointLearner(graph, hops.dim, self._noise_variance, self._objective, streams, dtype, few=few)
+        networks: dict[str, nn.Module] = {"holder": self._network, "deep": self._deep, "head": self._head}
+        own = [parameter for network in networks.values() for parameter in network.parameters()]
+        self.model = PartyModel(
+            session,
+            networks if self._joint is None else {**networks, "joint": self._joint},
+            trained=[*own, self._weight],
+            besides=lambda: {"initial.weight": self._weight.data},
+        )
 
     @override
     def _newest(self) -> int:
@@ -233,7 +239,7 @@ class LearningHolder(OnceRole, Judge):
     def setup(self, held: Sequence[Point]) -> Start:
         session, job = self.session, vertical(self.session.settings)
         hellos = self._agree(self.graph.common)
-        widths = {party: hellos[party].features for party in job.publishing if job.gives_columns}
+        widths = {party: hellos[party].features for party in job.duties.publishing if job.gives_columns}
         if self.is_new:
             nodes = self.graph.common
             self._columns = {}
@@ -260,7 +266,7 @@ class LearningHolder(OnceRole, Judge):
 
         With noise in every hop epochs are chosen by the own network alone.
         """
-        generator = self.dropout(epoch)
+        generator = self._dropout(epoch)
         self._h0 = leaf(self._operand.times(self._weight.detach()))
         started = self._network.start(self._h0, generator)
         own, _ = self._network.contribute(ROUND, started, started, generator)
@@ -297,20 +303,6 @@ class LearningHolder(OnceRole, Judge):
     def backward(self, step: int) -> None:
         backward(self.training_loss("train.learning_rate or model.local.learning_rate"))
         self._weight.grad = self._operand.transposed_times(gradient_of(self._h0))
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        own = {"holder": self._network, "deep": self._deep, "head": self._head}
-        return own if self._joint is None else {**own, "joint": self._joint}
-
-    @override
-    def trained(self) -> list[nn.Parameter]:
-        own = (parameter for part in (self._network, self._deep, self._head) for parameter in part.parameters())
-        return [*own, self._weight]
-
-    @override
-    def weights(self) -> dict[str, Tensor]:
-        return {**super().weights(), "initial.weight": self._weight.data}
 
 
 def _part(party: PartyId, place: int) -> str:

@@ -9,9 +9,6 @@ from typing import Any, ClassVar, Final
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.text import TRUST, counted, listed
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.graph.dataset import load_parties
-from veilgraph.graph.features import scale_features
-from veilgraph.graph.federation import check_federation, find_only_label_holder, only_labelled
 from veilgraph.graph.party import PartyGraph, rows_between
 from veilgraph.mpc.ring import MAX_DETECTED_BITS
 from veilgraph.nn.combine import build_combine
@@ -28,10 +25,10 @@ from veilgraph.paradigms.vertical.twin import isolated, pooled
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
-from veilgraph.protocol.aligning import align, check_split, encoded_tables
+from veilgraph.protocol.aligning import AlignedData, AlignedSessions, encoded_tables
 from veilgraph.protocol.costs import Costs, PartySizes, unread_of_passes
 from veilgraph.protocol.feature_release import with_released_features
-from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
+from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import (
     LABELS_ALONE,
     MAX_FEATURES,
@@ -39,45 +36,27 @@ from veilgraph.protocol.paradigm import (
     MAX_STEPS,
     NO_NUMBERS,
     Baselines,
-    Data,
     Guarantee,
     Paradigm,
     Privacy,
     Range,
-    Sessions,
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.spreading import LocalPart
 
 
-class VerticalData(Data[VerticalJob]):
+class VerticalData(AlignedData[VerticalJob]):
     """What vertical jobs begin with."""
-
-    def load(self, job: VerticalJob) -> Inputs:
-        check_split(job)
-        graphs = load_parties(job.data, job.seed)
-        find_only_label_holder(graphs, job.data.label_party)
-        return Inputs(job, graphs)
-
-    def label_party(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> PartyId:
-        return find_only_label_holder(graphs, job.data.label_holder)
-
-    def labels_at(self, job: VerticalJob, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
-        return only_labelled(holders, labelled, job.data.label_holder)
-
-    def accept(self, job: VerticalJob, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        scaled = [scale_features(graph, job.data.feature_scaling) for graph in graphs]
-        check_federation(scaled, job.data.label_party)
-        return Inputs(job, scaled)
 
     def check_graphs(self, job: VerticalJob, graphs: Sequence[PartyGraph]) -> None:
         common = {graph.party: rows_between(graph.features, 0, graph.common) for graph in graphs}
         check_together(job.model.initial, job.model.dim, common, job.feature_bits)
         for graph in graphs:
-            if graph.party not in job.publishing:
+            if graph.party not in job.duties.publishing:
                 continue
-            if why := too_many_neighbours(job.degree_rule(graph.party), graph):
+            if why := too_many_neighbours(job.inputs.degree_rules.get(graph.party), graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key="privacy.degree_bound")
             if why := off_the_ring(job, graph):
                 raise ConfigError(f"{graph.party} refuses the job: {why}", key=why.partition("=")[0])
@@ -95,7 +74,7 @@ class VerticalData(Data[VerticalJob]):
         )
 
 
-class VerticalSessions(Sessions[VerticalJob]):
+class VerticalSessions(AlignedSessions[VerticalJob]):
     """Sessions of vertical jobs."""
 
     has_costs: ClassVar[bool] = True
@@ -108,14 +87,14 @@ class VerticalSessions(Sessions[VerticalJob]):
         if party == SERVER:
             return fields
         fields |= {"steps": (0, MAX_STEPS), "nodes": (1, MAX_NODES)}
-        if releases or job.learns_alone:
+        if releases or job.passes.learns_alone:
             fields["release"] = (-MAX_NODES, MAX_NODES)
         if releases:
-            if party in job.releasing:
+            if party in job.duties.releasing:
                 fields["features"] = (1, MAX_FEATURES)
-        elif job.gives_columns and party in job.publishing:
+        elif job.gives_columns and party in job.duties.publishing:
             fields["features"] = (1, MAX_FEATURES)
-        elif job.model.initial.is_joint and not job.learns_alone:
+        elif job.model.initial.is_joint and not job.passes.learns_alone:
             fields["features"] = (1, MAX_FEATURES)
             if job.model.initial.method == "collaborative":
                 bits = job.feature_bits
@@ -133,27 +112,27 @@ class VerticalSessions(Sessions[VerticalJob]):
         )
 
     def unspreadable(self, job: VerticalJob) -> str | None:
-        if job.learns_alone:
+        if job.passes.learns_alone:
             return super().unspreadable(job)
         if job.device != "cpu":
             return f"machines: they compute on their CPUs, and device={job.device!r}; set it to cpu, or use one machine"
         return not_partitioned(job.model.local)
 
-    def prepare(self, own: Preparation) -> Prepared:
-        return align(own)
+    def local_part(self, role: Role) -> LocalPart | None:
+        return role.local_part() if isinstance(role, DataHolder) else None
 
     def release(self, session: Session, aligned: Aligned) -> Aligned:
-        if session.settings.feature_release is None:
+        if session.settings.noise.feature_release is None:
             return aligned
         return with_released_features(session, aligned)
 
     def role(self, session: Session, aligned: Aligned) -> Role:
         job, graph = session.settings, aligned.graph
         if graph is None:
-            return ReleaseServer(session) if job.learns_alone else Server(session)
+            return ReleaseServer(session) if job.passes.learns_alone else Server(session)
         if session.link.party == job.data.label_party:
-            return LearningHolder(session, graph) if job.learns_alone else LabelHolder(session, graph)
-        return ReleasingHolder(session, graph) if job.learns_alone else DataHolder(session, graph)
+            return LearningHolder(session, graph) if job.passes.learns_alone else LabelHolder(session, graph)
+        return ReleasingHolder(session, graph) if job.passes.learns_alone else DataHolder(session, graph)
 
 
 class VerticalPrivacy(Privacy[VerticalJob]):
@@ -169,7 +148,7 @@ class VerticalPrivacy(Privacy[VerticalJob]):
         return math.inf if own is None or job.model.initial.method != "individual" else own.epsilon_bound
 
     def label_epsilon(self, job: VerticalJob, party: PartyId) -> float:
-        if party != job.data.label_party or job.learns_alone:
+        if party != job.data.label_party or job.passes.learns_alone:
             return 0.0
         return super().label_epsilon(job, party)
 
@@ -201,7 +180,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
                 "to have it, add to the job, for example, privacy: {unit: row, epsilon_total: 4}, which needs "
                 "model.initial.method=individual and model.local.model=appnp"
             ]
-        if job.has_joint_noise and not job.learns_alone:
+        if job.has_joint_noise and not job.passes.learns_alone:
             return [
                 f"the noise of a sum is as much as {job.data.label_party} needs, which releases a gradient beside it "
                 "in every step: of the others the total ε is less with the same noise"
@@ -237,7 +216,7 @@ class VerticalGuarantee(Guarantee[VerticalJob]):
         if job.label_privacy is not None:
             return LABELS_ALONE
         if job.privacy is None:
-            if job.feature_release is not None:
+            if job.noise.feature_release is not None:
                 return "model.initial.method=perturbed noises features and nothing of edges and labels: take individual"
             return "it has no privacy part: set privacy.epsilon_total"
         if job.model.initial.is_joint:
@@ -265,14 +244,13 @@ class VerticalWords(Words[VerticalJob]):
         return _sentences(job)
 
     def collusion(self, job: VerticalJob) -> str:
-        """What parties could find out that work together, in a sentence."""
         said = super().collusion(job)
         if job.model.initial.method == "collaborative":
             said += " The first layer is on shares: all features of all other holders are among that."
         return said
 
     def server_part(self, job: VerticalJob) -> str:
-        return "joins the releases" if job.learns_alone else super().server_part(job)
+        return "joins the releases" if job.passes.learns_alone else super().server_part(job)
 
     def verdict(self, job: VerticalJob, what: str, nodes: str) -> str:
         holders = job.data.names
@@ -294,7 +272,7 @@ _FIRST_LAYER: Final[Mapping[str, str]] = {
 
 
 def _sentences(job: VerticalJob) -> list[str]:
-    model, learner, publishing, private = job.model, job.data.label_party, job.publishing, job.label_privacy
+    model, learner, publishing, private = job.model, job.data.label_party, job.duties.publishing, job.label_privacy
     hops = None if job.privacy is None else job.privacy.aggregation
     sentences = [
         f"{listed(job.data.names)} have different columns, and edges of their own, of the same nodes. "
@@ -312,7 +290,7 @@ def _sentences(job: VerticalJob) -> list[str]:
             f"{counted(hops.hops, 'hop')} far, with noise in every hop, and publish the sums a single time{given}; "
             f"{learner} trains on them and on its own data, alone."
         )
-    elif job.learns_alone:
+    elif job.passes.learns_alone:
         sentences.append(
             f"{listed(publishing)} then publish the result a single time, with noise; {learner} trains on that and on "
             "its own data, alone."
@@ -321,13 +299,13 @@ def _sentences(job: VerticalJob) -> list[str]:
         f"The server passes on what {publishing[0]} published: there is nothing to combine it with."
         if len(publishing) == 1
         else f"The server {model.combine.kind.words}. That is "
-        f"{'masked: the server opens the sum alone' if job.is_masked else 'not masked'}."
+        f"{'masked: the server opens the sum alone' if job.passes.is_masked else 'not masked'}."
     )
     if model.rounds > 1:
         sentences.append(
             f"That happens in {model.rounds} rounds: after all but the last, every holder is sent what was combined."
         )
-    if not job.learns_alone:
+    if not job.passes.learns_alone:
         labels = (
             "its labels"
             if private is None
@@ -349,9 +327,8 @@ def _sentences(job: VerticalJob) -> list[str]:
 
 
 def _withstood(job: VerticalJob) -> str:
-    """Against whom the ε of noise that is made jointly holds."""
-    most, count = 0 if job.joint_noise is None else job.joint_noise.colluding, len(job.publishing)
-    if not job.learns_alone:
+    most, count = 0 if job.joint_noise is None else job.joint_noise.colluding, len(job.duties.publishing)
+    if not job.passes.learns_alone:
         return f"the server and at most {most} of the other {count - 1} holders, all together"
     helped = (
         f"with at most {most} of the other {count - 1} that publish, all together"
@@ -362,7 +339,7 @@ def _withstood(job: VerticalJob) -> str:
 
 
 def _noise(settings: VerticalJob) -> str:
-    if settings.feature_release is not None:
+    if settings.noise.feature_release is not None:
         return "What nodes release of themselves is bounded by an ε; edges and labels are not noised."
     if settings.label_privacy is not None:
         return "What is told of a label is bounded by an ε; features and edges are not noised."

@@ -43,11 +43,11 @@ from veilgraph.protocol.rows import (
 
 
 def _others(job: VerticalJob) -> Sequence[PartyId]:
-    return [name for name in job.publishing if name != job.data.label_party]
+    return [name for name in job.duties.publishing if name != job.data.label_party]
 
 
 def _label_holder(job: VerticalJob) -> Sequence[PartyId]:
-    return [name for name in job.publishing if name == job.data.label_party]
+    return [name for name in job.duties.publishing if name == job.data.label_party]
 
 
 def _method(job: VerticalJob) -> str:
@@ -59,7 +59,7 @@ def _strategy(job: VerticalJob) -> str:
 
 
 def _single(job: VerticalJob) -> str:
-    if len(job.publishing) == 1:
+    if len(job.duties.publishing) == 1:
         return "privacy.schedule=once, 2 holders"
     return "model.combine.masked=false" if job.model.combine.linear else _strategy(job)
 
@@ -121,7 +121,7 @@ NOISED: Final = Fact[VerticalJob](
 BARE: Final = NOISED.otherwise("no noise")
 PERTURBED_LABELS: Final = Fact[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
-ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.learns_alone)
+ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.passes.learns_alone)
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
 CLEAR_ROWS: Final = Fact[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
 COLLABORATIVE: Final = Fact[VerticalJob](
@@ -130,12 +130,12 @@ COLLABORATIVE: Final = Fact[VerticalJob](
 SECURE_SUM: Final = Fact[VerticalJob](
     "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
 )
-OWN_NOISE: Final = Fact[VerticalJob]("`initial.method: perturbed`", lambda job: job.feature_release is not None)
+OWN_NOISE: Final = Fact[VerticalJob]("`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
 JOINT: Final = Fact[VerticalJob]("`joint_noise`", lambda job: job.has_joint_noise)
 OWN_NOISED: Final = Fact[VerticalJob](
     "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job)
 )
-MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.is_masked)
+MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
 WEIGHTED: Final = Fact[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
 MORE_ROUNDS: Final = Fact[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
@@ -145,13 +145,13 @@ LOGIT_HOPS: Final = Fact[VerticalJob]("`logit_hops` > 0", lambda job: job.model.
 PAIRED: Final = Ends[VerticalJob](
     "holder",
     "holder",
-    lambda job, *pair: not job.learns_alone or (job.is_masked and {*pair} <= set(job.publishing)),
+    lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)),
 )
-PUBLISHED: Final = Ends[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.publishing)
+PUBLISHED: Final = Ends[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
 GIVEN: Final = Ends[VerticalJob](
     "holder",
     "label holder",
-    lambda job, sender, receiver: sender in job.publishing and receiver == job.data.label_party,
+    lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party,
 )
 TO_LABELLED: Final = Ends[VerticalJob](
     SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party

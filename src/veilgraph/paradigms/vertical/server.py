@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import backward
 from typing_extensions import override
 
@@ -19,7 +19,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
 from veilgraph.protocol.cut import ServerCut, gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import PartyModel, Role, Session
 from veilgraph.protocol.stated import agree_within
 
 P = ParamSpec("P")
@@ -58,6 +58,7 @@ class Server(Role):
         holders, dtype = len(session.holders), session.dtype
         network = ServerNetwork(self._model, holders, session.streams, dtype, job.left_divisor)
         self._network = network.to(session.device)
+        self.model = PartyModel(session, {"server": self._network})
         self._cut = ServerCut(
             session.link,
             session.holders,
@@ -101,7 +102,7 @@ class Server(Role):
     def forward(self, step: int, epoch: int | None) -> None:
         has_changed = self._embeds_now()
         self._deal_ahead(has_changed=has_changed)
-        generator = self.dropout(epoch)
+        generator = self._dropout(epoch)
         rounds, weight_total = self._model.rounds, self._weight_total
         self._shape = (self.nodes, self._model.dim)
         if self.batch is not None:
@@ -139,10 +140,6 @@ class Server(Role):
             backward(handed([self._sent[round_ - 1]], [gradient]))
             self._cut.send_gradients(step, round_, [gradient_of(piece) for piece in self._pieces[round_ - 1]])
         self._changed()
-
-    @override
-    def modules(self) -> dict[str, nn.Module]:
-        return {"server": self._network}
 
     @override
     def close(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,8 @@ from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.event import Joint
 from veilgraph.privacy.plan import Channel, Plan
 from veilgraph.privacy.sensitivity import rows_changed_by_edge, rows_changed_by_node, rows_moved, sensitivity_of
-from veilgraph.privacy.settings import MECHANISMS, FeatureReleaseSettings
-from veilgraph.protocol.job import JobSettings, job_of
+from veilgraph.privacy.settings import MECHANISMS
+from veilgraph.protocol.job import Duties, InputRules, JobSettings, NoiseFacts, Passes, degree_rules, job_of
 from veilgraph.protocol.preset import Choice, Said
 
 
@@ -35,7 +35,7 @@ class VerticalJob(JobSettings):
 
     def _check_unused(self) -> None:
         self._check_parts()
-        if self.device != "cpu" and self.learns_alone:
+        if self.device != "cpu" and self.passes.learns_alone:
             raise ValueError(
                 f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
                 "compute on the CPU"
@@ -51,7 +51,7 @@ class VerticalJob(JobSettings):
                 self._check_joint_noise(self.privacy.joint_noise.colluding)
 
     def _check_label_privacy(self, said: str) -> None:
-        if self.learns_alone:
+        if self.passes.learns_alone:
             raise ValueError(
                 f"{said} is about what leaves the label holder, and with privacy.schedule=once nothing does: it is not "
                 "needed; leave it out"
@@ -130,14 +130,15 @@ class VerticalJob(JobSettings):
                 f"privacy.schedule=once needs model.combine.strategy mean or concat, not "
                 f"{self.model.combine.strategy}: what a holder releases has no trained weights and no exact degrees"
             )
-        if self.model.combine.masked and len(self.publishing) == 1:
+        if self.model.combine.masked and len(self.duties.publishing) == 1:
             raise ValueError(
                 "model.combine.masked=true hides one of several embeddings, and with privacy.schedule=once and 2 "
                 "holders there is one alone; leave masked out"
             )
-        if self.privacy is not None and self._of_nodes and self.data.feature_scaling == "standard":
+        privacy = self.privacy
+        if privacy and privacy.unit in ("node", "node-edges") and self.data.feature_scaling == "standard":
             raise ValueError(
-                f"privacy.unit={self.privacy.unit} needs features that are not scaled by statistics of a whole column, "
+                f"privacy.unit={privacy.unit} needs features that are not scaled by statistics of a whole column, "
                 "as data.feature_scaling=standard does: they carry one node to every row; set it to none, row or "
                 "length (tables: declare ranges with nodes.features, scale), or choose unit row or edge"
             )
@@ -154,27 +155,75 @@ class VerticalJob(JobSettings):
                 "features in it, so one row moves all P summands by the clip each, and their noise would have to be "
                 "as much as each holder's own; set it to individual, or leave joint_noise out"
             )
-        if not self.is_masked:
-            why = "one holder alone publishes" if len(self.publishing) == 1 else "rows go to the server one by one"
+        if not self.passes.is_masked:
+            why = (
+                "one holder alone publishes" if len(self.duties.publishing) == 1 else "rows go to the server one by one"
+            )
             raise ValueError(
                 f"privacy.joint_noise needs masks, and here {why}: a share of the noise protects a row inside a sum "
                 "alone; take three holders or more, model.combine.strategy=mean and masked, or leave joint_noise out"
             )
-        if not self.learns_alone and not colluding:
+        if not self.passes.learns_alone and not colluding:
             raise ValueError(
                 f"privacy.joint_noise.colluding=0 with privacy.schedule=every-step: {self.data.label_party} adds a "
                 "share and is sent what came of the sum, so it takes its own off with nobody's help; set it to 1 or "
                 "more, or leave joint_noise out"
             )
         try:
-            Joint(len(self.publishing), colluding)
+            Joint(len(self.duties.publishing), colluding)
         except ConfigError as error:
             raise ValueError(str(error)) from error
 
     @property
+    def duties(self) -> Duties:
+        """All publish; with ``privacy.schedule: once`` all but the label holder, which learns alone."""
+        names, learner = self.data.names, self.data.label_party
+        releasing = () if self.model.initial.release is None else names
+        return Duties(
+            publishing=tuple(name for name in names if not (self._is_once and name == learner)),
+            scoring=(learner,),
+            releasing=releasing,
+            learning=releasing,
+        )
+
+    @property
+    def _is_once(self) -> bool:
+        return self.privacy is not None and self.privacy.once
+
+    @property
+    def passes(self) -> Passes:
+        return Passes(
+            targets=self.train.batch_size,
+            exchanges=("model.rounds", self.model.rounds),
+            is_masked=self.model.combine.is_masked and len(self.duties.publishing) > 1,
+            learns_alone=self._is_once,
+        )
+
+    @property
+    def inputs(self) -> InputRules:
+        unit, duties = None if self.privacy is None else self.privacy.unit, self.duties
+        return InputRules(
+            is_relational=self.model.local.kind.is_relational,
+            is_custom=issubclass(self.model.local.kind, CustomLocal),
+            per_node=duties.publishing if unit in ("node", "node-edges") else duties.releasing,
+            per_edge=duties.publishing if unit in ("edge", "node-edges") else (),
+            degree_rules=degree_rules(self.privacy, duties.noising),
+        )
+
+    @property
+    def noise(self) -> NoiseFacts:
+        joint = None if self.privacy is None else self.privacy.joint_noise
+        return NoiseFacts(
+            feature_release=self.model.initial.release,
+            release_setting="model.initial.release",
+            shared=None if joint is None else ("privacy.joint_noise", joint.colluding),
+            network={"dim": self.model.dim, "local": self.model.local.model_dump(mode="json")},
+        )
+
+    @property
     def divisor(self) -> int | None:
         """What a published row is divided by where it is combined; None where it has weights."""
-        return build_combine(self.model.combine).divisor(len(self.publishing))
+        return build_combine(self.model.combine).divisor(len(self.duties.publishing))
 
     @property
     def has_joint_noise(self) -> bool:
@@ -186,7 +235,7 @@ class VerticalJob(JobSettings):
         """Who makes the noise of a sum together; None where every holder adds all of its own."""
         if self.privacy is None or self.privacy.joint_noise is None:
             return None
-        return Joint(len(self.publishing), self.privacy.joint_noise.colluding)
+        return Joint(len(self.duties.publishing), self.privacy.joint_noise.colluding)
 
     @property
     def sums_releases(self) -> bool:
@@ -198,7 +247,7 @@ class VerticalJob(JobSettings):
             return self.has_joint_noise
         mechanism = MECHANISMS[self.privacy.mechanism]
         on_grid = mechanism.is_gaussian and mechanism.is_plain and self.privacy.noise_multiplier != 0
-        return on_grid and not self.privacy.once and self.is_masked and self.divisor is not None
+        return on_grid and not self.privacy.once and self.passes.is_masked and self.divisor is not None
 
     @property
     def sent_divisor(self) -> int:
@@ -217,31 +266,10 @@ class VerticalJob(JobSettings):
         return self.model.dim if hops is None else (hops.hops + hops.releases_own_rows) * hops.dim
 
     @property
-    def released_network(self) -> Mapping[str, Any]:
-        return {"dim": self.model.dim, "local": self.model.local.model_dump(mode="json")}
-
-    @property
     def gives_columns(self) -> bool:
         """Whether holders that release give the label holder their columns as they are."""
         hops = None if self.privacy is None else self.privacy.aggregation
         return hops is not None and not hops.releases_own_rows
-
-    @property
-    def exchanges(self) -> tuple[str, int]:
-        return "model.rounds", self.model.rounds
-
-    @property
-    def is_custom(self) -> bool:
-        return issubclass(self.model.local.kind, CustomLocal)
-
-    @property
-    def is_relational(self) -> bool:
-        return self.model.local.kind.is_relational
-
-    @property
-    def learns_alone(self) -> bool:
-        """Whether the others release once, with ``privacy.schedule: once``."""
-        return self.privacy is not None and self.privacy.once
 
     @property
     def publishes_once(self) -> bool:
@@ -254,46 +282,12 @@ class VerticalJob(JobSettings):
         return not draws and self.train.batch_size is None
 
     @property
-    def publishing(self) -> tuple[PartyId, ...]:
-        """All; with ``privacy.schedule: once`` all but the label holder."""
-        return tuple(name for name in self.data.names if not (self.learns_alone and name == self.data.label_party))
-
-    @property
-    def releasing(self) -> tuple[PartyId, ...]:
-        return self.data.names if self.feature_release is not None else ()
-
-    @property
-    def per_node(self) -> tuple[PartyId, ...]:
-        return self.publishing if self._of_nodes else self.releasing
-
-    @property
-    def _of_nodes(self) -> bool:
-        return self.privacy is not None and self.privacy.unit in ("node", "node-edges")
-
-    @property
-    def per_edge(self) -> tuple[PartyId, ...]:
-        of_edges = self.privacy is not None and self.privacy.unit in ("edge", "node-edges")
-        return self.publishing if of_edges else ()
-
-    @property
     def feature_bits(self) -> int | None:
         """Fractional bits of features in the ring, where they do not depend on them; None where each holder states how
         many its features need, which tells something of every value.
         """
         stated = self.model.initial.feature_bits
         return MAX_DETECTED_BITS if stated is None and self.privacy is not None else stated
-
-    @property
-    def feature_release(self) -> FeatureReleaseSettings | None:
-        return self.model.initial.release
-
-    @property
-    def release_setting(self) -> str:
-        return "model.initial.release"
-
-    @property
-    def is_masked(self) -> bool:
-        return self.model.combine.is_masked and len(self.publishing) > 1
 
 
 def vertical(job: JobSettings) -> VerticalJob:

@@ -33,7 +33,7 @@ from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.publisher import OPEN, Publisher
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.cut import WEIGHT_BITS, Release, gradient_of, leaf
-from veilgraph.protocol.job import JobSettings, TrainSettings
+from veilgraph.protocol.job import JobSettings, TrainSettings, passes_cost, perturbed_splits
 from veilgraph.protocol.plain_fitting import PlainResult, Progress, fit
 from veilgraph.protocol.releases import with_perturbed
 from veilgraph.protocol.role import Batch, build_optimizer, precision, training_batches
@@ -211,7 +211,7 @@ class PlainNetwork:
         self._streams = {
             party: LearningStreams(settings.seed, party) for party in [*(graph.party for graph in graphs), SERVER]
         }
-        told = settings.is_relational
+        told = settings.inputs.is_relational
         adjacencies = {graph.party: Adjacency.from_graph(graph, dtype, relational=told) for graph in graphs}
         self._label_party = label_party
         common = next(graph for graph in graphs if graph.party == label_party).common_part()
@@ -378,7 +378,7 @@ class PlainNetwork:
 
     def judged(self) -> Tensor:
         """Logits that an epoch is judged by: those of its training pass where every pass costs, else of ``infer``."""
-        return self.logits.detach() if self.settings.passes_cost else self.infer()
+        return self.logits.detach() if passes_cost(self.settings) else self.infer()
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
         """How logits do on each split; AUC and F1 as ``Objective.score`` says."""
@@ -390,7 +390,7 @@ def _objective(settings: JobSettings, common: PartyGraph, dtype: torch.dtype, pe
     if perturbed is None or private is None or classes is None:
         return Objective(common, settings.train, dtype)
     transition = LabelResponse(private.epsilon, classes).transition()
-    return Objective(with_perturbed(common, perturbed, settings.perturbed_splits), settings.train, dtype, transition)
+    return Objective(with_perturbed(common, perturbed, perturbed_splits(settings)), settings.train, dtype, transition)
 
 
 def _embedding(
@@ -438,5 +438,5 @@ def pooled(
     settings: JobSettings, graphs: Sequence[PartyGraph], progress: Progress = lambda records: None
 ) -> PlainResult:
     """As ``isolated``, on the union of all holders' data about the common nodes (GraphSAGE_{A+B})."""
-    everything = pool(graphs, settings.data.label_party, relational=settings.is_relational)
+    everything = pool(graphs, settings.data.label_party, relational=settings.inputs.is_relational)
     return fit(PlainNetwork(settings, [everything], everything.party), progress)

@@ -25,7 +25,7 @@ from veilgraph.graph.pyg import of_one_kind
 from veilgraph.graph.settings import DESCRIPTIONS, MAX_HOLDERS, PARTY_FILE_SUFFIXES, holder_names
 from veilgraph.protocol.acceptance import OF_OTHER_TASKS, refusal_of
 from veilgraph.protocol.disclosures import all_revelations
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
@@ -384,11 +384,11 @@ def _paying(
         place = named.get(name) or beside.get(name)
         if place is not None and name in ids:
             place = replace(place, ids=ids[name])
-        elif place is not None and name in saved and settings.adds_noise:
+        elif place is not None and name in saved and adds_noise(settings):
             place = lifetimes.with_ids_of(place, saved[name])
         if place is not None:
             found[name] = place
-    if settings.adds_noise:
+    if adds_noise(settings):
         lifetimes.check_apart(found)
     for name in named:
         others = {each.folder for other, each in found.items() if other != name}
@@ -403,17 +403,17 @@ def _check_used(settings: JobSettings, graphs: Sequence[PartyGraph]) -> None:
     """Refuse what the job's network does not use: features of edges, targets, many graphs, and relations' hops."""
     for graph in graphs:
         for name in ("targets", "membership"):
-            if name not in settings.takes_of_nodes and getattr(graph, name) is not None:
+            if name not in settings.inputs.of_nodes and getattr(graph, name) is not None:
                 text = f"parties: {graph.party!r} brings {name}, which {OF_OTHER_TASKS}"
                 raise ConfigError(text, key=name, party=graph.party)
-        if graph.edge_features is not None and not settings.takes_edge_features:
+        if graph.edge_features is not None and not settings.inputs.edge_features:
             raise ConfigError(
                 f"parties: {graph.party!r} brings edge_features: {NO_EDGE_FEATURES}",
                 key="edge_features",
                 value=graph.num_edge_features,
                 party=graph.party,
             )
-        for relation in () if settings.is_relational else graph.relations:
+        for relation in () if settings.inputs.is_relational else graph.relations:
             if relation.hops is not None:
                 raise ConfigError(
                     f"parties: {graph.party!r} brings relation {relation.name!r} with hops={relation.hops}, which is "

@@ -117,7 +117,7 @@ class RunOptions:
         Raises:
             ConfigError: names the option.
         """
-        if settings.is_custom != (self.custom is not None):
+        if settings.inputs.is_custom != (self.custom is not None):
             raise ConfigError(
                 f"custom={self.custom!r}: a custom local model is passed from Python as custom=<function of the "
                 "width>, and only with model.local.model: custom"
@@ -329,7 +329,7 @@ def predict(
     if not settings.data.is_apart:
         if nodes is not None and not settings.data.from_tables:
             checked_nodes(nodes, int(summary["nodes"]))
-        if settings.predicts_named:
+        if settings.outcome.predicts_named:
             name_nodes(run.party(settings.data.label_party), nodes, ids)
         _run(run, "predict", options)
     everything = _predictions(run)
@@ -484,5 +484,5 @@ def _predictions(run: RunDirectory) -> Predictions:
 def _all_predictions(run: RunDirectory) -> Predictions:
     """Of every holder whose part is here and that has predictions, the run's own first."""
     first = reading(run)
-    others = [party for party in run.settings.scoring if party != first and run.party_path(party).is_dir()]
+    others = [party for party in run.settings.duties.scoring if party != first and run.party_path(party).is_dir()]
     return joined([load_predictions(run.party(party)) for party in (first, *others)]) if others else _predictions(run)

@@ -35,7 +35,7 @@ from veilgraph.protocol.acceptance import agree_on_job, refusal_of
 from veilgraph.protocol.agreement import PROTOCOL_VERSION, one_line
 from veilgraph.protocol.aligning import split_by_labels
 from veilgraph.protocol.consent import Consent, JobRequest
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import REASON_CHARACTERS, joined
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.session.party import run_party
@@ -85,7 +85,11 @@ def mark(secret: bytes, job: JobSettings, organisation: Organisation | None) -> 
     Raises:
         DataError: a table cannot be read.
     """
-    if job.adds_noise or job.tolerates_dropouts or (organisation is not None and organisation.settings.seed == "fresh"):
+    if (
+        adds_noise(job)
+        or job.passes.tolerates_dropouts
+        or (organisation is not None and organisation.settings.seed == "fresh")
+    ):
         return ""
     tables = "" if organisation is None else organisation.digest()
     return derive_key(secret, f"mark/{_hash(job)}/{tables}").hex()
@@ -212,7 +216,7 @@ def take_part(
             marks=seen,
         )
         run_party(part, link, recorder)
-        if work == "train" and party in settings.scoring:
+        if work == "train" and party in settings.duties.scoring:
             summarise(run, [party], party)
 
 
@@ -362,7 +366,7 @@ def _check_tables(settings: JobSettings, own: Organisation) -> None:
         DataError: the tables break a rule, or the job wants labels of them that they do not have.
     """
     nodes, party = own.settings.nodes, own.settings.party
-    released = settings.label_release
+    released = settings.noise.label_release
     labelled = settings.data.label_party if released is None else released.holder
     if settings.is_aligned and party == labelled and nodes.label is None:
         raise DataError(

@@ -25,7 +25,7 @@ from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.aggregation import delta_of_too_many, too_many_units
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.acceptance import agree_on_job
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.limits import LimitSettings, delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
@@ -110,7 +110,7 @@ def _opened(part: SessionSpec, link: Link, recorder: RecordedLink) -> Iterator[S
         link = RecordedLink(link, keep=view.append)
     record = TrafficLog(part.settings, store, phase, recorder)
     record.note()
-    peer_heads = PeerHeads(part.party, part.lifetime, part.marks, releases=part.settings.adds_noise)
+    peer_heads = PeerHeads(part.party, part.lifetime, part.marks, releases=adds_noise(part.settings))
     evidence = record_exchange(store.path, part.settings, part.party, part.identity, part.names, peer_heads)
     session = Session(part, link, record, evidence, trace)
     try:
@@ -225,7 +225,7 @@ def compute(session: Session, aligned: Aligned) -> None:
             _predict(session, role)
         else:
             released_now = aligned.releases is not None and aligned.releases.is_new  # no checkpoint is of it
-            leave = part.may_restart or part.settings.learns_alone  # then nobody else is taken back
+            leave = part.may_restart or part.settings.passes.learns_alone  # then nobody else is taken back
             _train(session, role, [] if released_now else store.checkpoints.points(restarts=leave))
         if (account := session.publisher.account()) is not None:
             account = {**account, "lasting": part.lifetime is not None}
@@ -245,7 +245,7 @@ def compute(session: Session, aligned: Aligned) -> None:
                 calibration=calibration_in(load_facts(store.model_path)),
             )
             forget_named(store)
-    if not part.settings.learns_alone:
+    if not part.settings.passes.learns_alone:
         session.tell()  # a party that states its records has ended its work
     store.checkpoints.end()
     if part.work != "predict" and isinstance(role, Judge):
@@ -278,7 +278,7 @@ def _predicted_ids(role: Judge, ids: Sequence[str] | None, predicted: Predicted)
 
 def _context(session: Session, aligned: Aligned) -> RoleContext:
     part, store = session.part, session.part.store
-    names = part.work == "predict" and part.settings.predicts_named and aligned.graph is not None
+    names = part.work == "predict" and part.settings.outcome.predicts_named and aligned.graph is not None
     return RoleContext(
         part.settings,
         session.link,
@@ -299,7 +299,13 @@ def _streams(part: SessionSpec) -> LearningStreams:
     """The party's; where it releases once, the same in every job: what is released then depends on its data alone."""
     settings, privacy = part.settings, part.settings.privacy
     of_job = part.organisation is not None and part.organisation.settings.seed == "job"
-    if part.lifetime is None or privacy is None or not privacy.once or part.party not in settings.publishing or of_job:
+    if (
+        part.lifetime is None
+        or privacy is None
+        or not privacy.once
+        or part.party not in settings.duties.publishing
+        or of_job
+    ):
         return LearningStreams(part.store.seed(), part.party)
     return release_streams(part.lifetime)
 
@@ -309,7 +315,7 @@ def _refuses(part: SessionSpec, aligned: Aligned) -> str:
     graph, job = aligned.graph, part.settings
     if aligned.refuses or graph is None:
         return aligned.refuses
-    units = too_many_units(job.privacy, graph) if part.party in job.noising else ""
+    units = too_many_units(job.privacy, graph) if part.party in job.duties.noising else ""
     return (
         delta_too_large(job, graph.common) or units or _breaks_own_delta(part, graph) or _breaks_own_rule(part, graph)
     )
@@ -326,7 +332,7 @@ def _breaks_own_delta(part: SessionSpec, graph: PartyGraph) -> str:
 def _breaks_own_rule(part: SessionSpec, graph: PartyGraph) -> str:
     """That its tables break what its party file says of neighbours, in all jobs alike; empty where they do not."""
     own = None if part.organisation is None else part.organisation.settings.limits.most_neighbours
-    if own is None or part.settings.degree_rule(part.party) is None:
+    if own is None or part.settings.inputs.degree_rules.get(part.party) is None:
         return ""
     if paradigm_of(part.settings).privacy.most_edges_at_a_node(graph) <= own:
         return ""
@@ -341,15 +347,15 @@ def _predict(session: Session, role: Role) -> None:
     role.infer_only()
     role.setup([])
     role.keep()
-    if part.settings.learns_alone:
+    if part.settings.passes.learns_alone:
         session.tell()
-    role.load_weights(load_tensors(part.store.model_path)[0])
+    role.model.load_weights(load_tensors(part.store.model_path)[0])
     infer(role, 0)
 
 
 def _train(session: Session, role: Role, held: list[Point]) -> None:
     part, run, store = session.part, session.part.run, session.part.store
-    epochs, alone = part.settings.train.epochs, part.settings.learns_alone
+    epochs, alone = part.settings.train.epochs, part.settings.passes.learns_alone
     writes = isinstance(role, Judge) and (role.reports or part.settings.data.is_apart)
 
     def begin(epoch: int, last: int) -> None:
@@ -382,8 +388,8 @@ def _train(session: Session, role: Role, held: list[Point]) -> None:
             run.settle_metrics()
 
     fitted = fit(role, store.checkpoints, held, begin=begin, log=log_epoch, done=done)
-    save_tensors(store.model_path, role.weights(), _calibration(role) if isinstance(role, Judge) else {})
-    if released := role.opened_weights():
+    save_tensors(store.model_path, role.model.weights(), _calibration(role) if isinstance(role, Judge) else {})
+    if released := role.model.opened:
         save_tensors(store.released_path, released, {})
     store.checkpoints.settle()
     settle()
@@ -436,6 +442,6 @@ def spread(role: Role, machines: Machines | None) -> AbstractContextManager[None
         return nullcontext()
     session = role.session
     check_spread(session.settings)
-    if (part := role.local_part()) is None:
+    if (part := paradigm_of(session.settings).session.local_part(role)) is None:
         raise ConfigError(f"machines: {session.link.party} has no graph to share; leave them out")
     return installed_spreading().spread(part, machines, session.link.party, session.settings.timeout_s)

@@ -25,7 +25,7 @@ from veilgraph.link.collectives import exchange, tensor_text, text_tensor
 from veilgraph.mpc.aggregation.survivors import begin_new_rounds
 from veilgraph.protocol.acceptance import refusal_of
 from veilgraph.protocol.aligning import rebuild, split_by_labels
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.organisation import Aligned, Organisation, Preparation, Prepared
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import check_leave
@@ -81,13 +81,13 @@ def prepare(
     own = Preparation(link, settings, LearningStreams(store.seed(), link.party), organisation, encoding, then)
     changed = anew and organisation is not None and _kept_digest(store) != digest
     rebuilt = None
-    if changed and settings.predicts_as_trained:
+    if changed and settings.outcome.predicts_as_trained:
         log.warning("%s: the tables have changed, and predictions are of those that were trained on", link.party)
         changed = False
-    elif changed and settings.adds_noise and settings.is_aligned and store.graph_path.is_file():
+    elif changed and adds_noise(settings) and settings.is_aligned and store.graph_path.is_file():
         rebuilt = rebuild(own, store.ids() or (), load_party(store.graph_path).common)
     offers = rebuilt is not None or not changed
-    if anew and settings.adds_noise and not settings.is_aligned:
+    if anew and adds_noise(settings) and not settings.is_aligned:
         offers = False
     if (kept := _kept(store, link, settings, organisation, offers=offers, restarts=restarts)) is not None:
         if anew and organisation is not None:

@@ -33,7 +33,7 @@ from veilgraph.privacy.release_cache import FOLDER, LifetimeCache, ReleaseCache,
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.privacy.settings import FeatureReleaseSettings, LabelPrivacySettings
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, perturbed_splits, perturbing
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import RELEASE, depends_on, nodes_perturbed, released_labels
 from veilgraph.runtime.store import LEDGER
@@ -74,8 +74,8 @@ def publisher_of(
         yield OPEN
         return
     holder = _Holder(store, settings, graph, limit, begun, alignment, lasting)
-    release, labels, training = settings.feature_release, settings.label_privacy, settings.training_plan
-    if release is not None and graph.party not in settings.summing:
+    release, labels, training = settings.noise.feature_release, settings.label_privacy, settings.training_plan
+    if release is not None and graph.party not in settings.duties.summing:
         opened = holder.perturbed_features(release)
     elif labels is not None:
         opened = holder.perturbed_labels(labels)
@@ -139,7 +139,7 @@ class _Holder:
         each = lasting.each_key(graph.num_nodes)
         if order is not None and plan.settings.aggregation is not None:
             each = each[order.numpy()]
-        classes = graph.num_classes if graph.party in self.settings.summing else None
+        classes = graph.num_classes if graph.party in self.settings.duties.summing else None
         return cached_rows(
             account, ledger, self.settings, plan, lasting, each[: graph.common], self.store.canaries(), classes
         )
@@ -148,10 +148,10 @@ class _Holder:
     def perturbed_features(self, release: FeatureReleaseSettings) -> Iterator[Publisher]:
         """The door of features that nodes perturb, and of labels where these are released too."""
         store, settings, graph, lasting = self.store, self.settings, self.graph, self.lasting
-        if graph.party not in settings.releasing:
+        if graph.party not in settings.duties.releasing:
             yield OPEN
             return
-        mechanism, labels = feature_mechanism(release, graph.num_features), settings.label_release
+        mechanism, labels = feature_mechanism(release, graph.num_features), settings.noise.label_release
         response = known = label_cache = None
         if labels is not None and labels.holder == graph.party and graph.num_classes is not None:
             response = LabelResponse(labels.epsilon, graph.num_classes)
@@ -163,7 +163,7 @@ class _Holder:
                 cache = RunCache(ledger, store.keeper, depends_on(self.alignment, graph, known))
             else:
                 each, canaries = lasting.each_key(graph.num_nodes), store.canaries()
-                rows = each if graph.party in settings.learning else each[: graph.common]
+                rows = each if graph.party in settings.duties.learning else each[: graph.common]
                 scaling = settings.data.feature_scaling
                 cache = cached_values(account, ledger, settings, lasting, rows, canaries, scaling)
                 if known is not None:
@@ -175,11 +175,11 @@ class _Holder:
     def perturbed_labels(self, private: LabelPrivacySettings) -> Iterator[Publisher]:
         """The door of who learns from perturbed labels; an open one where there are no labels."""
         store, settings, graph, lasting = self.store, self.settings, self.graph, self.lasting
-        if graph.party not in settings.perturbing or graph.labels is None:
+        if graph.party not in perturbing(settings) or graph.labels is None:
             yield OPEN
             return
         common = graph.common_part()
-        nodes = nodes_perturbed(common, settings.perturbed_splits)
+        nodes = nodes_perturbed(common, perturbed_splits(settings))
         if common.labels is None or common.num_classes is None:
             raise DataError(
                 f"party {graph.party!r}: num_classes: label_privacy needs to know how many classes there are"
@@ -267,10 +267,10 @@ def with_canaries(
         RunError: they are missing or damaged, or of another number of nodes.
         ConfigError: there are too few common nodes for so many.
     """
-    privacy, release = settings.privacy, settings.feature_release
-    of_nodes = release is not None and release.canaries > 0 and graph.party in settings.releasing
+    privacy, release = settings.privacy, settings.noise.feature_release
+    of_nodes = release is not None and release.canaries > 0 and graph.party in settings.duties.releasing
     labels = settings.label_privacy
-    of_labels = labels is not None and labels.canaries > 0 and graph.party in settings.perturbing
+    of_labels = labels is not None and labels.canaries > 0 and graph.party in perturbing(settings)
     of_labels = of_labels and graph.labels is not None
     trained = settings.training_plan
     of_gradients = trained is not None and trained.settings.canaries > 0 and graph.labels is not None
@@ -297,7 +297,7 @@ def with_canaries(
         return made.into(graph), made.places.flatten()
     if isinstance(made, LabelCanaries):
         return made.into(graph), None
-    with_labels = settings.label_release is not None and settings.label_release.holder == graph.party
+    with_labels = settings.noise.label_release is not None and settings.noise.label_release.holder == graph.party
     return (graph if release is None else made.into(graph, release.low, release.high, labels=with_labels)), None
 
 
@@ -391,7 +391,7 @@ def cached_rows(
     """Return what a holder ever released of rows, or of sums over neighbours (``privacy.schedule: once``)."""
     privacy = plan.settings
     bounds = (privacy.unit, privacy.degree_bound, privacy.aggregation, privacy.sum_clip, plan.own_length)
-    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.released_network, classes, *bounds)
+    named = snapshot_of(settings, canaries, settings.data.feature_scaling, settings.noise.network, classes, *bounds)
     return LifetimeCache(
         account, each, ledger, snapshot=named, whole=privacy.unit != "row", by_place=lasting.ids is None
     )

@@ -14,7 +14,7 @@ from veilgraph.link.identity import Identity
 from veilgraph.nn.local.build import CustomModel
 from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.privacy.publisher import OPEN, Publisher
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
 from veilgraph.protocol.spreading import Machines
@@ -81,7 +81,7 @@ class SessionSpec:
             ConfigError: the limits in its folder break a rule.
             RunError: it is damaged, older than it was, gone, or cannot be read or written.
         """
-        if not self.settings.adds_noise:
+        if not adds_noise(self.settings):
             return None
         if self.organisation is not None:
             return None if self._brought_in_memory else lifetime_of(self.organisation, self.marks)

@@ -27,6 +27,7 @@ from veilgraph.core.errors import BudgetSpent, ProtocolError, RunError
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import Kind, Tag
 from veilgraph.link.collectives import broadcast, receive_as
+from veilgraph.protocol.job import passes_cost
 from veilgraph.protocol.judge import Judge, Judgement
 from veilgraph.protocol.resumption import Point, Start
 from veilgraph.protocol.role import Role, inference_batches, training_batches
@@ -68,17 +69,17 @@ def fit(
     settings, trace = role.session.settings.train, role.session.trace
     agreed = role.setup(held)
     start, last = agreed.epoch, last_epoch(role, agreed.epoch)
-    transfer(role, checkpoints, agreed, lambda: _state(role, role.weights()))
+    transfer(role, checkpoints, agreed, lambda: _state(role, role.model.weights()))
     checkpoints.begin(agreed)
     role.keep()
     begin(start, last)
     if not role.trains:
         return Fitted(start, Judgement())
     best, judgement, stop = (
-        _resumed(role, checkpoints, agreed.point) if start else (_clone(role.weights()), Judgement(), False)
+        _resumed(role, checkpoints, agreed.point) if start else (_clone(role.model.weights()), Judgement(), False)
     )
     if settings.select_by == "last" and start == last:  # where the budget ends training, nothing may have been judged
-        best, judgement = _clone(role.weights()), replace(judgement, best_epoch=last)
+        best, judgement = _clone(role.model.weights()), replace(judgement, best_epoch=last)
     step, paid, ended = 0, start, start
     for epoch in range(start + 1, last + 1):
         if stop:
@@ -91,14 +92,14 @@ def fit(
         if epoch % settings.evaluate_every == 0 or epoch == last:
             before = judgement.best_epoch
             with trace.span("evaluate", step=step):
-                if not role.session.settings.evaluates:
+                if not role.session.settings.passes.evaluates:
                     judgement = replace(judgement, best_epoch=epoch)
                 else:
-                    if not role.session.settings.passes_cost:
+                    if not passes_cost(role.session.settings):
                         step = infer(role, step)
                     judgement, stop = judge_epoch(role, epoch, judgement, record)
             if judgement.best_epoch != before:
-                best = _clone(role.weights())
+                best = _clone(role.model.weights())
         if isinstance(role, Judge):
             log(record)
         kept = epoch % settings.checkpoint_every == 0
@@ -106,7 +107,7 @@ def fit(
             with trace.span("checkpoint", epoch=epoch):
                 checkpoints.save(epoch, _state(role, best), {"judgement": asdict(judgement), "stopped": stop})
         done(epoch, kept)
-    role.load_weights(best)
+    role.model.load_weights(best)
     role.finish()
     role.infer_only()
     infer(role, step)
@@ -156,7 +157,7 @@ def _resumed(role: Role, checkpoints: Checkpoints, point: Point) -> tuple[dict[s
     path, tensors, facts = checkpoints.load(point)
     try:
         if is_final(facts):
-            role.load_weights(best := _under(tensors, BEST))
+            role.model.load_weights(best := _under(tensors, BEST))
             return best, Judgement(**facts["judgement"]), True
         return _restore(role, tensors), Judgement(**facts["judgement"]), bool(facts["stopped"])
     except RunError as error:
@@ -185,13 +186,13 @@ def _epoch(role: Role, step: int, epoch: int) -> tuple[int, Record]:
 def train_step(role: Role, step: int, epoch: int) -> None:
     """One forward and backward pass and one update of this party's weights."""
     trace = role.session.trace
-    role.zero_grad()
+    role.model.zero_grad()
     with trace.span("forward", step=step):
         role.forward(step, epoch)
     with trace.span("backward", step=step):
         role.backward(step)
     with trace.span("update", step=step):
-        role.update()
+        role.model.update()
 
 
 def infer(role: Role, step: int) -> int:
@@ -228,10 +229,10 @@ def _clone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _state(role: Role, best: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    state = {_STATE + name: tensor for name, tensor in role.state().items()}
+    state = {_STATE + name: tensor for name, tensor in role.model.state().items()}
     state.update(_best(best))
-    if role.optimizer is not None:
-        for index, values in role.optimizer.state_dict()["state"].items():
+    if role.model.optimizer is not None:
+        for index, values in role.model.optimizer.state_dict()["state"].items():
             state.update({f"{_OPTIMIZER}{index}/{key}": value for key, value in values.items()})
     return state
 
@@ -242,14 +243,14 @@ def _best(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _restore(role: Role, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Puts a checkpoint into the role and returns its best weights."""
-    role.load_state(_under(state, _STATE))
-    if role.optimizer is not None:
+    role.model.load_state(_under(state, _STATE))
+    if role.model.optimizer is not None:
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in _under(state, _OPTIMIZER).items():
             index, key = name.split("/")
             moments.setdefault(int(index), {})[key] = value
-        groups = role.optimizer.state_dict()["param_groups"]
-        role.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        groups = role.model.optimizer.state_dict()["param_groups"]
+        role.model.optimizer.load_state_dict({"state": moments, "param_groups": groups})
     return _under(state, BEST)
 
 

@@ -29,7 +29,7 @@ from veilgraph.privacy.lifetime_file import FILE, Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.acceptance import largest_epsilon, refusal_of_limits
 from veilgraph.protocol.disclosures import all_revelations
-from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.job import JobSettings, adds_noise
 from veilgraph.protocol.limits import LimitSettings, is_noised, parse_limits
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.plain_fitting import LedgerPlace
@@ -264,7 +264,7 @@ def without(settings: JobSettings, lasting: Sequence[PartyId]) -> list[PartyId]:
         settings: the job.
         lasting: those that have a ledger for life.
     """
-    if not settings.adds_noise:
+    if not adds_noise(settings):
         return []
     passing = (name for name in settings.data.names if name not in lasting)
     return [name for name in passing if largest_epsilon(settings, name) > 0 or is_noised(settings, name)]

@@ -296,7 +296,7 @@ def reading(run: RunDirectory) -> PartyId:
     In one organisation's part of a horizontal run across organisations it is that organisation.
     """
     settings = run.settings
-    here = [party for party in settings.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
+    here = [party for party in settings.duties.scoring if settings.data.is_apart and run.party_path(party).is_dir()]
     return settings.data.label_party if len(here) != 1 else here[0]
 
 
@@ -400,7 +400,7 @@ def name_ahead(path: Path, nodes: Sequence[int] | None = None, *, ids: Sequence[
     """
     run = RunDirectory.open(path)
     settings = run.settings
-    if not settings.predicts_named or not settings.data.is_apart:
+    if not settings.outcome.predicts_named or not settings.data.is_apart:
         raise ConfigError(
             f"{path}: nodes are named ahead of a prediction across organisations of a job with named_nodes, which this "
             "is not; leave --ask out",

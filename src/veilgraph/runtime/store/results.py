@@ -19,6 +19,7 @@ from veilgraph.core.files import write_whole
 from veilgraph.core.tensor_file import Record
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import load_party
+from veilgraph.protocol.job import adds_noise
 from veilgraph.protocol.paradigm import PARADIGMS
 from veilgraph.protocol.plain_fitting import Inputs, Progress
 from veilgraph.runtime.store import ALONE, LEDGER_SUMMARY
@@ -40,7 +41,7 @@ def summarise(run: RunDirectory, parties: Sequence[PartyId], scored: PartyId) ->
     run.write_json("traffic.json", traffic)
     result = _read(run.party(scored).path / "result.json")
     ledgers = {party: run.party(party).path / LEDGER_SUMMARY for party in parties}
-    if run.settings.adds_noise:
+    if adds_noise(run.settings):
         result["privacy"] = {party: _read(path) for party, path in ledgers.items() if path.is_file()}
     alone = {party: _read(path) for party in parties if (path := run.party(party).path / ALONE).is_file()}
     if alone:

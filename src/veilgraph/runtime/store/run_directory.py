@@ -190,7 +190,7 @@ class RunDirectory:
             return summary
         if not self.settings.data.is_apart:
             raise RunError(f"{self.path} is not a complete run; finish it with: {resuming(self.path)}")
-        knows = self.settings.scoring
+        knows = self.settings.duties.scoring
         if not any(self.party_path(party).is_dir() for party in knows):
             raise RunError(
                 f"{self.path} has no part of {', '.join(knows)}: scores and predictions are at the label holder alone; "
