@@ -19,7 +19,7 @@ from tests.paradigms.perturbed import assert_gradients_tell
 from tests.paradigms.runs import joint_model
 from tests.roles.federation import Settings, small_job, small_parties
 from veilgraph.audit.view import load_view
-from veilgraph.core.errors import BudgetSpent, ConfigError
+from veilgraph.core.errors import BudgetSpent, ConfigError, RunError
 from veilgraph.core.types import SERVER, Kind
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
@@ -152,6 +152,18 @@ def test_it_is_perturbed_once_in_a_run(tmp_path: Path) -> None:
     assert run.summary["privacy"]["A"]["unit"] == "label"
     predict(run.path)
     assert len(paid(run.path)) == 1
+
+
+def test_a_lost_ledger_ends_the_run(tmp_path: Path) -> None:
+    graphs = small_parties(2)
+    settings = saved(tmp_path / "data", graphs)
+    run = train(settings, tmp_path / "run")
+    (run.path / "parties" / "A" / LEDGER).unlink()
+    store = RunDirectory.open(run.path).party("A")
+    with pytest.raises(RunError), publisher_of(store, settings, graphs[0], None, begun=True):
+        pass
+    with pytest.raises(RunError):
+        predict(run.path)
 
 
 def test_labels_that_changed_in_a_run_are_sent_as_they_were(tmp_path: Path) -> None:
