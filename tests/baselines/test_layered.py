@@ -13,8 +13,6 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from research.horizontal import separate
-from tests.errors import refused
-from veilgraph.core.errors import DataError
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import HorizontalPart, pool_parts, positions, split_horizontally
 from veilgraph.nn.propagate import Adjacency
@@ -23,7 +21,6 @@ from veilgraph.paradigms.horizontal.settings import NOT_MONOTONE, HorizontalSett
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork
 from veilgraph.protocol.cut import leaf
 from veilgraph.protocol.job import TrainSettings
-from veilgraph.protocol.plain_fitting import fit
 
 NAMES = ("A", "B", "C", "D", "E")
 TRAIN = TrainSettings(epochs=5, weight_decay=1e-3)
@@ -216,33 +213,6 @@ def test_edges_that_are_counted_twice_change_a_mean() -> None:
     torch.testing.assert_close(mended, pooled, **TOLERANCE)
 
 
-def test_accuracy_does_not_depend_on_the_number_of_holders() -> None:
-    data = synthetic_data(120)
-    chosen = HorizontalSettings(dim=8)
-    train = TrainSettings(epochs=40, patience=8, evaluate_every=2)
-    found = []
-    for holders in (1, 2, 4):
-        parts = split_horizontally(data, names=NAMES[:holders], seed=holders, overlap=0.2 if holders > 1 else 0.0)
-        result = fit(LayeredNetwork(chosen, train, parts, seed=5, dtype=torch.float64))
-        found.append({**result.summary, "seconds_per_step": 0})
-        assert len(result.metrics) <= 40
-        assert "val_accuracy" in result.metrics[1]
-    assert found[0] == found[1] == found[2]
-    assert found[0]["test_accuracy"] > 0.5
-
-
-def test_the_best_epoch_is_judged_and_patience_stops() -> None:
-    parts = split_horizontally(synthetic_data(90), names=["A"], seed=0)
-    train = TrainSettings(epochs=60, patience=2, learning_rate=0.05)
-    seen: list[Any] = []
-    result = fit(LayeredNetwork(HorizontalSettings(dim=8), train, parts, seed=1), seen.append)
-    best = max(result.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"]))
-    assert result.summary["best_epoch"] == best["epoch"]
-    assert len(result.metrics) == best["epoch"] + 2 < 60
-    assert len(seen) == len(result.metrics)
-    assert result.summary["test_accuracy"] == best["test_accuracy"]
-
-
 def test_separate_training_uses_nothing_of_others() -> None:
     data = synthetic_data(120)
     parts = split_horizontally(data, names=NAMES[:2], seed=0)
@@ -257,30 +227,3 @@ def test_separate_training_uses_nothing_of_others() -> None:
     assert losses(first) == losses(again)
     assert losses(second) != losses(other)
     assert first.summary["test_f1"] is not None
-
-
-def test_refusals() -> None:
-    parts = split_horizontally(small_data(0, 30), names=NAMES[:2], seed=0, num_classes=3)
-    bare: dict[str, Any] = {
-        "labels": None,
-        "train_mask": None,
-        "val_mask": None,
-        "test_mask": None,
-        "num_classes": None,
-    }
-    with refused(DataError, key="holders"):
-        network(HorizontalSettings(), [replace(part, graph=replace(part.graph, **bare)) for part in parts])
-
-
-def test_a_holder_without_labels_helps() -> None:
-    parts = split_horizontally(small_data(4, 40), names=NAMES[:2], seed=0, knows="all", num_classes=3)
-    bare: dict[str, Any] = {
-        "labels": None,
-        "train_mask": None,
-        "val_mask": None,
-        "test_mask": None,
-        "num_classes": None,
-    }
-    helped = [parts[0], replace(parts[1], graph=replace(parts[1].graph, **bare))]
-    chosen = HorizontalSettings(dim=4, message="none")
-    assert_equal_training(network(chosen, helped), network(chosen, [pool_parts(parts)]))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from research.local import degree_features, random_features, train_local_private
+from research.local import train_local_private
 from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.builtin import synthetic_data
@@ -35,16 +35,6 @@ def true_labels() -> Tensor:
     return GRAPH.labels
 
 
-def one_of_many(columns: int = 50, seed: int = 0) -> AffineFeatures:
-    """What multi-bit releases with m = 1 and so little ε that the signs say nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    count = GRAPH.num_nodes
-    signs = torch.randint(0, 2, (count,), generator=generator) * 2.0 - 1
-    chosen = torch.randint(0, columns, (count,), generator=generator)
-    values = torch.sparse_csr_tensor(torch.arange(count + 1), chosen, signs, (count, columns), check_invariants=True)
-    return AffineFeatures(values, 500.0, 0.5)
-
-
 def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None) -> NoisyLabels:
     """Randomised response on GRAPH's labels, three classes."""
     labels = true_labels()
@@ -53,67 +43,6 @@ def noisy(keep: float, seed: int = 0, settings: dict[str, object] | None = None)
     kept = torch.rand(labels.shape, generator=generator) < keep
     transition = torch.full((3, 3), (1 - keep) / 2, dtype=torch.float64).fill_diagonal_(keep)
     return NoisyLabels(torch.where(kept, labels, moved), transition, DenoiseSettings.model_validate(settings or {}))
-
-
-def majority() -> float:
-    labels, test = true_labels(), GRAPH.test_mask
-    return float(labels[test].bincount().max() / labels[test].numel())
-
-
-def test_a_gcn_on_raw_features_is_a_network_without_hops() -> None:
-    result = train_local_private(NETWORK.model_copy(update={"hops": 0}), TRAIN, GRAPH, RAW, seed=0)
-    assert result.summary["test_accuracy"] > 0.8
-    assert 1 <= result.summary["best_epoch"] <= 60
-
-
-def test_the_graph_alone_tells_much_where_the_released_features_tell_nothing() -> None:
-    result = train_local_private(NETWORK, TRAIN, GRAPH, one_of_many(), seed=0)
-    assert result.summary["test_accuracy"] > majority() + 0.2
-
-
-def test_random_and_degree_features() -> None:
-    random = random_features(GRAPH.num_nodes, 24, 0)
-    assert torch.equal(random.values, random_features(GRAPH.num_nodes, 24, 0).values)
-    assert not torch.equal(random.values, random_features(GRAPH.num_nodes, 24, 1).values)
-    assert 0 <= float(random.values.min()) < float(random.values.max()) < 1
-    values = degree_features(GRAPH).values.to_dense()
-    assert torch.equal(values.argmax(1).double(), GRAPH.degrees())
-    assert torch.equal(values.sum(1), torch.ones(GRAPH.num_nodes))
-    plain = NETWORK.model_copy(update={"hops": 0})
-    raw, *others = (
-        train_local_private(plain, TRAIN, GRAPH, features, seed=0).summary["test_accuracy"]
-        for features in (RAW, random, degree_features(GRAPH))
-    )
-    assert raw > max(others)
-
-
-def test_equal_seeds_train_alike() -> None:
-    first, again, other = (LocalPrivateNetwork(NETWORK, TRAIN, GRAPH, RAW, seed=seed) for seed in (3, 3, 4))
-    losses = [[network.train_step(epoch) for epoch in (1, 2, 3)] for network in (first, again, other)]
-    assert losses[0] == losses[1] != losses[2]
-    assert torch.equal(first.infer(), again.judged())
-
-
-@pytest.mark.parametrize("settings", [{"denoise_steps": 0}, {"denoise_steps": 2, "targets": "soft"}, {}])
-def test_labels_that_keep_the_truth_train_as_well_as_true_ones(settings: dict[str, object]) -> None:
-    released = noisy(1.0, settings=settings)
-    result = train_local_private(NETWORK, TRAIN, GRAPH, RAW, released, seed=0)
-    assert torch.equal(released.labels, true_labels())
-    assert result.summary["test_accuracy"] > 0.75
-
-
-def test_denoising_beats_forward_correction_on_noisy_labels() -> None:
-    train = TrainSettings(epochs=60, patience=None, select_by="loss")
-    scores = {
-        steps: [
-            train_local_private(
-                NETWORK, train, GRAPH, RAW, noisy(0.5, seed, {"denoise_steps": steps, "targets": "soft"}), seed=seed
-            ).summary["test_accuracy"]
-            for seed in range(3)
-        ]
-        for steps in (0, 4)
-    }
-    assert sum(scores[4]) > sum(scores[0])
 
 
 def test_true_labels_of_training_and_validation_nodes_are_never_read() -> None:

@@ -14,7 +14,6 @@ from veilgraph.core.errors import ConfigError, DataError
 from veilgraph.graph.dataset import load_parts
 from veilgraph.graph.partition import HorizontalPart
 from veilgraph.paradigms.horizontal.settings import horizontal
-from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.plain_fitting import fit
@@ -78,13 +77,6 @@ def test_it_trains_and_only_the_label_holders_labels_count() -> None:
     assert [record["loss"] for record in again.metrics] == [record["loss"] for record in result.metrics]
 
 
-def test_every_holders_edges_count() -> None:
-    settings = job()
-    parts = load_parts(settings.data, 0)
-    bare = replace(parts[1], graph=replace(parts[1].graph, edge_index=torch.empty(2, 0, dtype=torch.int64)))
-    assert ppgnn(settings, parts).metrics[0]["loss"] != ppgnn(settings, [parts[0], bare]).metrics[0]["loss"]
-
-
 def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embeddings(monkeypatch) -> None:
     settings, made, outputs = job(train={"epochs": 8}), [], []
 
@@ -108,29 +100,6 @@ def test_two_stages_train_every_holder_alone_and_then_one_map_over_all_embedding
     assert [weight.shape for weight in joint._predict.parameters()] == [(3, sum(widths)), (3,)]
     assert result.metrics[-1]["loss"] < result.metrics[0]["loss"]
     assert result.summary["test_f1"] is not None
-
-
-def test_the_second_stage_trains_no_holder() -> None:
-    """Its embeddings are fixed, so another holder's edges change the first stage of that holder alone."""
-    settings = job()
-    parts = load_parts(settings.data, 0)
-    bare = replace(parts[1], graph=parts[1].graph.with_edges(torch.empty(0, dtype=torch.int64)))
-    assert two_stages(settings, parts).metrics[0]["loss"] != two_stages(settings, [parts[0], bare]).metrics[0]["loss"]
-    with refused(DataError, key="data.partition"):
-        two_stages(settings, [parts[0], replace(parts[1], ids=parts[1].ids + 1)])
-
-
-def test_labels_divide_too() -> None:
-    settings = job(data={"dataset": "synthetic", "holders": 3, "partition": {"by": "labels", "knows": "all"}})
-    assert 0 <= ppgnn(settings, load_parts(settings.data, 0)).summary["test_accuracy"] <= 1
-
-
-def test_the_vertical_job_trains_alike() -> None:
-    settings = job(seed=3, precision="float64", train={"epochs": 7, "weight_decay": 0.25, "patience": 3})
-    alike = vertical(as_vertical(settings))
-    assert (alike.paradigm, alike.seed, alike.precision) == ("vertical", 3, "float64")
-    assert alike.train == settings.train
-    assert (alike.model.dim, alike.model.combine.strategy) == (8, "mean")
 
 
 def test_holders_that_are_not_aligned_are_refused() -> None:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from research.secure_gnn import TOLERANCE, read_epochs, secure_epochs, twin_scores
-from research.secure_gnn_cubic import fit_cubic, sigmoid
+from research.secure_gnn import TOLERANCE, read_epochs, secure_epochs
+from research.secure_gnn_cubic import sigmoid
 from research.secure_gnn_files import SIGMOID, TANH, SecureGNN, read_arrays, write_inputs
 from research.secure_gnn_spu import PROGRAMS, PYTHON_VARIABLE, REQUIREMENTS, run_together, spu_python
 from tests.errors import refused
-from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.party import PartyGraph
 
 SMALL = SecureGNN(dim=4, hops=2, epochs=6)
@@ -71,12 +71,6 @@ def test_the_cubics_are_the_least_squares_fits_within_their_stated_error(fit, fu
     assert deviation < largest
 
 
-def test_a_cubic_is_its_own_fit():
-    fit = fit_cubic(lambda x: 1 + 2 * x - 0.5 * x**3, 2.0)
-    assert fit.coefficients == pytest.approx((1, 2, -0.5))
-    assert fit.error < 1e-12
-
-
 def test_without_the_environment_the_error_says_how_to_make_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
@@ -118,21 +112,6 @@ def test_the_files_have_the_training_nodes_first_and_the_same_graph(tmp_path):
     assert shapes == [(5, 4), (4, 4), (4,), (4, 2), (2,), *[(4, 4)] * 4]
 
 
-def test_weighted_edges_and_missing_labels_are_refused(tmp_path):
-    a, b = tiny_graphs()
-    with refused(DataError, party="B"):
-        write_inputs(tmp_path, SMALL, [a, replace(b, edge_weight=torch.ones(4))], "A", 0, 1, public_adjacency=False)
-
-
-def test_the_twin_is_judged_at_its_best_validation_epoch(tmp_path):
-    # files' order: nodes 1, 4, 5, 0, 2, 3, 6 with labels 1, 0, 1, 0, 1, 0, 0; validation is 0 and 2, test 3 and 6
-    predictions = [[0, 0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 0, 1], [1, 0, 1, 0, 1, 1, 1]]
-    np.savez(tmp_path / "made.npz", predictions=np.array(predictions, np.uint8))
-    python = interpreter(tmp_path, f'test "$2" = train && cp {tmp_path}/made.npz "$3/twin.npz"')
-    scores = twin_scores(SMALL, tiny_graphs(), "A", 0, python, 20)
-    assert (scores.val_accuracy, scores.test_accuracy, scores.best_epoch) == (1.0, 0.5, 4)
-
-
 def write_results(folder, **changes):
     np.savez(folder / "shared.npz", weight0=np.zeros(2), weight1=np.zeros(3))
     np.savez(folder / "twin.npz", weight0=np.array([0.5, 0]), weight1=np.array([0, -0.75, 0]))
@@ -170,15 +149,6 @@ def test_results_that_are_not_the_twins_are_refused(tmp_path, changes, message):
     write_results(tmp_path, **changes)
     with refused(RunError, **message):
         read_epochs(tmp_path, 2)
-
-
-def test_a_result_that_is_missing_is_named(tmp_path):
-    python = interpreter(tmp_path, "true")
-    with refused(RunError, key="twin.npz"):
-        twin_scores(SMALL, tiny_graphs(), "A", 0, python, 20)
-    np.savez(tmp_path / "x.npz", other=np.zeros(1))
-    with refused(RunError, key="x.npz", value="seconds"):
-        read_arrays(tmp_path / "x.npz", "seconds")
 
 
 def obvious_step(folder: Path) -> list[torch.Tensor]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,17 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
-from tests.cli.commands import one_error, usage_error, veilgraph
+from tests import nightly
+from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from veilgraph.comparison import study as studies
-from veilgraph.comparison import ways as all_ways
 from veilgraph.comparison import ways as plain
 from veilgraph.comparison.figures import Scored, estimates, figures
 from veilgraph.comparison.study import Numbers, Study, compare_job
 from veilgraph.comparison.ways import boosting, logistic, ways
-from veilgraph.core.errors import ConfigError, DataError, RunError
+from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.graph.rules import Relation
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
@@ -100,25 +98,6 @@ def test_the_other_paradigm_takes_links_as_they_are() -> None:
         job = sealed(way.args[0])
         assert (job.model.edge_weights, job.model.directed) == (graph is weighted, graph is weighted)
         assert own_data(job, graph).edges.shape == graph.edge_index.shape
-
-
-def test_the_other_paradigm_takes_no_relations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their hops are for the job's local model alone, and would be refused."""
-    job = small(model={"dim": 4, "local": {"model": "relational"}})
-    first, *others = inputs_of(job).graphs
-    bounded = replace(first, relations=(Relation("pays", 1),), edge_relation=torch.zeros(first.num_edges).short())
-    given = dict[str, tuple[Relation, ...]]()
-
-    def seen(settings: JobSettings, *_: object, parties: list[PartyGraph], **__: object) -> None:
-        given[settings.paradigm] = parties[0].relations
-        raise DataError("seen")
-
-    monkeypatch.setattr(all_ways, "train", seen)
-    found = ways(Inputs(job, [bounded, *others]))
-    for name in ("vertical", "sealed"):
-        with pytest.raises(DataError):
-            found[name].way(lambda _records: None)
-    assert given == {"vertical": bounded.relations, "sealed": ()}
 
 
 def test_a_comparison_releases_nothing_and_asks_for_no_ledger(caplog: pytest.LogCaptureFixture) -> None:
@@ -249,13 +228,6 @@ def test_a_sealed_step_is_chosen_by_right_validation_nodes() -> None:
     assert len(result.metrics) in (12, first + 1)
 
 
-def test_a_sealed_run_is_compared(tmp_path: Path) -> None:
-    run = train(small_sealed(), tmp_path / "run").path
-    compared = compare(RunDirectory.open(run))
-    assert set(compared.alone) == {"A", "B"}
-    assert 0 <= compared.pooled["test_accuracy"] <= 1
-
-
 def signalled(nodes: int = 400) -> PartyGraph:
     """Of column 0 nothing is known but by neighbours: a node's class is the sign of its neighbour's."""
     generator = torch.Generator().manual_seed(0)
@@ -278,29 +250,6 @@ def test_boosting_sees_neighbours_and_logistic_does_not() -> None:
     }
     assert auc["boosting"] > 0.95
     assert auc["logistic"] < 0.65
-
-
-class Told:
-    """A model that says 1 of every node with one certainty."""
-
-    classes_ = np.array([0, 1])
-
-    def __init__(self, certainty: float) -> None:
-        self.certainty = certainty
-
-    def fit(self, x: object, labels: object) -> Told:
-        return self
-
-    def predict_proba(self, x: np.ndarray) -> np.ndarray:
-        return np.tile([1 - self.certainty, self.certainty], (len(x), 1))
-
-
-@pytest.mark.parametrize("order", [(0.5, 0.9, 0.1), (0.1, 0.9, 0.5)])
-def test_of_several_strengths_the_best_of_validation_is_taken(order: tuple[float, ...]) -> None:
-    graph = replace(signalled(), labels=torch.arange(400) % 2)
-    assert graph.labels is not None
-    found = plain._best(graph, graph.features.numpy(), [partial(Told, certainty) for certainty in order])
-    assert np.allclose(found[:, 1], 0.5)
 
 
 # Settings for the label holder alone
@@ -329,13 +278,6 @@ def test_alone_with_settings_of_its_own_is_beside_alone_with_the_jobs(tmp_path: 
 # Figures
 
 
-def test_recall_is_of_those_that_are_looked_at() -> None:
-    labels, score = np.array([1, 0, 1, 0, 0, 0, 0, 0, 0, 1]), np.linspace(1, 0.1, 10)
-    told = figures(Scored(labels, np.stack([1 - score, score], axis=1)), 0.3)
-    assert told["recall"] == pytest.approx(2 / 3)
-    assert told["auc"] == pytest.approx(13 / 21)
-
-
 def test_intervals_hold_what_they_say_and_differences_are_paired() -> None:
     """Of 40 worlds about 38 intervals hold the truth; a way is no better than itself, its copy with noise hardly."""
     generator, held = np.random.default_rng(1), 0
@@ -351,26 +293,6 @@ def test_intervals_hold_what_they_say_and_differences_are_paired() -> None:
     assert other.above(other).high == 0
     gain = other.above(auc)
     assert gain.high - gain.low < (auc.high - auc.low) / 5
-
-
-def test_intervals_are_over_seeds_too() -> None:
-    labels = np.arange(100) % 2
-    score = np.stack([labels, 1 - labels]).astype(np.float64)
-    right, wrong = (Scored(labels, np.stack([1 - one, one], axis=1)) for one in score)
-    auc = estimates([right, wrong], 0.1)["auc"]
-    assert (auc.low, auc.value, auc.high) == (0, 0.5, 1)
-
-
-def test_there_are_as_many_samples_as_asked_for() -> None:
-    one = Scored(np.arange(50) % 2, np.full((50, 2), 0.5))
-    assert len(estimates([one], 0.1)["auc"].draws) == 200
-    assert len(estimates([one, one], 0.1, draws=30)["auc"].draws) == 30
-
-
-def test_a_class_that_is_missing_gives_no_ranking() -> None:
-    told = figures(Scored(np.zeros(5, np.int64), np.full((5, 2), 0.5)), 0.1)
-    assert np.isnan(told["auc"])
-    assert np.isnan(told["recall"])
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -446,8 +368,7 @@ def test_bad_arguments(arguments: dict[str, Any], key: str, tmp_path: Path) -> N
     assert not (tmp_path / "study").exists()
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("paradigm", ["horizontal", "averaging"])
+@pytest.mark.parametrize("paradigm", [pytest.param("horizontal", marks=nightly), "averaging"])
 def test_own_nodes_are_judged_in_every_way_on_all_holders_test_nodes(paradigm: str, tmp_path: Path) -> None:
     data = {"dataset": "synthetic", "holders": 3, "partition": {"by": "nodes"}}
     job = small(paradigm=paradigm, data=data, train={"epochs": 2})
@@ -540,27 +461,10 @@ def test_tables_are_aligned_once_and_at_home_nothing_of_others_is_read(
         (exported / "elsewhere").rename(exported / "B")
 
 
-def test_without_test_nodes_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = inputs_of(small())
-    graphs = [
-        PartyGraph(g.party, g.features, g.edge_index, labels=g.labels, train_mask=g.train_mask, val_mask=g.val_mask)
-        for g in inputs.graphs
-    ]
-    loading = SimpleNamespace(data=SimpleNamespace(load=lambda job: Inputs(inputs.settings, graphs)))
-    monkeypatch.setattr(studies, "paradigm_of", lambda job: loading)
-    with refused(DataError, key="test_mask"):
-        compare_job(small(), tmp_path / "study")
-
-
 def test_a_party_file_that_is_none_is_refused_before_there_is_a_directory(tmp_path: Path) -> None:
     with refused(ConfigError, key=PurePath("none.yaml")):
         compare_job(small(), tmp_path / "study", party=tmp_path / "none.yaml")
     assert not (tmp_path / "study").exists()
-
-
-def test_several_runs_are_compared_on_a_reports_page() -> None:
-    told = veilgraph("compare", "runs/a", "runs/b", "runs/c", "--seeds", "2")
-    assert "veilgraph report runs/a runs/b runs/c" in usage_error(told)
 
 
 @pytest.mark.parametrize(

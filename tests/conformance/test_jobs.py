@@ -15,7 +15,7 @@ from tests.faults.host import Host, Order
 from tests.paradigms.horizontal import SECURE, assert_same
 from tests.paradigms.horizontal import job as horizontal_job
 from tests.paradigms.local import assert_same as assert_same_local
-from tests.paradigms.runs import assert_same_run, joint_model, model_bytes, saved_job
+from tests.paradigms.runs import assert_same_run, model_bytes, saved_job
 from tests.paradigms.traces import check_arrows, check_format, trace_of
 from tests.roles.federation import OwnModel, Settings, small_job, small_parties
 from tests.roles.local_parties import BY_NODE, PRIVATE_LABELS, local_job
@@ -72,13 +72,6 @@ def test_shares_are_fresh_in_every_session_and_weights_are_not(tmp_path: Path) -
         assert torch.equal(tensor, parts[1][name]) != name.startswith("initial.share/"), name
     for share in (parts[0]["initial.share/A"], parts[0]["initial.share/B"]):  # uniform over the whole ring
         assert float((share.double().abs() > 2.0**61).double().mean()) > 0.3
-
-
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
-    one = train(saved_job(tmp_path / "data"), tmp_path / "one")
-    other = train(saved_job(tmp_path / "data", {"seed": 6}), tmp_path / "other")
-    assert not torch.equal(joint_model(one.path)["A/W"], joint_model(other.path)["A/W"])
-    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
 
 
 def test_processes_give_what_threads_give(tmp_path: Path, host: Host) -> None:

@@ -13,7 +13,10 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.runtime.store.lifetime import lifetime_of
 
-APPNP: dict[str, Any] = {"model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}}}
+APPNP: dict[str, Any] = {
+    "model": {"initial": {"method": "individual"}, "local": {"model": "appnp", "hops": 1}},
+    "train": {"epochs": 3},
+}
 
 
 def job(folder: Path, limit: float, **privacy: Any) -> JobSettings:

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from sklearn.cluster import KMeans
 from torch import Tensor
 
 from tests.roles.federation import Settings
+from veilgraph.audit.labels import directions, matched
 from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.runtime.store import LEDGER
 from veilgraph.runtime.store.run_directory import RunDirectory
@@ -65,3 +68,25 @@ def with_others(graph: PartyGraph) -> PartyGraph:
     """Every label is another class, those of test nodes too."""
     assert graph.labels is not None
     return replace(graph, labels=(graph.labels + 1) % CLASSES)
+
+
+def assert_gradients_tell(gradient: Tensor, true: Tensor, learned: Tensor, epsilon: float | None, classes: int) -> None:
+    """Gradients of a class point the same way: they tell what was learned from, and of true labels what ε allows.
+
+    Args:
+        gradient: of training nodes, as the server gets it.
+        true: their labels.
+        learned: those that were learned from.
+        epsilon: with which they were perturbed.
+        classes: how many; which cluster is which class the attack is told.
+    """
+    found = KMeans(classes, n_init=5, random_state=0).fit(directions(gradient.double().numpy())).labels_
+    guessed = matched(found, learned.numpy())
+    assert float(np.mean(guessed == learned.numpy())) > 0.95
+    right = float(np.mean(guessed == true.numpy()))
+    if epsilon is None:
+        assert right > 0.95
+        return
+    bound = float(np.exp(epsilon) / (np.exp(epsilon) + classes - 1))
+    deviation = float(np.sqrt(bound * (1 - bound) / len(true)))
+    assert bound - 5 * deviation - 0.05 < right < bound + 5 * deviation

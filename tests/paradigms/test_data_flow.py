@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from torch_geometric.data import Data
 
-from tests.paradigms.horizontal import job as horizontal_job
 from tests.roles.federation import Settings, small_data, small_job, small_parties
 from veilgraph.graph.party import PartyGraph
 from veilgraph.graph.settings import DataSettings
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.launch.jobs import RunOptions, align, predict, train
-from veilgraph.samples.organisations import export_dataset, export_parts
+from veilgraph.runtime.launch.jobs import align, predict, train
+from veilgraph.samples.organisations import export_dataset
 from veilgraph.tables import edges, joining, nodes
 from veilgraph.tables.source import column_names, stream
 
@@ -91,33 +90,14 @@ def test_tables_that_have_changed_are_parsed_once_to_predict(tmp_path: Path, par
     assert parsed == once("nodes.csv", "nodes.csv:header", "edges.csv")
 
 
-def test_a_horizontal_holder_parses_its_tables_once(tmp_path: Path, parsed: Counter[str]) -> None:
-    settings = horizontal_job(2, ONE_EPOCH)
-    tables = export_parts(settings.data, tmp_path / "tables", settings.seed, job=settings)
-    paths = {name: str(path) for name, path in tables.items()}
-    train(parse_job(settings.model_dump(mode="json") | {"data": {"parties": paths}}), tmp_path / "run")
-    assert {name: count for name, count in parsed.items() if ":" not in name} == once("nodes.csv", "edges.csv")
-
-
 # Graphs
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("processes", [False, True], ids=["threads", "processes"])
-def test_a_data_set_is_checked_whole_and_then_by_each_holder(
-    tmp_path: Path, checks: Counter[str], processes: bool
-) -> None:
+def test_a_data_set_is_checked_whole_and_then_by_each_holder(tmp_path: Path, checks: Counter[str]) -> None:
     """The parts are not checked as they are dealt or scaled. A holder checks the file that it is given, its door."""
     changes: Sequence[Settings] = ({"data": {"feature_scaling": "row", "split": [0.5, 0.25, 0.25]}}, ONE_EPOCH)
-    train(small_job(2, *changes), tmp_path / "run", options=RunOptions(processes=processes))
-    whole = {"A": 1}
-    by_holders = {} if processes else {"A": 2, "B": 2}  # its file, and its role
-    assert checks == Counter(whole) + Counter(by_holders)
-
-
-def test_a_horizontal_data_set_likewise(tmp_path: Path, checks: Counter[str]) -> None:
-    train(horizontal_job(2, ONE_EPOCH), tmp_path / "run")
-    assert checks == {"pooled": 1, "A": 2, "B": 2}
+    train(small_job(2, *changes), tmp_path / "run")
+    assert checks == {"A": 3, "B": 2}, "the whole; and each holder's file, and its role"
 
 
 def test_graphs_from_python_are_checked_when_they_are_given(tmp_path: Path, checks: Counter[str]) -> None:
@@ -130,11 +110,3 @@ def test_graphs_from_python_are_checked_when_they_are_given(tmp_path: Path, chec
     bare = Data(x=whole.x, edge_index=whole.edge_index)
     train(small_job(2, ONE_EPOCH), tmp_path / "data", parties={"A": whole, "B": bare})
     assert checks == {"A": 3, "B": 3}
-
-
-def test_what_was_made_of_tables_is_not_checked_when_it_is_read_back(tmp_path: Path, checks: Counter[str]) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    tables = vertical_tables(tmp_path / "tables")
-    checks.clear()
-    train(over(tables), tmp_path / "run")
-    assert checks == {"A": 2, "B": 2}

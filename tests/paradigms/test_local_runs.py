@@ -19,12 +19,11 @@ from torch import Tensor
 from research.local import train_local_private
 from tests import about
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_at, cut_run, epochs_of
-from tests.paradigms.local import LEARNER, OTHER, assert_same, disclosed, kept, saved, sent
-from tests.paradigms.once import change_features, graph, lose
+from tests.paradigms.cutting import CutError, cut_run, epochs_of
+from tests.paradigms.local import LEARNER, assert_same, disclosed, kept, saved, sent
+from tests.paradigms.once import graph, lose
 from tests.paradigms.private import kinds_sent, ledger, paid
 from tests.paradigms.runs import lasting
-from tests.roles.federation import with_own_nodes
 from tests.roles.local_parties import COLUMNS, MECHANISMS, PRIVATE_LABELS, local_job, local_parties
 from tests.roles.streams import streams_of
 from veilgraph.core.errors import BudgetSpent, ConfigError, DataError, ProtocolError, RunError
@@ -34,14 +33,13 @@ from veilgraph.graph.party import PartyGraph, load_party, save_party
 from veilgraph.link.view import RecordedLink
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.privacy.local_features import AffineFeatures, feature_mechanism
-from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.feature_release import unpacked
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import RELEASE
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.store.lifetime import LIMITS_FILE, beside, lifetime_at
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
+from veilgraph.runtime.store.run_directory import load_tensors, save_tensors
 from veilgraph.samples.shipped import with_overrides
 
 ONE, TWO = Counter(features=1), Counter(features=2)
@@ -70,7 +68,7 @@ def twin(settings: JobSettings, learner: PartyGraph, blocks: list[AffineFeatures
         )
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("name", ["one-bit", "laplace"])
 def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, name: str) -> None:
     settings = saved(tmp_path / "data", own=name == "one-bit", **MECHANISMS[name])
     run = train(settings, tmp_path / "run")
@@ -85,23 +83,6 @@ def test_a_run_is_its_plaintext_twin_on_what_the_learner_keeps(tmp_path: Path, n
     assert lasting(plain.metrics) == lasting(run.metrics)
     shared = plain.summary.keys() - {"seconds_per_step"}
     assert {key: run.summary[key] for key in shared} == {key: plain.summary[key] for key in shared}
-
-
-def test_with_endless_epsilon_it_is_training_on_the_features_themselves(tmp_path: Path) -> None:
-    settings = saved(tmp_path / "data", {"train": {"select_by": "last"}}, mechanism="laplace", epsilon=1e7)
-    run = train(settings, tmp_path / "run")
-    parties = local_parties(settings)
-    plain = twin(settings, parties[0], [AffineFeatures(one.features) for one in parties[1:]])
-    for ours, theirs in zip(run.metrics, plain.metrics, strict=True):
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
-
-
-@pytest.mark.usefixtures("from_memory")
-def test_perturbation_is_not_of_the_jobs_seed(tmp_path: Path) -> None:
-    settings = saved(tmp_path / "data")
-    one, other = train(settings, tmp_path / "one"), train(settings, tmp_path / "other")
-    assert not torch.equal(kept(one.path)["features/B"], kept(other.path)["features/B"])
-    assert not torch.equal(one.predictions.probabilities, other.predictions.probabilities)
 
 
 def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path: Path) -> None:
@@ -123,11 +104,16 @@ def test_another_job_is_given_the_same_release_and_another_epsilon_adds(tmp_path
 # One release
 
 
-@pytest.mark.parametrize("private", [False, True], ids=["features", "features and labels"])
-def test_one_release_whatever_comes_after(tmp_path: Path, private: bool) -> None:
-    settings = saved(tmp_path / "data", PRIVATE_LABELS if private else {})
+def test_one_release_whatever_comes_after(tmp_path: Path) -> None:
+    settings = saved(tmp_path / "data", PRIVATE_LABELS)
     run = train(settings, tmp_path / "run")
-    costs = {"B": Counter(features=1, labels=1) if private else ONE, "C": ONE}
+    found = {record.kind: record for record in disclosed(run.path, "B") if record.to == LEARNER}
+    epsilons = {kind: (record.epsilon_release, record.epsilon_total) for kind, record in found.items()}
+    assert epsilons == {"hello": (None, None), "perturbed_features": (4.0, 6.0), "perturbed_labels": (2.0, 6.0)}
+    for kind in ("features", "labels"):
+        assert found[f"perturbed_{kind}"].protection == "noise"
+        assert found[f"perturbed_{kind}"].reveals == (f"perturbed-{kind}",)
+    costs = {"B": Counter(features=1, labels=1), "C": ONE}
     assert len(run.metrics) == 6
     for _ in range(2):
         assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
@@ -142,39 +128,10 @@ def test_one_release_whatever_comes_after(tmp_path: Path, private: bool) -> None
     for party in (LEARNER, SERVER):
         assert {record.kind for record in disclosed(run.path, party)} == {"hello"}
         assert not ledger(run.path, party).exists()
-    assert kept(run.path).keys() == {"features/B", "features/C"} | ({"labels"} if private else set())
+    assert kept(run.path).keys() == {"features/B", "features/C", "labels"}
     assert epochs_of(run.path) == {"A": [6], "B": [], "C": [], SERVER: []}
-    assert (run.summary["test_accuracy"] is None) == private
+    assert run.summary["test_accuracy"] is None
     assert run.predictions.probabilities.shape == (60, 3)
-
-
-def test_a_disclosure_says_what_each_message_cost_and_the_run_so_far(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run")
-    found = {record.kind: record for record in disclosed(run.path, "B") if record.to == LEARNER}
-    epsilons = {kind: (record.epsilon_release, record.epsilon_total) for kind, record in found.items()}
-    assert epsilons == {"hello": (None, None), "perturbed_features": (4.0, 6.0), "perturbed_labels": (2.0, 6.0)}
-    for kind in ("features", "labels"):
-        assert found[f"perturbed_{kind}"].protection == "noise"
-        assert found[f"perturbed_{kind}"].reveals == (f"perturbed-{kind}",)
-
-
-@pytest.mark.parametrize("private", [False, True], ids=["features", "features and labels"])
-def test_cut_in_training_it_goes_on_from_the_same_release(tmp_path: Path, private: bool) -> None:
-    settings = saved(tmp_path / "data", PRIVATE_LABELS if private else {})
-    run = cut_run(settings, tmp_path / "run", 5)
-    before, whole = kept(run), tmp_path / "whole"
-    shutil.copytree(run, whole)
-    shutil.rmtree(whole / "parties" / LEARNER / "checkpoints")
-    with cut_at(6), pytest.raises(CutError):
-        resume(run)
-    result, from_the_start = resume(run), resume(whole)
-    assert (result.summary["started_at"], from_the_start.summary["started_at"]) == (4, 0)
-    assert_same(result, from_the_start)
-    for path in (run, whole):
-        assert all(torch.equal(tensor, before[name]) for name, tensor in kept(path).items())
-        for party in ("B", "C"):
-            assert paid(path, party) == sent(path, party)
-            assert paid(path, party)["features"] == 1
 
 
 @contextmanager
@@ -202,9 +159,7 @@ def killed(kind: str, party: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("kind", "party"), [("before it sends", "B"), ("before it keeps", "B"), ("before it keeps", LEARNER)]
-)
+@pytest.mark.parametrize(("kind", "party"), [("before it sends", "B"), ("before it keeps", LEARNER)])
 def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str, party: str) -> None:
     settings, run = saved(tmp_path / "data"), tmp_path / "run"
     with killed(kind, party), pytest.raises(CutError):
@@ -219,12 +174,10 @@ def test_killed_around_the_release_it_is_paid_for_once(tmp_path: Path, kind: str
     assert paid(run, "B") == ONE
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("loser", [LEARNER, "B", "C"])
-def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str, private: bool) -> None:
+@pytest.mark.parametrize("loser", [LEARNER, "B"])
+def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: str) -> None:
     """The one who learns may lose its file as often as it likes, and is told nothing new."""
-    run = cut_run(saved(tmp_path / "data", PRIVATE_LABELS if private else {}), tmp_path / "run", 5)
+    run = cut_run(saved(tmp_path / "data", PRIVATE_LABELS), tmp_path / "run", 5)
     before = kept(run)
     lose(run, loser)
     with refused(RunError, code="restart", party=loser):
@@ -242,21 +195,6 @@ def test_a_lost_release_is_sent_again_and_costs_nothing(tmp_path: Path, loser: s
         assert paid(run, "C") == ONE
         (run / "summary.json").unlink()
         lose(run, loser)
-
-
-@pytest.mark.usefixtures("from_memory")
-@pytest.mark.parametrize("sampled", [1, 8])
-def test_who_has_lost_its_own_bytes_too_pays_anew(tmp_path: Path, sampled: int) -> None:
-    """A matrix is kept sparse, or dense, as it was released."""
-    run = cut_run(saved(tmp_path / "data", sampled=sampled), tmp_path / "run", 5)
-    before = kept(run)
-    assert before["features/B"].dtype == (torch.int64 if sampled == 1 else torch.uint8)
-    lose(run, "B")
-    (run / "parties" / "B" / f"{OWN_RELEASE}.safetensors").unlink()
-    resume(run, restart=True)
-    assert not torch.equal(kept(run)["features/B"], before["features/B"])
-    assert torch.equal(kept(run)["features/C"], before["features/C"])
-    assert (paid(run, "B"), paid(run, "C")) == (TWO, ONE)
 
 
 def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path: Path) -> None:
@@ -277,26 +215,6 @@ def test_whatever_changes_the_same_release_is_of_use_and_costs_nothing(tmp_path:
         save_party(replace(mine, **change), graph(run, "B"))
         assert torch.equal(predict(run).probabilities, before), what
         assert paid(run, "B") == sent(run, "B") == Counter(features=1, labels=1), what
-
-
-def test_nodes_that_others_do_not_know_may_change_for_nothing(tmp_path: Path) -> None:
-    """Nothing is released of them."""
-    settings = local_job(3)
-    parties = with_own_nodes(local_parties(settings), (3, 4, 0))
-    run = train(settings, tmp_path / "run", parties=parties).path
-    before = load_party(graph(run, "B"))
-    features = before.features.to_dense().clone()
-    features[60:] += 0.25
-    save_party(replace(before, features=features), graph(run, "B"))
-    predict(run)
-    assert paid(run, "B") == sent(run, "B") == ONE
-
-
-def test_the_learners_own_data_may_change_for_nothing(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", own=True), tmp_path / "run")
-    change_features(run.path, LEARNER)
-    assert not torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
-    assert paid(run.path, "B") == sent(run.path, "B") == ONE
 
 
 # What is damaged
@@ -334,15 +252,6 @@ def test_a_damaged_release_is_one_clear_error_and_no_new_release(tmp_path: Path)
     fails(
         r"damaged \(released labels are no labels .*\); delete it", lambda run: tampered(run, "labels", lambda t: t + 9)
     )
-
-
-def test_a_lost_ledger_beside_a_release_is_one_clear_error(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data"), tmp_path / "run").path
-    ledger(run, OTHER).unlink()
-    change_features(run, OTHER)
-    with refused(RunError, code="refused", key="ledger.jsonl", party="B"):
-        predict(run)
-    assert not ledger(run, OTHER).exists()
 
 
 @pytest.mark.parametrize("kind", [Kind.PERTURBED_FEATURES, Kind.PERTURBED_LABELS])
@@ -390,20 +299,6 @@ def test_misplaced_labels_are_refused_before_there_is_a_run(tmp_path: Path, how:
     with pytest.raises(ConfigError, match=r"^A refuses the job: it has labels itself, and release\.labels\.holder=B"):
         train(settings, tmp_path / "run", **given)
     assert not (tmp_path / "run").exists()
-
-
-def test_a_label_holder_without_labels_is_refused(tmp_path: Path) -> None:
-    parties = local_parties(local_job(3, PRIVATE_LABELS))
-    settings = local_job(3, {"data": {"label_holder": "A"}})
-    with refused(DataError, key="labels", party="A"):
-        train(settings, tmp_path / "run", parties=parties)
-
-
-def test_a_label_holder_is_found_by_its_labels(tmp_path: Path) -> None:
-    parties = local_parties(local_job(3, {"data": {"label_holder": "C"}}))
-    run = train(local_job(3), tmp_path / "run", parties=parties)
-    assert RunDirectory.open(run.path).settings.duties.releasing == ("A", "B")
-    assert paid(run.path, "A") == ONE
 
 
 def test_more_sampled_features_than_a_holder_has(tmp_path: Path) -> None:

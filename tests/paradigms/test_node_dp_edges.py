@@ -18,14 +18,12 @@ from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.local import DELTA, LEARNER, assert_same, disclosed, edges, saved, sent
 from tests.paradigms.once import change_features, graph
-from tests.paradigms.private import entries, ledger, paid
+from tests.paradigms.private import entries, paid
 from veilgraph.core.errors import BudgetSpent, ConfigError
 from veilgraph.core.tensor_file import FolderKeeper, Record
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import load_party, save_party
-from veilgraph.privacy import accountant
 from veilgraph.privacy.accountant import gaussian_epsilon
-from veilgraph.privacy.lifetime_ledger import Lifetime
 from veilgraph.privacy.release_cache import OWN_RELEASE
 from veilgraph.protocol.job import JobSettings
 from veilgraph.report.ledgers import worth
@@ -36,19 +34,6 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.shipped import with_overrides
 
 ONE, TWO = Counter(sums=1), Counter(sums=2)
-
-
-def change_edges(run: Path) -> None:
-    before = load_party(graph(run, LEARNER))
-    save_party(before.with_edges(torch.arange(before.num_edges) > 1), graph(run, LEARNER))
-
-
-def change_labels(run: Path, *, of_test_nodes: bool) -> None:
-    before = load_party(graph(run, LEARNER))
-    assert before.labels is not None
-    assert before.test_mask is not None
-    at = torch.arange(len(before.labels)) == int((before.test_mask == of_test_nodes).nonzero()[0])
-    save_party(replace(before, labels=torch.where(at, (before.labels + 1) % 3, before.labels)), graph(run, LEARNER))
 
 
 def sums(run: Path) -> Tensor:
@@ -110,25 +95,6 @@ def test_whatever_changes_the_same_sums_are_of_use_and_cost_nothing(tmp_path: Pa
     assert RunDirectory.open(run).party(LEARNER).model_path.read_bytes() == model
 
 
-def test_another_snapshot_pays_where_there_is_room(tmp_path: Path) -> None:
-    settings = saved(tmp_path / "data", edges())
-    limited(settings, 5.0)
-    train(settings, tmp_path / "one")
-    lifetime = lifetime_at(beside((settings.data.graphs or {})[LEARNER]))
-    for changes, total in (({"name": "again"}, 3.0), ({"snapshot": "february"}, accountant_total(lifetime))):
-        train(with_overrides(settings, changes), tmp_path / f"{changes}")
-        assert lifetime.total() == pytest.approx(total, rel=1e-6)
-    with refused((BudgetSpent, ConfigError), party=LEARNER):
-        train(with_overrides(settings, {"snapshot": "march"}), tmp_path / "march")
-
-
-def accountant_total(lifetime: Lifetime) -> float:
-    """Of two releases like the first."""
-    with lifetime.lines.held():
-        event = lifetime.lines.entries[0].release
-    return accountant.total({event: 2}, DELTA)
-
-
 def limited(settings: JobSettings, most: float) -> Path:
     folder = lifetime_at(beside((settings.data.graphs or {})[LEARNER])).lines.folder
     (folder / LIMITS_FILE).write_text(yaml.safe_dump({**about.EDGES, "max_epsilon": most}))
@@ -179,13 +145,6 @@ def test_a_node_of_too_many_neighbours_is_refused_before_there_is_a_run_and_befo
 
 
 @pytest.mark.usefixtures("from_memory")
-def test_noise_is_of_the_system_and_not_of_the_jobs_seed(tmp_path: Path) -> None:
-    settings = saved(tmp_path / "data", edges())
-    one, other = (train(settings, tmp_path / name).path for name in ("one", "other"))
-    assert not torch.equal(sums(one), sums(other))
-
-
-@pytest.mark.usefixtures("from_memory")
 @pytest.mark.parametrize("when", ["kept", "paid"])
 def test_killed_around_the_release_it_is_made_and_paid_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
@@ -223,14 +182,6 @@ def test_cut_in_training_it_learns_what_it_would_have_learnt(tmp_path: Path) -> 
     assert_same(resume(run), whole)
     assert paid(run, LEARNER) == ONE
     assert lifetime_at(beside((settings.data.graphs or {})[LEARNER])).total() == pytest.approx(3.0, rel=1e-6)
-
-
-def test_a_lost_ledger_is_an_error_and_not_a_new_one(tmp_path: Path) -> None:
-    run = train(saved(tmp_path / "data", edges()), tmp_path / "run").path
-    ledger(run, LEARNER).unlink()
-    with refused((ConfigError, Exception), key="ledger.jsonl"):  # type: ignore[arg-type]
-        predict(run)
-    assert not ledger(run, LEARNER).exists()
 
 
 def test_the_run_and_its_page_say_what_it_is_about_and_what_it_was_worth(tmp_path: Path) -> None:

@@ -4,15 +4,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from torch.nn import functional
 
+from tests import nightly
 from tests.errors import refused
 from tests.nn.slow import DOUBLE, random_graph, slow_aggregate
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.features import from_scipy, to_scipy
-from veilgraph.graph.party import PartyGraph
 from veilgraph.nn.calibration import corrected
 from veilgraph.paradigms.node_dp import network as kprop
 from veilgraph.paradigms.node_dp.network import (
@@ -60,12 +59,6 @@ def test_algorithm_2_equals_the_dense_computation(aggregate, nodes, edges, hops,
     expected = torch.linalg.matrix_power(slow_aggregate(graph, aggregate), hops) @ graph.features
     found = propagate(neighbour_adjacency(graph, aggregate, DOUBLE), graph.features, hops)
     torch.testing.assert_close(found, expected)
-
-
-def test_one_hop_leaves_the_node_itself_out():
-    graph = PartyGraph("a", torch.eye(3, dtype=DOUBLE), torch.tensor([[0, 1, 1, 1], [1, 0, 1, 2]]))
-    found = propagate(neighbour_adjacency(graph, "mean", DOUBLE), graph.features, 1)
-    torch.testing.assert_close(found, torch.tensor([[0, 1, 0], [1, 0, 0], [0, 1, 0]], dtype=DOUBLE))
 
 
 @pytest.mark.parametrize("hops", [0, 1, 3])
@@ -129,35 +122,6 @@ def test_the_output_does_not_depend_on_the_scale_of_the_features():
     assert float(large.gain) == pytest.approx(1e-4 * float(small.gain))
 
 
-def test_without_edges_nothing_is_propagated_and_all_is_finite():
-    graph = random_graph(edges=0)
-    model = network(graph, AffineFeatures(graph.features))
-    assert float(model.gain) == 1
-    torch.testing.assert_close(model(None), model.output.bias.expand(9, 3))
-
-
-def test_dropout_follows_its_generator():
-    graph = random_graph()
-    model = network(graph, AffineFeatures(graph.features))
-    first, again, other = (model(torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert not torch.equal(first, model(None))
-
-
-def test_initial_weights_follow_the_seed():
-    graph = random_graph()
-    model = network(graph, AffineFeatures(graph.features))
-    again = network(graph, AffineFeatures(graph.features), aggregate="mean")
-    assert torch.equal(model.update.weight, again.update.weight)
-
-
-@pytest.mark.parametrize("changes", [{"hops": -1}, {"dim": 0}, {"dropout": 1.0}, {"aggregate": "max"}, {"steps": 2}])
-def test_what_the_settings_refuse(changes):
-    with refused(ValidationError, key=next(iter(changes)), value=next(iter(changes.values()))):
-        KPropSettings(**changes)
-
-
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2])
 KNOWN = torch.tensor([True, True, False, True, True, False, True, False, True])
 
@@ -194,18 +158,6 @@ def test_loss_equals_the_dense_computation(steps):
     torch.testing.assert_close(*gradients)
 
 
-def test_without_noise_and_steps_it_is_the_ordinary_cross_entropy():
-    logits = torch.randn(9, 3, dtype=DOUBLE)
-    found = denoising(random_graph(), 0, torch.eye(3, dtype=DOUBLE)).loss(logits, KNOWN)
-    torch.testing.assert_close(found, functional.cross_entropy(logits[KNOWN], LABELS[KNOWN]))
-
-
-def test_rows_are_distributions_and_the_isolated_node_keeps_its_own_label():
-    found = denoising(random_graph(), 2, response(0.6))
-    torch.testing.assert_close(found.targets.sum(1), torch.ones(9, dtype=DOUBLE))
-    assert found.targets[8].tolist() == [0, 0, 1]
-
-
 def test_labels_of_other_nodes_are_not_read():
     graph, transition = random_graph(), response(0.6)
     other = torch.where(KNOWN, LABELS, -1)
@@ -214,12 +166,7 @@ def test_labels_of_other_nodes_are_not_read():
     assert torch.equal(found.targets[KNOWN], denoising(graph, 1, transition).targets[KNOWN])
 
 
-def test_hard_targets_are_the_largest_soft_ones():
-    graph, transition = random_graph(), response(0.6)
-    soft, hard = (denoising(graph, 2, transition, targets=kind).targets for kind in ("soft", "hard"))
-    assert torch.equal(hard, functional.one_hot(soft.argmax(1), 3).to(DOUBLE))
-
-
+@nightly
 def test_the_truth_minimises_the_expected_loss():
     """Where the network is right about p(y|x), its side of the comparison is the expectation of the labels' side."""
     graph, transition = random_graph(), response(0.7)

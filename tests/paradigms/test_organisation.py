@@ -53,23 +53,6 @@ def alignment(run: Path, party: str) -> dict[str, Any]:
     return facts
 
 
-def test_tables_are_aligned_trained_and_predicted(parties: dict[str, Path], tmp_path: Path) -> None:
-    run = train(job(parties), tmp_path / "run")
-    facts = {party: alignment(run.path, party) for party in (*parties, SERVER)}
-    assert len({str(fact) for fact in facts.values()}) == 1
-    assert facts["A"]["common_nodes"] == 300
-    common = rows(run.path, "A")[:300]
-    assert common == rows(run.path, "B")[:300]
-    assert run.predictions.ids == tuple(common)
-    assert not set(rows(run.path, "A")[300:]) & set(rows(run.path, "B")[300:])
-    some = predict(run.path, ids=[common[5], common[2]])
-    assert some.ids == (common[5], common[2])
-    assert some.csv().splitlines()[0].startswith("id,class,p_")
-    own = rows(run.path, "A")[-1]
-    with refused(ConfigError, key="ids"):
-        predict(run.path, ids=[own])
-
-
 def test_no_id_no_hash_of_one_and_no_name_of_a_column_leaves_a_holder(parties: dict[str, Path], tmp_path: Path) -> None:
     """In all that is sent, byte by byte: aligned, trained and predicted."""
     for file in parties.values():
@@ -94,8 +77,17 @@ def test_no_id_no_hash_of_one_and_no_name_of_a_column_leaves_a_holder(parties: d
 def test_nodes_added_after_training_are_predicted_as_trained(parties: dict[str, Path], tmp_path: Path) -> None:
     """A new node that copies an old one, edges and all, gets the old one's prediction: same weights, same scaling."""
     run = train(job(parties, model={"dim": 4, "local": {"hops": 1}}), tmp_path / "run")
+    assert len({str(alignment(run.path, party)) for party in (*parties, SERVER)}) == 1
+    common, own = rows(run.path, "A")[:300], rows(run.path, "A")[300:]
+    assert common == rows(run.path, "B")[:300]
+    assert not set(own) & set(rows(run.path, "B")[300:])
+    some = predict(run.path, ids=[common[5], common[2]])
+    assert some.ids == (common[5], common[2])
+    assert some.csv().splitlines()[0].startswith("id,class,p_")
+    with refused(ConfigError, key="ids"):
+        predict(run.path, ids=[own[-1]])
     before = predict(run.path)
-    assert before.ids is not None
+    assert before.ids == tuple(common)
     old = before.ids[7]
     for file in parties.values():
         nodes, edges = file.parent / "nodes.csv", file.parent / "edges.csv"
@@ -126,17 +118,12 @@ def test_align_then_train_and_an_alignment_is_kept(parties: dict[str, Path], tmp
     identity = alignment(tmp_path / "run", "A")["identity"]
     resume(tmp_path / "run")
     assert {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)} == {identity}
+    (tmp_path / "run" / "parties" / "B" / "alignment.json").unlink()  # who has lost it makes all align anew
+    (tmp_path / "run" / "summary.json").unlink()
+    resume(tmp_path / "run", restart=True)
+    (after,) = {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)}
+    assert after != identity
     assert load_party(RunDirectory(tmp_path / "run").party("B").graph_path).common == 300
-
-
-def test_who_lost_its_alignment_makes_all_align_anew(parties: dict[str, Path], tmp_path: Path) -> None:
-    align(job(parties), tmp_path / "run")
-    before = alignment(tmp_path / "run", "A")["identity"]
-    (tmp_path / "run" / "parties" / "B" / "alignment.json").unlink()
-    resume(tmp_path / "run")
-    identities = {alignment(tmp_path / "run", party)["identity"] for party in (*parties, SERVER)}
-    assert len(identities) == 1
-    assert identities != {before}
 
 
 def test_a_party_refuses_what_its_limits_do_not_accept(parties: dict[str, Path], tmp_path: Path) -> None:
@@ -186,17 +173,6 @@ def test_a_party_bounds_epsilon_and_then_accepts_what_it_bounds(parties: dict[st
     assert totals["predict"] is not None
     assert totals["train"] is not None
     assert totals["predict"] > totals["train"], "a prediction is one release more"
-
-
-def test_with_one_release_the_label_holder_spends_nothing(parties: dict[str, Path], tmp_path: Path) -> None:
-    change(parties["A"], limits={"leakage": [], **about.ROWS, "max_epsilon": 1e-6})
-    change(parties["B"], limits={"leakage": [], **about.ROWS, "max_epsilon": 1})
-    run = train(private_job(parties, 5.0, schedule="once"), tmp_path / "run")
-    spent = json.loads((run.path / "parties" / "B" / "ledger.json").read_text())
-    assert spent["releases"] == {"embeddings": 1}
-    lines = (run.path / "parties" / "A" / "disclosures.jsonl").read_text().splitlines()
-    kinds = {DisclosureRecord.model_validate_json(line).kind for line in lines}
-    assert kinds == {"hello", "blinded_ids", "id_tokens", "row_order"}
 
 
 def test_tables_without_a_common_node_are_refused(parties: dict[str, Path], tmp_path: Path) -> None:

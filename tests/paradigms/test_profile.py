@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from veilgraph.core.trace import Event, Trace
 from veilgraph.core.types import Kind
 from veilgraph.link.wrapper import TracedLink
 from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, load_result, resume, train
-from veilgraph.runtime.session import party
 
 STEPS = 4
 SHORT: Settings = {"train": {"epochs": STEPS, "evaluate_every": 2}}
@@ -48,22 +46,6 @@ def test_the_trace_is_of_all_parties_and_every_message_has_both_ends(run: TrainR
         assert sent == sum(row["bytes"] for row in traffic if row["party"] == name and row["direction"] == "sent")
         work = Counter(span["name"] for span in of_party if span["name"] in WORK)
         assert work == {"forward": STEPS, "backward": STEPS, "update": STEPS, "evaluate": 2, "checkpoint": 2}
-
-
-def test_spans_of_a_thread_nest(events: list[Event]) -> None:
-    for thread in {(span["pid"], span["tid"]) for span in spans(events)}:
-        own = [span for span in spans(events) if (span["pid"], span["tid"]) == thread]
-        open_until: list[float] = []
-        for span in sorted(own, key=lambda span: (span["ts"], -span["dur"])):
-            while open_until and open_until[-1] <= span["ts"]:
-                open_until.pop()
-            end = span["ts"] + span["dur"]
-            assert not open_until or end <= open_until[-1] + 1e-3, span
-            open_until.append(end)
-    names = party_of(events)
-    forward = [span for span in spans(events) if span["name"] == "forward" and names[span["pid"]] == "A"]
-    assert [span["args"]["step"] for span in forward] == sorted({span["args"]["step"] for span in forward})
-    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in pairwise(forward))
 
 
 def test_it_holds_names_tags_bytes_times_and_nothing_else(events: list[Event]) -> None:
@@ -111,13 +93,3 @@ def test_without_a_profile_there_is_no_trace(tmp_path: Path, run: TrainResult, m
     assert_same_run(run, plain)
     assert not list(plain.path.rglob("*trace*"))
     assert load_result(plain.path).summary == plain.summary
-
-
-def test_what_did_not_fit_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(party, "new_trace", lambda part: Trace(part.party, 1, limit=5))
-    path = train(saved_job(tmp_path / "data", SHORT), tmp_path / "run", profile=True).path
-    dropped = json.loads((path / "trace.json").read_text(encoding="utf-8"))["otherData"]["dropped"]
-    assert dropped.keys() == set(PARTIES)
-    assert f"the last {dropped['A']} events of A did not fit" in caplog.text

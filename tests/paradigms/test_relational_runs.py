@@ -12,13 +12,13 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
 import veilgraph as vg
+from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.tables.writing import write
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.graph.party import PartyGraph, save_party
+from veilgraph.graph.party import PartyGraph
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.runtime.launch.jobs import RunOptions, train
 
 NODES, EACH = 200, 8
 LOCAL = {"model": "relational", "hops": 1}
@@ -69,6 +69,7 @@ def parties(**hops: int) -> dict[str, HeteroData | Data]:
     return {"bank": data, "shop": shop()}
 
 
+@nightly
 def test_relations_that_point_opposite_ways_are_learnt_apart_and_lost_together(tmp_path: Path) -> None:
     """A node's neighbours all together are of both classes alike, whatever its own."""
     apart = vg.fit(job(), parties(), out=tmp_path / "apart")
@@ -114,17 +115,6 @@ def test_hops_of_a_relation_are_refused_where_no_model_knows_them(tmp_path: Path
         vg.fit(settings, parties(foe=1), out=tmp_path / "run")
 
 
-def test_hops_of_a_saved_graph_are_refused_likewise(tmp_path: Path) -> None:
-    paths = {}
-    for name, data in parties(foe=1).items():
-        paths[name] = str(tmp_path / f"{name}.safetensors")
-        save_party(PartyGraph.from_data(name, data), Path(paths[name]))
-    saved = {"data": {"graphs": paths, "label_holder": "bank"}}
-    with refused(ConfigError, key="parties", value=1, party="bank", code="hops"):
-        vg.fit({**short(model="gcn"), **saved}, out=tmp_path / "refused")
-    assert vg.fit({**short(), **saved}, out=tmp_path / "run").metrics["best_epoch"] >= 1
-
-
 def test_a_horizontal_job_takes_heterodata_with_its_ids_as_one_graph(tmp_path: Path) -> None:
     first, second = friends_and_foes(0), friends_and_foes(1)
     first["customer"].n_id, second["customer"].n_id = torch.arange(NODES), torch.arange(NODES) + NODES // 2
@@ -155,11 +145,6 @@ NOT_THERE: list[tuple[str, dict[str, Any], str, str]] = [
 def test_where_it_is_not_supported_the_job_is_refused(settings: dict[str, Any], key: str, value: str) -> None:
     with refused(ConfigError, key=key, value=value):
         parse_job({"data": {"dataset": "synthetic"}, **settings})
-
-
-def test_several_machines_of_a_holder_refuse_it(tmp_path: Path) -> None:
-    with refused(ConfigError, key="model.local.model", value="relational"):
-        train(parse_job(short()), tmp_path / "run", parties=parties(), options=RunOptions(machines={"bank": 2}))
 
 
 @pytest.fixture

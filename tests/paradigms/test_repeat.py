@@ -12,12 +12,11 @@ import torch
 import yaml
 from torch import Tensor
 
-from tests import about, nightly
+from tests import about
 from tests.errors import refused
 from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
 from tests.paradigms.averaging.jobs import job as averaging_job
-from tests.paradigms.cutting import cut_run
 from tests.paradigms.exported import export, over
 from tests.paradigms.horizontal import MEAN, SECURE
 from tests.paradigms.horizontal import job as horizontal_job
@@ -37,7 +36,7 @@ from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job, read_job
 from veilgraph.protocol.organisation import Organisation
-from veilgraph.runtime.launch.jobs import RunOptions, predict, resume, train
+from veilgraph.runtime.launch.jobs import RunOptions, predict, train
 from veilgraph.runtime.launch.site import learning_secret, learning_seed, mark
 from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.store.predictions import Predictions, load_predictions
@@ -108,21 +107,9 @@ def test_vertical(changes: Settings, tmp_path: Path) -> None:
     assert distance(one, other) == 0
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("changes", [{}, SECURE, MEAN], ids=["max", "secure max", "mean"])
+@pytest.mark.parametrize("changes", [SECURE, MEAN], ids=["secure max", "mean"])
 def test_horizontal(changes: Settings, tmp_path: Path) -> None:
     assert distance(*twice(of_horizontal(tmp_path, changes), tmp_path)) == 0
-
-
-def test_averaging(tmp_path: Path) -> None:
-    assert distance(*twice(of_averaging(tmp_path), tmp_path)) == 0
-
-
-def test_sealed_to_the_rounding_of_its_numbers(tmp_path: Path) -> None:
-    """Every product is rounded up or down as fresh masks have it: by one of 2^16."""
-    one, other = twice(of_sealed(tmp_path), tmp_path)
-    assert one.ids == other.ids
-    assert 0 < distance(one, other) < 2e-3
 
 
 def of_node_dp(folder: Path) -> JobSettings:
@@ -185,31 +172,6 @@ def test_predictions_of_tables_that_have_grown(tmp_path: Path) -> None:
     assert distance(one, other) < 1e-6
 
 
-def test_a_run_whose_rows_are_in_an_earlier_releases_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on, and predicts, in that order."""
-    settings = of_vertical(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(aligning, "agree_on_order", lambda link, holders, ids, streams: torch.arange(len(ids)))
-        run = cut_run(settings, tmp_path / "run", 3)
-    rows = RunDirectory.open(run).party("A").ids()
-    found = resume(run)
-    assert RunDirectory.open(run).party("A").ids() == rows
-    assert found.predictions.ids == tuple(rows or ())[:300]
-    assert distance(found.predictions, predict(run)) == 0
-    grow(settings)
-    assert "new" in (predict(run).ids or ())
-
-
-@nightly
-@pytest.mark.parametrize("make", [of_vertical, of_horizontal, of_averaging])
-def test_in_processes(make: Callable[[Path], JobSettings], tmp_path: Path) -> None:
-    settings = make(tmp_path)
-    threads = train(settings, tmp_path / "threads").predictions
-    assert (
-        distance(threads, train(settings, tmp_path / "processes", options=RunOptions(processes=True)).predictions) == 0
-    )
-
-
 # Across organisations: private seeds
 
 
@@ -248,10 +210,7 @@ def predictions(stores: Mapping[PartyId, PartyStore]) -> Predictions:
     return load_predictions(stores["A"])
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize(
-    "make", [of_vertical, of_horizontal, of_averaging], ids=["vertical", "horizontal", "averaging"]
-)
+@pytest.mark.parametrize("make", [of_vertical, of_averaging], ids=["vertical", "averaging"])
 def test_across_organisations(make: Callable[[Path], JobSettings], tmp_path: Path) -> None:
     sites = Sites(tmp_path, make(tmp_path))
     one, other = sites.run(), sites.run()
@@ -265,7 +224,7 @@ def test_sealed_across_organisations(tmp_path: Path) -> None:
     sites = Sites(tmp_path, of_sealed(tmp_path))
     one, other = sites.run(), sites.run()
     assert seeds(one) == seeds(other)
-    assert distance(predictions(one), predictions(other)) < 2e-3
+    assert 0 < distance(predictions(one), predictions(other)) < 2e-3, "fresh masks round up or down by one of 2^16"
 
 
 SMALL: Settings = {"model": {"dim": 4}, "train": {"epochs": 1}}
@@ -280,38 +239,15 @@ def all_new(one: Mapping[PartyId, PartyStore], other: Mapping[PartyId, PartyStor
     return all(seed != seeds(other)[party] for party, seed in seeds(one).items())
 
 
-def test_no_seed_comes_again_where_one_partys_table_has_changed(sites: Sites) -> None:
-    one = sites.run()
-    edges = sites.parties["B"].parent / "edges.csv"
+def test_no_seed_comes_again_of_other_tables_another_job_or_another_secret(sites: Sites) -> None:
+    one, edges = sites.run(), sites.parties["B"].parent / "edges.csv"
     content = edges.read_text("utf-8")
     edges.write_text(content.rsplit("\n", 2)[0] + "\n", "utf-8")
     assert all_new(one, sites.run())
     edges.write_text(content, "utf-8")
-    assert seeds(one) == seeds(sites.run())
-
-
-def test_no_seed_comes_again_in_another_job(sites: Sites) -> None:
-    one = sites.run()
     assert all_new(one, sites.run(seed=1))
     assert all_new(one, sites.run(train={"epochs": 1, "learning_rate": 0.02}))
     assert seeds(one) == seeds(sites.run())
-
-
-def test_who_draws_anew_has_all_draw_anew(sites: Sites) -> None:
-    sites.says("B", seed="fresh")
-    assert all_new(sites.run(), sites.run())
-
-
-def test_the_jobs_seed_at_one_holder_leaves_the_others_theirs(sites: Sites) -> None:
-    sites.says("B", seed="job")
-    one, other = seeds(sites.run()), seeds(sites.run())
-    assert one == other
-    assert one["B"] == sites.settings.seed
-    assert min(one["A"], one[SERVER]) > PUBLIC_SEEDS
-
-
-def test_another_secret_is_another_seed_and_a_damaged_one_is_refused(sites: Sites) -> None:
-    one = sites.run()
     path = sites.folder / "sites" / "learning-of-B" / "secret"
     drawn = {(sites.folder / "sites" / f"learning-of-{party}" / "secret").read_bytes() for party in ("A", "B", SERVER)}
     assert {len(secret) for secret in drawn} == {32}
@@ -326,6 +262,19 @@ def test_another_secret_is_another_seed_and_a_damaged_one_is_refused(sites: Site
     path.mkdir()
     with refused(RunError, key=PurePath("secret")):
         learning_secret(path.parent)
+
+
+def test_who_draws_anew_has_all_draw_anew(sites: Sites) -> None:
+    sites.says("B", seed="fresh")
+    assert all_new(sites.run(), sites.run())
+
+
+def test_the_jobs_seed_at_one_holder_leaves_the_others_theirs(sites: Sites) -> None:
+    sites.says("B", seed="job")
+    one, other = seeds(sites.run()), seeds(sites.run())
+    assert one == other
+    assert one["B"] == sites.settings.seed
+    assert min(one["A"], one[SERVER]) > PUBLIC_SEEDS
 
 
 def test_a_mark_tells_whether_anything_has_changed_and_nothing_else(tmp_path: Path) -> None:
@@ -357,10 +306,6 @@ def test_who_knows_all_marks_but_not_the_secret_cannot_compute_a_seed(tmp_path: 
     ]
     assert len({found, *others}) == 6
     assert min(found, *others) > PUBLIC_SEEDS
-
-
-def test_a_release_of_perturbed_features_is_noise_as_well(tmp_path: Path) -> None:
-    assert mark(bytes(32), of_node_dp(tmp_path), None) == ""
 
 
 def test_jobs_with_noise_draw_anew(sites: Sites) -> None:

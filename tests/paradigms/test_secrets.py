@@ -192,7 +192,6 @@ TOLD: dict[str, Kind] = {
 """What is drawn to be told, and the one kind of message that tells it. Nothing else that is drawn is ever sent."""
 
 
-@pytest.mark.cases(2)
 @pytest.mark.parametrize("make", [collaborative, noised, once, perturbed, horizontal])
 def test_all_that_protects_is_drawn_from_the_system_whole_and_anew(
     make: Callable[[Path], Case], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,9 +11,8 @@ import torch
 
 from tests import nightly
 from tests.errors import refused
-from tests.paradigms.cutting import CutError, cut_at
 from tests.paradigms.runs import joint_model
-from tests.roles.federation import CLASSES, DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
+from tests.roles.federation import DIM, NODES, Settings, merge, small_job, small_parties, with_own_nodes
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.party import PartyGraph
@@ -22,8 +21,7 @@ from veilgraph.mpc.product import row_blocks
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.role import inference_batches, training_batches
-from veilgraph.runtime.launch.jobs import predict, resume, train
+from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
 SIZE = NODES // 3 + 1
@@ -89,19 +87,6 @@ def test_one_batch_of_all_nodes_and_neighbours_is_the_job_without_batches(tmp_pa
     torch.testing.assert_close(first.predictions.probabilities, second.predictions.probabilities, atol=1e-7, rtol=0)
 
 
-def test_resumed_to_the_same_bits_and_predicts(tmp_path: Path) -> None:
-    settings = small_job(2, DROPOUT, {"train": {"epochs": 4, "checkpoint_every": 2}})
-    train(settings, tmp_path / "whole", parties=small_parties())
-    with cut_at(3), pytest.raises(CutError):
-        train(settings, tmp_path / "cut", parties=small_parties())
-    again = resume(tmp_path / "cut")
-    assert again.summary["started_at"] == 2
-    ours, expected = joint_model(again.path), joint_model(tmp_path / "whole")
-    assert all(torch.equal(ours[name], expected[name]) for name in expected)
-    found = predict(tmp_path / "whole")
-    assert found.probabilities.shape == (NODES, CLASSES)
-
-
 def test_what_leaves_a_holder_tells_nothing_of_its_neighbourhoods(tmp_path: Path) -> None:
     """The shapes, tags and receivers of all messages are the same whatever edges a holder has."""
     shapes = []
@@ -127,18 +112,6 @@ def test_rows_multiplied_in_blocks_change_nothing(
     one, many = joint_model(tmp_path / "one"), joint_model(tmp_path / "many")
     assert all(torch.equal(one[name], many[name]) for name in one)
     predict(tmp_path / "many")
-
-
-def test_the_sequence_of_targets_covers_every_node_once() -> None:
-    settings = small_job(2, {"train": {"batch_size": 7, "refresh_every": 2}})
-    batches = [batch for batch in training_batches(settings, 30, 1) if batch is not None]
-    assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(30))
-    assert [batch.period for batch in batches] == [0, 2, 0, 2, 1]
-    other = [batch for batch in training_batches(settings, 30, 2) if batch is not None]
-    assert not torch.equal(batches[0].rows, other[0].rows)
-    order = torch.cat([batch.rows for batch in inference_batches(settings, 30) if batch is not None])
-    assert order.tolist() == list(range(30))
-    assert training_batches(small_job(), 30, 1) == [None]
 
 
 IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size": 8}}
@@ -170,11 +143,6 @@ IN_BATCHES: Settings = {"data": {"dataset": "synthetic"}, "train": {"batch_size"
 def test_what_batches_do_not_go_with_is_refused(changes: Settings, words: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(words)):
         parse_job(merge(IN_BATCHES, changes))
-
-
-def test_batches_are_refused_for_those_reasons_alone() -> None:
-    parse_job(merge(IN_BATCHES, {"model": {"local": {"fanout": 3}}}))
-    parse_job(merge(IN_BATCHES, {"model": {"initial": {"method": "individual"}}}))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

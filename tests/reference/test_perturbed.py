@@ -12,36 +12,28 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import Tensor
 
 from tests import about
-from tests.errors import refused
-from tests.paradigms.cutting import as_training_leaves_it, cut_run, epochs_of
+from tests.paradigms.cutting import as_training_leaves_it
 from tests.paradigms.runs import assert_same_run, joint_model
 from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, merge, small_job, with_own_nodes
-from veilgraph.core.errors import ConfigError, RunError
+from veilgraph.core.errors import ConfigError
 from veilgraph.core.types import SERVER
 from veilgraph.graph.builtin import synthetic_data
 from veilgraph.graph.partition import split_vertically
-from veilgraph.graph.party import PartyGraph, load_party, save_party
-from veilgraph.graph.settings import DataSettings
+from veilgraph.graph.party import PartyGraph, save_party
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
-from veilgraph.protocol.acceptance import largest_epsilon, refusal_of
+from veilgraph.protocol.acceptance import largest_epsilon
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.limits import LimitSettings, refusal, revelations
-from veilgraph.protocol.organisation import Organisation
-from veilgraph.protocol.party_settings import PartySettings
-from veilgraph.report.budget import protection_of
 from veilgraph.runtime.launch.jobs import predict, resume, train
 from veilgraph.runtime.session import publishers as ledgers
-from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors, save_tensors
-from veilgraph.samples.organisations import export_dataset
-from veilgraph.samples.shipped import with_overrides
+from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
 FEATURES, LOW, HIGH = 48, -9.0, 9.0
 TOLERANCE = 1e-6
@@ -202,78 +194,6 @@ def test_one_release_for_training_resuming_and_predicting(tmp_path: Path) -> Non
     assert not (cut / "parties" / SERVER / "ledger.jsonl").exists()
 
 
-def test_changed_features_are_sent_as_they_were_and_another_snapshot_is_drawn(tmp_path: Path) -> None:
-    settings = job(tmp_path / "data", SPARSE, parties(2), {"train": {"epochs": 7}})
-    run = cut_run(settings, tmp_path / "run", 5)
-    before, path = kept(run, "A"), run / "parties" / "B" / "graph.safetensors"
-    graph = load_party(path)
-    save_party(replace(graph, edge_index=graph.edge_index[:, 2:]), path)  # edges are not released
-    assert epochs_of(run) == {"A": [2, 4], "B": [2, 4], SERVER: [2, 4]}
-    save_party(replace(graph, features=graph.features.to_dense() / 2), path)
-    resumed = resume(run)
-    assert resumed.summary["started_at"] == 4
-    save_party(replace(load_party(path), edge_index=graph.edge_index[:, 4:]), path)
-    predict(run)
-    assert [len(entries(run, party)) for party in "AB"] == [1, 1]
-    assert [resumed.summary["privacy"][party]["epsilon_total"] for party in "AB"] == [2, 2]
-    after = kept(run, "A")
-    assert all(torch.equal(before[name], after[name]) for name in ("features/A", "features/B")), "the same bytes"
-    other = train(with_overrides(settings, {"snapshot": "other"}), tmp_path / "other").path
-    assert [len(entries(other, party)) for party in "AB"] == [1, 1]
-    anew = kept(other, "A")
-    assert not any(torch.equal(before[name], anew[name]) for name in ("features/A", "features/B"))
-
-
-def test_a_value_outside_the_range_is_released_by_nobody_and_costs_nothing(tmp_path: Path) -> None:
-    graphs = parties(2)
-    graphs[1] = replace(graphs[1], features=graphs[1].features.to_dense() + 20)
-    with pytest.raises(
-        ConfigError, match="B refuses the job: it has a feature outside the range from low=-9 to high=9"
-    ):
-        train(job(tmp_path / "data", SPARSE, graphs), tmp_path / "run")
-    for party in "AB":
-        assert entries(tmp_path / "run", party) == []
-        assert {kind for kind, _ in messages(tmp_path / "run", party)} == {"hello"}
-
-
-def test_a_kept_release_that_lacks_a_part_says_what_to_do(tmp_path: Path) -> None:
-    run = train(job(tmp_path / "data", SPARSE, parties(2)), tmp_path / "run")
-    store = RunDirectory.open(run.path).party("A")
-    tensors, facts = load_tensors(store.path / "release.safetensors")
-    save_tensors(store.path / "release.safetensors", {"features/A": tensors["features/A"]}, facts)
-    with pytest.raises(RunError, match=r"release\.safetensors: damaged .*lacks 'features/B'.*release anew"):
-        predict(run.path)
-
-
-def test_a_prediction_of_changed_tables_releases_nothing(tmp_path: Path) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    files = export_dataset(DataSettings(dataset="synthetic", holders=2), tmp_path / "tables", overlap=0.75, seed=3)
-    initial = {"method": "perturbed", "release": {"epsilon": 2.0, **RANGE}}
-    paths = {name: str(path) for name, path in files.items()}
-    settings = parse_job(
-        {"data": {"parties": paths}, "model": {"dim": 8, "initial": initial}, "train": {"epochs": 2}, "timeout_s": 20}
-    )
-    with refused(ConfigError, code="refused", key="limits.leakage", party="A"):
-        train(settings, tmp_path / "run")
-    for path in files.values():
-        limits = {"limits": {"leakage": list(revelations(settings))}}
-        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | limits))
-    run = train(settings, tmp_path / "run")
-    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
-    assert [len(entries(run.path, party)) for party in "AB"] == [1, 1]
-    before = kept(run.path, "A")
-    table = files["B"].parent / "nodes.csv"
-    lines = table.read_text(encoding="utf-8").splitlines()
-    values = lines[5].split(",")
-    lines[5] = ",".join([values[0], "0.5", *values[2:]])
-    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    predict(run.path)
-    assert [len(entries(run.path, party)) for party in "AB"] == [1, 1]
-    assert all(torch.equal(before[name], after) for name, after in kept(run.path, "A").items())
-    for party in "AB":
-        assert not any(kind == "perturbed_features" for kind, _ in messages(run.path, party, "prediction_traffic.json"))
-
-
 # What it tells, and to whom
 
 
@@ -319,20 +239,6 @@ def test_limits_ask_about_perturbed_features_and_count_edges_as_not_noised() -> 
     )
 
 
-def test_means_of_all_nodes_are_refused_in_tables(tmp_path: Path) -> None:
-    nodes = {"file": "nodes.csv", "id": "id", "features": [{"columns": ["income"], "missing": "mean"}]}
-    settings = PartySettings.model_validate(
-        {"party": "B", "nodes": nodes, "limits": {"leakage": list(revelations(perturbed()))}}
-    )
-    assert "set missing to a number" in str(refusal_of(Organisation(settings, tmp_path), perturbed()))
-
-
-def test_budget_says_what_is_noised_and_what_is_not() -> None:
-    notes = "\n".join(protection_of(perturbed()).notes())
-    assert "at A, B a single time, by multi-bit: per-release ε and total ε 2, of one node's features" in notes
-    assert "edges and labels are not noised: per-release ε and total ε of these are infinite" in notes
-
-
 # Settings
 
 
@@ -353,13 +259,3 @@ def test_settings_that_do_not_fit_are_refused(changes: Settings, says: str) -> N
     with pytest.raises(ConfigError) as error:
         perturbed(changes)
     assert says in str(error.value)
-
-
-def test_who_releases_and_who_learns() -> None:
-    settings = perturbed({"data": {"holders": 3, "label_holder": "B", "feature_scaling": "row"}})
-    assert settings.duties.releasing == settings.duties.learning == ("A", "B", "C")
-    assert settings.noise.feature_release == vertical(settings).model.initial.release
-    local = parse_job({"paradigm": "node-dp", "data": {"holders": 3}, "release": {"features": {"epsilon": 1}}})
-    assert (local.duties.releasing, local.duties.learning) == (("B", "C"), ("A",))
-    plain = parse_job({})
-    assert plain.duties.releasing == plain.duties.learning == ()

@@ -16,12 +16,10 @@ from tests.roles.federation import (
     dropout_everywhere,
     federate,
     merge,
-    small_data,
     small_job,
     small_parties,
 )
-from veilgraph.graph.partition import POOLED, pool, split_vertically
-from veilgraph.graph.party import PartyGraph
+from veilgraph.graph.partition import POOLED, pool
 from veilgraph.paradigms.vertical.twin import PlainNetwork
 
 COMBINES = [
@@ -33,7 +31,7 @@ METHODS = ["collaborative", "individual", "secure-sum"]
 CELLS = [(2, 1), (3, 2), (5, 1), (2, 2), (3, 1), (5, 2)]
 
 
-@pytest.mark.cases(8)
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=nightly)])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("combine", COMBINES)
@@ -46,7 +44,7 @@ def test_every_weight_equals_the_twins(combine: Settings, method: str, which: in
     assert_twins(small_job(holders, dropout_everywhere(), {"model": model}), small_parties(holders))
 
 
-@pytest.mark.parametrize(("holders", "method"), [(2, "collaborative"), (3, "individual"), (5, "secure-sum")])
+@pytest.mark.parametrize(("holders", "method"), [(2, "collaborative"), (4, "secure-sum")])
 def test_every_weight_equals_the_twins_with_concat(holders: int, method: str) -> None:
     model = {"combine": {"strategy": "concat"}, "initial": {"method": method}}
     assert_twins(small_job(holders, dropout_everywhere(), {"model": model}), small_parties(holders))
@@ -142,21 +140,6 @@ def test_one_step_moves_what_the_formula_says() -> None:
 # Limiting cases
 
 
-def test_without_hops_the_edges_do_not_matter_and_the_network_is_an_mlp() -> None:
-    settings = small_job(2, {"precision": "float64", "model": {"local": {"hops": 0, "normalize": False}}})
-    graphs = small_parties(2)
-    bare = [PartyGraph(**{**graph.__dict__, "edge_index": graph.edge_index[:, :0]}) for graph in graphs]
-    with_edges, without = federate(settings, graphs, 5), federate(settings, bare, 5)
-    weights = with_edges.weights()
-    for name, weight in without.weights().items():
-        assert torch.equal(weights[name], weight), name
-    x = torch.cat([(graph.features.double() * 4096).round() / 4096 for graph in graphs], dim=1)
-    h = x @ torch.cat([weights["A/W"], weights["B/W"]])
-    z = torch.sigmoid(h @ weights["server/server.deep.layers.0.weight"].T + weights["server/server.deep.layers.0.bias"])
-    logits = z @ weights["A/head.output.weight"].T + weights["A/head.output.bias"]
-    assert float((with_edges.label_holder.logits - logits).abs().max()) < 1e-6
-
-
 ROUNDS = 10
 APPNP: Settings = {
     "precision": "float64",
@@ -168,7 +151,7 @@ APPNP: Settings = {
 }
 
 
-@pytest.mark.parametrize("holders", [2, 4])
+@pytest.mark.parametrize("holders", [3])
 def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
     """R = 10, K = 1, degree-weighted: the split edges and features cost nothing (docs/protocol.md)."""
     settings = small_job(holders, APPNP)
@@ -202,16 +185,3 @@ def test_appnp_in_rounds_is_appnp_on_the_pooled_graph(holders: int) -> None:
     )
     by_hand: Tensor = deep @ weights["A/head.output.weight"].T + weights["A/head.output.bias"]
     assert float((federation.label_holder.logits - by_hand).abs().max()) < 1e-3  # x is rounded to 12 bits
-
-
-def test_the_first_round_of_all_is_blind_to_how_edges_are_split() -> None:
-    """Degree-weighted appnp gives the same logits for any split of the edges when W starts equal."""
-    settings = small_job(2, APPNP)
-    data = small_data()
-    logits = []
-    for proportions in ((0.5, 0.5), (0.95, 0.05)):
-        graphs = split_vertically(
-            data, names=["A", "B"], edge_proportions=proportions, label_holder="A", seed=5, num_classes=3
-        )
-        logits.append(federate(settings, graphs, 0).label_holder.logits)
-    assert float((logits[0] - logits[1]).abs().max()) < 1e-6

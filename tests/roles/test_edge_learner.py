@@ -129,14 +129,6 @@ def _session(settings: JobSettings, publisher: Publisher = OPEN) -> Session:
     return Session(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
 
 
-def test_of_a_node_with_all_its_edges_own_columns_are_not_used_and_of_an_edge_they_are() -> None:
-    graph = learner_graph()
-    changed = replace(graph, features=graph.features.flip(0))
-    for privacy, same in ((NODE, True), (EDGE, False)):
-        one, other = (all_that_leaves(trained(job(privacy), each, Door())) for each in (graph, changed))
-        assert torch.equal(one["predictions"], other["predictions"]) == same
-
-
 @pytest.mark.parametrize("privacy", [EDGE, NODE], ids=["edge", "node-edges"])
 def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mapping[str, Any]) -> None:
     """Through the learner: its own rows, its own networks between the hops, and the same outcomes in both worlds."""
@@ -279,13 +271,13 @@ LEARNS: Settings = {"model": {"dropout": 0.0}, "train": {"epochs": 40, "learning
 
 def test_an_edge_shows_without_noise_and_no_more_than_epsilon_allows_with_it() -> None:
     assert game(job(EDGE, LEARNS, noise_multiplier=0), 1) == (1.0, 1.0), "without noise both attackers are right"
-    found = game(job(EDGE, LEARNS, noise_multiplier=0.1), 6)
+    found = game(job(EDGE, LEARNS, noise_multiplier=0.1), 3)
     assert found[0] == 1.0
     assert found[1] > 0.5
     private = job(epsilon_total=1.0, delta=1e-3)
     planned = release_plan(node_dp(private), "A", NODES)
     assert planned is not None
-    mu, games = planned.clips / planned.multiplier, 40
+    mu, games = planned.clips / planned.multiplier, 12
     most = 0.5 * (1 + math.erf(mu / 2))  # who sees both worlds side by side: Φ(μ/√2)
     assert most < 0.65
     for right in game(private, games):

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from tests.errors import refused
-from tests.roles.federation import CLASSES, NODES, Settings, fixed_secrets, with_own_nodes
+from tests.roles.federation import CLASSES, Settings, fixed_secrets, with_own_nodes
 from tests.roles.local_parties import (
-    COLUMNS,
     MECHANISMS,
     PRIVATE_LABELS,
     exchange,
@@ -213,19 +212,6 @@ def in_range(graph: PartyGraph) -> PartyGraph:
     return replace(graph, features=graph.features.to_dense().clamp(-10, 10))
 
 
-def test_sparse_and_dense_releases_are_both_among_these_jobs() -> None:
-    kinds = {}
-    for name in ("multi-bit, sparse", "multi-bit, dense", "laplace"):
-        found = exchange(JOBS[name], local_parties(JOBS[name]))
-        (message,) = [one for one in found.sent("B") if one.tag.kind is Kind.PERTURBED_FEATURES]
-        kinds[name] = (message.tensor.dtype, tuple(message.tensor.shape))
-    assert kinds == {
-        "multi-bit, sparse": (torch.int64, (NODES, 1)),
-        "multi-bit, dense": (torch.uint8, (NODES, COLUMNS // 2)),
-        "laplace": (torch.float32, (NODES, COLUMNS // 2)),
-    }
-
-
 def test_a_nodes_true_features_show_in_the_release_alone() -> None:
     """Another value in the range, in a column that was not sampled, changes no byte of any message."""
     settings = JOBS["multi-bit, sparse"]
@@ -258,27 +244,6 @@ def test_the_learner_states_no_columns_and_nobody_but_who_releases_labels_classe
 
 
 # One release
-
-
-def test_a_release_that_all_still_have_is_not_made_again() -> None:
-    settings = JOBS["private labels"]
-    graphs = local_parties(settings)
-    first = exchange(settings, graphs)
-    kept = first.releases["A"].tensors
-    assert kept.keys() == {"features/B", "features/C", "labels"}
-    again = exchange(settings, graphs, dict.fromkeys("ABC", 1), kept)
-    assert all(not one.is_new and one.number == 1 for one in again.releases.values())
-    assert again.releases["A"].tensors is kept
-    assert {message.tag.kind for view in again.transcripts.values() for message in view} == {Kind.HELLO}
-
-
-@pytest.mark.parametrize("held", [{"A": 2, "B": 2}, {"A": 2, "B": 2, "C": -2}, {"A": 0, "B": 2, "C": 2}])
-def test_a_release_that_one_has_not_or_whose_data_have_changed_is_made_anew(held: dict[str, int]) -> None:
-    settings = JOBS["multi-bit, sparse"]
-    found = exchange(settings, local_parties(settings), held, {"features/B": torch.zeros(NODES, 1)})
-    assert all(one.is_new and one.number == 3 for one in found.releases.values())
-    assert found.releases["A"].tensors.keys() == {"features/B", "features/C"}
-    assert bool(found.releases["A"].tensors["features/B"].all())
 
 
 def test_a_holder_without_room_stops_all_before_anything_is_sent(tmp_path: Path) -> None:

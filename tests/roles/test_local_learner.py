@@ -23,14 +23,13 @@ from tests.roles.streams import streams_of
 from veilgraph.core.errors import RangeOverflow
 from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.paradigms.node_dp.learner import Bystander, LocalLearner, own_features
+from veilgraph.paradigms.node_dp.learner import LocalLearner, own_features
 from veilgraph.paradigms.node_dp.settings import node_dp
 from veilgraph.paradigms.node_dp.twin import LocalPrivateNetwork, NoisyLabels
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.randomised_response import LabelResponse
 from veilgraph.protocol.feature_release import released_features, unpacked
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.resumption import BEGINNING, Point
 from veilgraph.protocol.role import precision
 from veilgraph.protocol.scores import Scores
 from veilgraph.runtime.session.training import train_step
@@ -151,15 +150,6 @@ def test_private_labels_are_those_that_were_released() -> None:
     assert learner.graph.test_mask is None
 
 
-def test_own_features_keep_their_precision() -> None:
-    settings = local_job(2, {"precision": "float64"})
-    graphs = local_parties(settings, own=True)
-    fine = graphs[0].features.double() + 1e-12
-    block = own_features(replace(graphs[0], features=fine))
-    assert torch.equal(block.values, fine)
-    assert (block.scale, block.offset) == (1.0, 0.0)
-
-
 def test_training_that_diverges_says_so() -> None:
     for changes in ({}, PRIVATE_LABELS):
         learner = learner_of(local_job(3, changes), local_parties(local_job(3, changes)))
@@ -167,20 +157,3 @@ def test_training_that_diverges_says_so() -> None:
             next(learner.model.networks["network"].parameters()).fill_(math.nan)
         with refused(RangeOverflow, code="diverged", key="train.learning_rate"):
             train_step(learner, 0, 1)
-
-
-def test_it_alone_goes_on_from_its_checkpoints() -> None:
-    settings = local_job(3)
-    graphs = local_parties(settings)
-    held = [Point(1, 2, "a"), Point(1, 4, "a")]
-    assert learner_of(settings, graphs).setup(held).point == held[1]
-    assert learner_of(settings, graphs).setup([]).point == BEGINNING
-
-
-def test_the_others_have_nothing_to_do() -> None:
-    bystander = Bystander(session_of(local_job(2), MemoryHub(["A", "B"], 1).link("B")))
-    assert not bystander.trains
-    assert bystander.setup([Point(1, 2, "a")]).point == BEGINNING
-    assert bystander.model.weights() == {}
-    assert bystander.model.optimizer is None
-    train_step(bystander, 0, 1)

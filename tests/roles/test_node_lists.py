@@ -51,12 +51,6 @@ def listed(ids: Mapping[PartyId, Sequence[str]], key: bytes = KEY) -> Places:
     return found
 
 
-def test_equal_ids_are_one_node_in_the_order_of_their_first_listing() -> None:
-    places = listed({"A": ["c", "a"], "B": ["b", "a", "é"], "C": ["é", "c"]})
-    assert places.num_nodes == 4
-    assert {holder: rows.tolist() for holder, rows in places.rows.items()} == {"A": [0, 1], "B": [2, 1, 3], "C": [3, 0]}
-
-
 def test_the_order_does_not_depend_on_the_key() -> None:
     """Or a resumed session, with its new key, would drop out other elements."""
     ids = {"A": [str(node) for node in range(40)], "B": [str(node) for node in range(30, 70)]}
@@ -173,10 +167,3 @@ def test_places_that_are_none_are_refused(told: list[int]) -> None:
     hub.link(SERVER).send("A", Tag(Kind.NODE_PLACES, 0, 0), torch.tensor(told))
     with refused(ProtocolError, code="places", key="node_places/step 0/round 0", party="server"):
         receive_places(hub.link("A"), 2, 10)
-
-
-def test_places_at_the_edge_pass() -> None:
-    hub = MemoryHub(["A", SERVER], 1)
-    hub.link(SERVER).send("A", Tag(Kind.NODE_PLACES, 0, 0), torch.tensor([9, 0, 10]))
-    rows, nodes = receive_places(hub.link("A"), 2, 10)
-    assert (rows.tolist(), nodes) == ([9, 0], 10)

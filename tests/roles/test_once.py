@@ -22,7 +22,7 @@ from tests.roles.federation import (
 from tests.roles.once import job, work
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.core.types import SERVER, Kind
+from veilgraph.core.types import Kind
 from veilgraph.graph.party import PartyGraph
 from veilgraph.paradigms.vertical.once import noise_variance, random_projection
 from veilgraph.paradigms.vertical.settings import plan
@@ -32,7 +32,6 @@ from veilgraph.privacy.event import GaussianEvent
 from veilgraph.privacy.lifetime_file import Marks
 from veilgraph.privacy.lifetime_ledger import Budget, Lifetime
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.session import publishers as ledgers
 from veilgraph.runtime.session.publishers import LifetimeAccount
@@ -106,23 +105,6 @@ def test_with_a_degree_bound(unit: str) -> None:
     assert float((by_hand(settings, graphs[1]) - by_hand(unbounded, graphs[1])).abs().max()) > 0.1
 
 
-def test_messages() -> None:
-    """Hellos from everybody; rows from the releasing holders; their sum to the label holder. Nothing of its own."""
-    settings = job(3)
-    seen = work(settings, small_parties(3), {}).transcripts
-    for party, transcript in seen.items():
-        kinds = {
-            (message.sender, message.receiver, message.tag.kind)
-            for message in transcript
-            if message.tag.kind is not Kind.HELLO
-        }
-        masked = {("B", "C", Kind.KEY), ("C", "B", Kind.KEY)}
-        rows = {("B", SERVER, Kind.MASKED), ("C", SERVER, Kind.MASKED)}
-        combined = {(SERVER, "A", Kind.COMBINED)}
-        assert kinds == {one for one in masked | rows | combined if party in one[:2]}
-        assert {message.tag.kind for message in transcript if message.sender == "A"} == {Kind.HELLO}
-
-
 def test_a_release_that_all_still_have_is_used_again() -> None:
     settings, graphs = job(3), small_parties(3)
     first = work(settings, graphs, {})
@@ -194,19 +176,6 @@ def test_the_own_network_is_that_of_training_alone() -> None:
         assert float((ours[name] - weight).abs().max()) < 1e-10, name
 
 
-def test_with_nothing_but_noise_the_label_holder_says_what_it_says_alone() -> None:
-    settings = job(2, noise_multiplier=1e6)
-    learner = work(settings, small_parties(2), {}).learner
-    with_release = learner.logits.softmax(dim=1)
-    learner.released = None
-    with torch.no_grad():
-        learner.forward(1, None)
-    log_probabilities, _ = learner._objective.opinion(learner.logits)
-    assert float((with_release - log_probabilities.exp()).abs().max()) < 0.2
-    quiet = work(job(2, noise_multiplier=0), small_parties(2), {}).learner
-    assert float((quiet.logits.softmax(dim=1) - with_release).abs().max()) > 0.2
-
-
 # Noise that is made jointly
 
 
@@ -254,11 +223,6 @@ def test_what_makes_no_noise_together_is_refused(changes: Settings, privacy: dic
         job(4, changes, **{"joint_noise": {"colluding": 1}, **privacy})
 
 
-def test_with_one_that_publishes_there_is_nobody_to_make_it_with() -> None:
-    with refused(ConfigError, key="privacy.joint_noise"):
-        job(2, joint_noise={"colluding": 0})
-
-
 @pytest.mark.parametrize(("bits", "privacy"), [(20, {}), (32, {"clip": 1e-5}), (44, {"clip": 1e4}), (8, {})])
 def test_noise_that_the_ring_cannot_hold_exactly_is_refused_before_anything_is_sent(
     bits: int, privacy: dict[str, Any]
@@ -268,9 +232,3 @@ def test_noise_that_the_ring_cannot_hold_exactly_is_refused_before_anything_is_s
         work(settings, small_parties(4), {})
     with refused(ConfigError, key="model.combine.bits"):
         paradigm_of(settings).data.check_graphs(settings, small_parties(4))
-
-
-def test_a_job_without_joint_noise_is_what_it_was() -> None:
-    with_it = job(4, joint_noise={"colluding": 1})
-    assert parse_job(with_it.model_dump(mode="json")) == with_it
-    assert len({job(4).hash(), with_it.hash(), job(4, joint_noise={"colluding": 0}).hash()}) == 3

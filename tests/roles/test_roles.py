@@ -31,42 +31,10 @@ from veilgraph.protocol.resumption import Point, left_behind, newest_common
 from veilgraph.protocol.role import Role
 from veilgraph.runtime.launch.processes import run_threads
 
-CLEAR = {Kind.EMBEDDING}
-HOLDER_TO_HOLDER = {
-    "collaborative": {Kind.HELLO, Kind.KEY, Kind.STATIC_DIFFERENCE, Kind.MASKED_OPERAND, Kind.SHARE},
-    "secure-sum": {Kind.HELLO, Kind.KEY, Kind.MASKED, Kind.MASKED_GRADIENT},
-    "individual": {Kind.HELLO, Kind.KEY},
-}
-
 
 def federation(settings: JobSettings, **changes: object) -> Federation:
     graphs = [replace(graph, **changes) for graph in small_parties(len(settings.data.names))]  # type: ignore[arg-type]
     return federate(settings, graphs, 2)
-
-
-@pytest.mark.parametrize("method", ["collaborative", "individual", "secure-sum"])
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_only_these_kinds_of_messages_travel(method: str, rounds: int) -> None:
-    settings = small_job(3, {"model": {"rounds": rounds, "initial": {"method": method}}})
-    seen = federation(settings).transcripts
-    for party in "ABC":
-        received: dict[PartyId, set[Kind]] = {}
-        for message in seen[party]:
-            if message.receiver == party:
-                received.setdefault(message.sender, set()).add(message.tag.kind)
-        for other in {"A", "B", "C"} - {party}:
-            assert received[other] == HOLDER_TO_HOLDER[method]
-        from_server = {Kind.HELLO, Kind.GRADIENT}
-        if method == "collaborative":
-            from_server |= {Kind.SEED, Kind.CORRELATION}
-        if party == "A" or rounds > 1:
-            from_server |= {Kind.COMBINED}
-        assert received[SERVER] == from_server
-    at_server = {(message.sender, message.tag.kind) for message in seen[SERVER] if message.receiver == SERVER}
-    expected = {(party, kind) for party in "ABC" for kind in (Kind.HELLO, Kind.MASKED)} | {("A", Kind.GRADIENT)}
-    if rounds > 1:
-        expected |= {(party, Kind.MASKED_GRADIENT) for party in "ABC"}
-    assert at_server == expected
 
 
 def test_a_masked_job_sends_the_server_no_single_embedding() -> None:
@@ -160,14 +128,6 @@ def test_labels_of_test_nodes_change_nothing() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_the_server_sees_a_holders_work_only_through_its_messages() -> None:
-    """The server's role is made of settings, a link and randomness: no graph comes near it."""
-    settings = small_job(2)
-    role = federation(settings).roles[SERVER]
-    held = [value for value in vars(role).values() if isinstance(value, PartyGraph)]
-    assert held == []
-
-
 def all_setups(change: Callable[[PartyId, JobSettings], JobSettings], graphs: list[PartyGraph]) -> None:
     by_name = {graph.party: graph for graph in graphs}
 
@@ -200,16 +160,6 @@ def test_features_that_cannot_fit_the_ring_are_refused_at_once() -> None:
     huge = replace(graphs[1], features=graphs[1].features * 1e6)
     with refused(RangeOverflow, key="model.initial.feature_bits", value=12, party="B"):
         all_setups(lambda party, settings: settings, [graphs[0], huge])
-
-
-def test_a_role_that_never_got_set_up_can_be_closed() -> None:
-    settings = small_job(2)
-    graphs = {graph.party: graph for graph in small_parties(2)}
-
-    def program(link: Link) -> None:
-        build_role(settings, link, graphs).close()
-
-    run_threads(dict.fromkeys(["A", "B", SERVER], program), 5, lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +239,4 @@ def test_an_error_is_raised_once_by_a_check_after_it() -> None:
     with pytest.raises(LinkError, match="B is gone"):
         background.check()
     background.check()
-    background.close()
-
-
-def test_without_work_there_is_no_thread() -> None:
-    before = threading.active_count()
-    background = Background()
-    assert threading.active_count() == before
     background.close()

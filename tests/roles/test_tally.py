@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -131,14 +130,3 @@ def test_rows_are_true_classes_and_columns_predicted_ones() -> None:
     assert found[:3].tolist() == pytest.approx([50, 0, 0], abs=1e-6)
     assert task.scores(found).test_accuracy is None
     assert task.scores(found).test_f1 is None
-
-
-def test_who_has_no_labels_adds_nothing() -> None:
-    graph, logits = labelled(9, 1)
-    without = replace(graph, labels=None, train_mask=None, val_mask=None, test_mask=None, num_classes=None)
-    task = Classification(CLASSES)
-    nothing = task.tally(without, logits)
-    assert not nothing.any()
-    assert nothing.shape == (task.tally_size,)
-    assert task.scores(nothing).test_auc is None
-    assert math.isnan(task.scores(nothing).val_accuracy)

@@ -153,26 +153,6 @@ def test_what_would_be_worse_on_validation_nodes_is_not_kept() -> None:
         assert not torch.equal(blind(perfect), perfect)  # nothing to judge by: the last is taken
 
 
-def test_an_averaged_network_that_says_nothing_costs_nothing() -> None:
-    own = own_of()
-    noise = 50.0 * torch.randn(80, 2, generator=torch.Generator().manual_seed(3))
-    silent, drowned = home(own), home(own)
-    with torch.no_grad():
-        silent.learn(torch.zeros(80, 2))
-        drowned.learn(noise)
-        assert drowned.mix.tolist() == [0.0, 0.0]
-        assert torch.equal(drowned(noise), silent(torch.zeros(80, 2)))
-
-
-def test_without_training_nodes_it_stays_the_averaged_network() -> None:
-    own = own_of()
-    none = home(Own.of(replace(own.graph, train_mask=torch.zeros(80, dtype=torch.bool)), torch.float32))
-    averaged = torch.randn(80, 2)
-    with torch.no_grad():
-        none.learn(averaged)
-        assert torch.equal(none(averaged), averaged)
-
-
 def test_it_is_for_private_training_alone_and_a_job_without_is_what_it_was() -> None:
     with refused(ConfigError, key="averaging.at_home"):
         job(AT_HOME, {"averaging": {"privacy": None}, **local("gin", 1)})

@@ -36,11 +36,14 @@ def network_of(run: vg.Run) -> dict[str, torch.Tensor]:
     return load_tensors(RunDirectory.open(run.path).party(SERVER).model_path)[0]
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize("names", ["ABCD", "AB", "CD"])
-def test_it_goes_on_with_other_holders_from_the_same_weights(names: str, tmp_path: Path) -> None:
-    """One that joins, one that leaves, and none that was there before: as the twin of those that are there."""
-    earlier = fitted(tmp_path / "earlier", *"ABC")
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> vg.Run:
+    return fitted(tmp_path_factory.mktemp("earlier") / "run", *"ABC")
+
+
+@pytest.mark.parametrize("names", ["ABCD", "CD"])
+def test_it_goes_on_with_other_holders_from_the_same_weights(names: str, tmp_path: Path, earlier: vg.Run) -> None:
+    """One that joins, and two that leave: as the twin of those that are there."""
     run = fitted(tmp_path / "run", *names, begin_with=earlier)
     settings = averaging(run.job)
     twin = PlainAveraging(settings, list(some(*names).values()))
@@ -51,8 +54,7 @@ def test_it_goes_on_with_other_holders_from_the_same_weights(names: str, tmp_pat
     torch.testing.assert_close(network_of(run), expected, rtol=0, atol=1e-6)
 
 
-def test_cut_off_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    earlier = fitted(tmp_path / "earlier", *"ABC")
+def test_cut_off_it_goes_on_to_the_same_end(tmp_path: Path, earlier: vg.Run) -> None:
     whole = fitted(tmp_path / "whole", *"ABCD", begin_with=earlier.path)
     with cut_at(3), pytest.raises(CutError):
         fitted(tmp_path / "run", *"ABCD", begin_with=earlier.path)
@@ -60,8 +62,7 @@ def test_cut_off_it_goes_on_to_the_same_end(tmp_path: Path) -> None:
     torch.testing.assert_close(network_of(run), network_of(whole), rtol=0, atol=1e-6)
 
 
-def test_what_a_job_cannot_begin_with(tmp_path: Path) -> None:
-    earlier = fitted(tmp_path / "earlier", *"ABC")
+def test_what_a_job_cannot_begin_with(tmp_path: Path, earlier: vg.Run) -> None:
     vertical = vg.Job(data={"dataset": "synthetic"}, train={"epochs": 1, "patience": None})
     with refused(ConfigError, key="begin_with"):
         vg.fit(vertical, out=tmp_path / "run", begin_with=earlier)

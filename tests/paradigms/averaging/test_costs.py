@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.paradigms.averaging.jobs import graphs, job
-from tests.paradigms.averaging.private_jobs import job as private_job
 from tests.roles.federation import Settings
 from veilgraph.core.types import SERVER
 from veilgraph.paradigms.averaging.settings import AveragingJob, averaging
@@ -20,18 +19,14 @@ from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.tables import human_bytes
 from veilgraph.runtime.launch.jobs import train
-from veilgraph.samples.organisations import export_parts
 
 LAST: Settings = {"train": {"select_by": "last"}}
 JOBS: Mapping[str, tuple[Settings, ...]] = {
-    "usual": ({},),
-    "float32": ({"precision": "float32"},),
-    "judged every second round": ({"train": {"epochs": 3, "evaluate_every": 2}},),
+    "float32, judged every second round": ({"precision": "float32", "train": {"epochs": 3, "evaluate_every": 2}},),
     "two holders, not judged": (LAST, {"data": {"holders": 2}}),
-    "another judges": ({"data": {"label_holder": "C"}},),
-    "gradients": ({"averaging": {"rule": {"name": "fedsgd"}, "local_epochs": 1}},),
-    "what the server's rule keeps": ({"averaging": {"rule": {"name": "fedadam"}}},),
-    "layers at home": ({"averaging": {"personal": ["input", "local"]}},),
+    "gradients, another judges": (
+        {"averaging": {"rule": {"name": "fedsgd"}, "local_epochs": 1}, "data": {"label_holder": "C"}},
+    ),
 }
 
 
@@ -44,10 +39,6 @@ def planned(settings: AveragingJob) -> Costs | None:
 @pytest.mark.parametrize("changes", JOBS.values(), ids=JOBS)
 def test_a_job_sends_what_the_plan_says(changes: tuple[Settings, ...], tmp_path: Path) -> None:
     _as_planned(job(*changes), tmp_path)
-
-
-def test_a_private_job_too(tmp_path: Path) -> None:
-    _as_planned(private_job(), tmp_path)
 
 
 def _as_planned(settings: AveragingJob, tmp_path: Path) -> None:
@@ -86,21 +77,6 @@ def test_of_tables_columns_and_classes_are_asked_for_and_nothing_else(tmp_path: 
     assert "leave it out" in usage_error(veilgraph("check", "--costs", path, *sizes, "--nodes", "100"))
     assert "--classes" in usage_error(veilgraph("check", "--costs", path, *sizes[2:]))
     assert "columns" in one_error(veilgraph("check", "--costs", path, *sizes[:-1], "B=9"))
-
-
-def test_of_tables_check_says_it_and_nothing_of_common_nodes(tmp_path: Path) -> None:
-    settings = job()
-    files = export_parts(settings.data, tmp_path, 0, job=settings)
-    given = {name: str(path) for name, path in files.items()}
-    (tmp_path / "job.yaml").write_text(json.dumps({"paradigm": "averaging", "data": {"parties": given}}))
-    told = veilgraph("check", tmp_path / "job.yaml")
-    assert told.exit_code == 0, told.output
-    assert " will send at most " in told.stdout
-    assert "are common" not in told.stdout
-
-
-def test_of_a_network_of_ones_own_no_plan_is_made() -> None:
-    assert planned(job({"model": {"local": {"model": "custom"}}})) is None
 
 
 @pytest.mark.parametrize("paradigm", ["horizontal", "node-dp"])

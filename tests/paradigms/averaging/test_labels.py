@@ -18,7 +18,6 @@ from tests.errors import refused
 from tests.paradigms.averaging.jobs import job
 from tests.paradigms.averaging.private_jobs import job as private_job
 from tests.paradigms.exported import export, over
-from tests.paradigms.graph_ledgers import folder_of, ledger, limited
 from tests.paradigms.perturbed import CLASSES, PRIVATE, SPLITS, brought, holders, paid, perturbed, with_others
 from tests.paradigms.runs import lasting
 from tests.roles.federation import Settings, merge
@@ -119,25 +118,6 @@ def test_what_a_holder_has_by_itself_is_of_true_labels(tmp_path: Path) -> None:
     assert lasting(ours.metrics) == lasting(theirs.metrics)
 
 
-def test_two_jobs_and_their_predictions_learn_from_the_same_labels_within_a_limit_for_life(tmp_path: Path) -> None:
-    graphs, data = holders(), tmp_path / "data"
-    settings = saved(data, graphs, PRIVATE)
-    limited(folder_of(data, "A"), max_epsilon=3, **about.LABELS)
-
-    def totals() -> list[float]:
-        return [ledger(folder_of(data, party), party).total() for party in "ABC"]
-
-    runs = [train(settings, tmp_path / name) for name in "ab"]
-    predict(runs[0].path)
-    assert lasting(runs[0].metrics) == lasting(runs[1].metrics)
-    assert totals() == pytest.approx([2.0] * 3)
-    changed = [with_others(graphs[0]), *graphs[1:]]
-    train(saved(data, changed, PRIVATE), tmp_path / "c")
-    with refused(ConfigError, code="refused", party="A"):
-        train(saved(data, changed, PRIVATE, {"snapshot": "new"}), tmp_path / "d")
-    assert totals() == pytest.approx([2.0] * 3), "nobody pays for what one refuses"
-
-
 def test_a_prediction_tells_scores_and_perturbs_no_label_again(tmp_path: Path) -> None:
     base = job({"data": {"holders": 2}, "train": {"epochs": 1}})
     parties = export(tmp_path, base)
@@ -184,13 +164,6 @@ def test_a_private_training_covers_labels_and_takes_none_that_are_perturbed() ->
     content = {**private_job().model_dump(mode="json"), **PRIVATE}
     with refused(ValidationError, key="label_privacy.epsilon"):
         AveragingJob.model_validate(content)
-
-
-def test_a_job_says_what_is_noised() -> None:
-    base: Settings = {"paradigm": "averaging", "data": {"dataset": "synthetic", "holders": 3}}
-    private, bare = parse_job(merge(base, PRIVATE)), parse_job(base)
-    assert any("randomised response, ε 2 of one label" in said for said in paradigm_of(private).words.describe(private))
-    assert any("There is no differential privacy" in said for said in paradigm_of(bare).words.describe(bare))
 
 
 def test_a_split_by_classes_is_refused_and_a_limit_about_labels_bounds_it() -> None:

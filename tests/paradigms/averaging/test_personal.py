@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.errors import About, refused
-from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, predicts_as_twin, sums_of, twin_of
-from tests.paradigms.averaging.own_graphs import graphs_for, ids_of, task_job
-from tests.paradigms.averaging.own_graphs import twin_of as twin_over
+from tests.paradigms.averaging.jobs import NAMES, close, dropping_out, graphs, job, sums_of, twin_of
 from tests.paradigms.cutting import cut_run
 from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
@@ -33,11 +31,9 @@ def weights_of(run: Path) -> dict[str, dict[str, Tensor]]:
     return {party: load_tensors(directory.party(party).model_path)[0] for party in (*NAMES, SERVER)}
 
 
-@pytest.mark.cases(1)
-@pytest.mark.parametrize("parts", [["input"], ["local", "output"]], ids=", ".join)
-def test_a_run_is_its_twin_whoever_drops_out(parts: list[str], tmp_path: Path) -> None:
+def test_a_run_is_its_twin_whoever_drops_out(tmp_path: Path) -> None:
     """Who drops out has trained what stays with it."""
-    settings = job(LAST, {"averaging": {"personal": parts}})
+    settings = job(LAST, {"averaging": {"personal": ["local", "output"]}})
     dropped = {"B": {sums_of(2)[0]: 1}, "D": {sums_of(3)[1]: 3}}
     with dropping_out(dropped):
         run = train(settings, tmp_path / "run")
@@ -53,6 +49,8 @@ def test_a_run_is_its_twin_whoever_drops_out(parts: list[str], tmp_path: Path) -
 def test_weights_of_ones_own_differ_and_the_others_are_all_alike(tmp_path: Path) -> None:
     settings = job(LAST, OWN)
     found = weights_of(train(settings, tmp_path / "run").path)
+    cut = weights_of(resume(cut_run(settings, tmp_path / "cut", 2)).path)
+    assert all(close(cut[party][name], weight) for party in found for name, weight in found[party].items())
     for name, weight in found[SERVER].items():
         others = [found[party][name] for party in NAMES]
         alike = [torch.equal(weight, other) for other in others]
@@ -60,13 +58,6 @@ def test_weights_of_ones_own_differ_and_the_others_are_all_alike(tmp_path: Path)
     twin, *_ = twin_of(settings)
     untouched = twin.task.network(LearningStreams(settings.seed, SERVER)).state_dict()
     assert torch.equal(found[SERVER]["network.input.weight"], untouched["input.weight"])
-
-
-def test_a_run_that_was_cut_off_has_its_own_weights_back(tmp_path: Path) -> None:
-    settings = job(LAST, OWN)
-    whole = weights_of(train(settings, tmp_path / "whole").path)
-    cut = weights_of(resume(cut_run(settings, tmp_path / "cut", 2)).path)
-    assert all(close(cut[party][name], weight) for party in whole for name, weight in whole[party].items())
 
 
 class OwnWeightsAlone(Classes):
@@ -114,14 +105,6 @@ def test_messages_have_room_for_what_is_shared_alone(tmp_path: Path) -> None:
         own = list(twin.task.network(initial).state_dict().values())
         sent = b"".join(each.tensor().numpy().tobytes() for each in seen if each.sender == name)
         assert not any(weight.numpy().tobytes() in sent for weight in own if bool(weight.any()))
-
-
-def test_other_tasks_have_them_too(tmp_path: Path) -> None:
-    settings, given = task_job("graphs", LAST, OWN), graphs_for("graphs")
-    run = train(settings, tmp_path / "run", parties=given, ids=ids_of(given))
-    twin, losses, _ = twin_over(settings, given)
-    assert [record["loss"] for record in run.metrics] == pytest.approx(losses, abs=1e-6)
-    predicts_as_twin(run, settings, twin, given[0])
 
 
 REFUSED: dict[str, tuple[Settings, About]] = {

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.paradigms.averaging.jobs import close, graphs, predicts_as_twin
 from tests.paradigms.averaging.private_jobs import job, known_noise, twin_of
@@ -41,7 +41,7 @@ from veilgraph.protocol.limits import LimitSettings, delta_too_large, refusal, r
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.report.budget import protection_of
-from veilgraph.report.ledgers import outlook_facts, spent_table
+from veilgraph.report.ledgers import spent_table
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.tables.settings import SplitFractions
@@ -188,18 +188,6 @@ def test_the_ledger_for_life_refuses_a_second_job_beyond_the_total(tmp_path: Pat
     assert life.total_with(plan.event, plan.steps, 3) == pytest.approx(epsilon(cost.times(4), 1e-5))
 
 
-def test_a_session_that_goes_on_pays_for_life_for_what_it_has_left(tmp_path: Path) -> None:
-    settings = job()
-    plan, life = settings.training_plan, lifetime_at(tmp_path / "life")
-    assert plan is not None
-    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
-    for _ in range(2):
-        with publisher(settings, tmp_path, account) as of:
-            one(of, 0)
-    with life.lines.held():
-        assert [entry.count for entry in life.lines.entries] == [3, 2]
-
-
 def test_all_slow_accounting_is_done_before_the_server_waits_for_a_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,17 +245,6 @@ def test_tables_whose_split_or_features_hang_on_other_nodes_take_no_part(tmp_pat
         assert bool(split_by_labels(settings, party)) == stratify
 
 
-def test_what_is_left_for_life_is_foreseen(tmp_path: Path) -> None:
-    settings = job()
-    plan, life = settings.training_plan, lifetime_at(tmp_path / "life", Budget(20.0, 1e-5))
-    assert plan is not None
-    account = Account(life, life.keys(NODES), 1e-5, settings.hash(), settings.name)
-    account.charge(plan.event, CHANNEL, plan.steps)
-    cost = price(plan.event, plan.steps, 1e-5)
-    found = outlook_facts(life, settings, "A")
-    assert found == {"total": pytest.approx(epsilon(cost.times(2), 1e-5)), "jobs": 2, "about": None}
-
-
 def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     private, bare = job(), job({"averaging": {"privacy": None}})
     total = paradigm_of(private).privacy.largest_epsilon(private, "A")
@@ -285,11 +262,7 @@ def test_a_partys_limit_is_held_against_the_jobs_total() -> None:
     assert "score-tallies" not in revelations(private)
 
 
-@pytest.mark.cases(2)
-@pytest.mark.parametrize(
-    ("batch", "rate", "delta"),
-    [(8, 1.0, 1e-4), (1000, 1.0, 1e-4), (1001, 1.0, 1e-5), (200, 0.1, 1e-5), (0.5, 0.001, 1e-4), (1e6, 1.0, 1e-7)],
-)
+@pytest.mark.parametrize(("batch", "rate", "delta"), [(1000, 1.0, 1e-4), pytest.param(200, 0.1, 1e-5, marks=nightly)])
 def test_a_delta_that_a_job_leaves_out_fits_the_training_nodes_by_public_knowledge(
     batch: float, rate: float, delta: float
 ) -> None:
@@ -310,26 +283,6 @@ def test_a_delta_that_a_job_leaves_out_fits_the_training_nodes_by_public_knowled
     )
     assert delta_too_large(left_out, round(1 / delta))
     assert not delta_too_large(left_out, round(1 / delta) - 1)
-
-
-def test_what_is_said_of_it_has_its_figures() -> None:
-    settings = job({"averaging": {"privacy": {"noise_multiplier": None, "epsilon_total": 6.0}}})
-    plan = settings.training_plan
-    assert plan is not None
-    assert 5.9 < plan.epsilon_total <= 6.0
-    facts = protection_of(settings).facts()["B"]
-    assert (facts["terms"], facts["releases"], facts["epsilon_total"]) == (21, 3, plan.epsilon_total)
-    (needed,) = protection_of(settings).noise([6.0])
-    assert needed["noise_multiplier"] == pytest.approx(plan.multiplier, rel=1e-3)
-    assert any("degree_bound=20" in note for note in protection_of(settings).notes())
-    said = protection_of(settings).guarantee()
-    assert dict(said.about)["δ"] == "1e-05"
-    assert any("no node may have more than 20" in line for line in paradigm_of(settings).words.describe(settings))
-
-
-def test_a_job_without_it_is_the_job_that_it_was() -> None:
-    bare = job({"averaging": {"privacy": None}})
-    assert job().hash() != bare.hash()
 
 
 WRONG: dict[str, tuple[Settings, str]] = {

@@ -35,7 +35,6 @@ from veilgraph.privacy.plan import SampledPlan
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.report.budget import protection_of
 from veilgraph.runtime.launch.jobs import train
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
@@ -182,17 +181,6 @@ def test_a_party_has_to_accept_that_it_relies_on_others() -> None:
     assert refusal(base, bare, "A", epsilon=paradigm_of(bare).privacy.largest_epsilon(bare, "A")) is None
 
 
-def test_what_is_said_names_against_whom() -> None:
-    settings = job()
-    plan_of(settings)
-    words = "the server and one other holder"
-    assert any(words in note and "3 holders make together" in note for note in protection_of(settings).notes())
-    assert protection_of(settings).facts()["A"]["joint_noise"] == {"holders": 4, "colluding": 1}
-    assert dict(protection_of(settings).guarantee().about)["holds against"] == words
-    assert any("more than 1 collude" in line for line in paradigm_of(settings).words.describe(settings))
-    assert plan_of(private_job()).against == "the server and all other holders"
-
-
 def test_a_holder_without_labels_takes_no_part() -> None:
     settings = job()
     graph = graphs(settings)[0]
@@ -200,10 +188,6 @@ def test_a_holder_without_labels_takes_no_part() -> None:
     assert "joint_noise" in PrivateTraining(settings, bare).refuses
     assert not PrivateTraining(settings, graph).refuses
     assert not PrivateTraining(private_job(), bare).refuses
-
-
-def test_a_job_without_it_is_the_job_that_it_was() -> None:
-    assert job().hash() != private_job({"data": {"holders": HOLDERS}, "averaging": {"threshold": 4}}).hash()
 
 
 @pytest.mark.parametrize(
@@ -227,13 +211,6 @@ def test_the_threshold_leaves_noise_and_lets_no_two_sums_be_opened(
         return
     with refused(ConfigError, key="averaging.privacy.joint_noise.colluding"):
         job(changes, threshold=threshold, colluding=colluding)
-
-
-def test_one_that_is_curious_by_itself_knows_its_share() -> None:
-    with refused(ConfigError, key="averaging.privacy.joint_noise.colluding"):
-        job(colluding=0)
-    with refused(ConfigError, key="averaging.privacy.joint_noise.colluding"):
-        job({"data": {"holders": 2}}, threshold=2)
 
 
 def test_no_round_is_opened_with_less_noise_than_was_paid_for(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests import nightly
 from tests.errors import refused
 from tests.paradigms.averaging.private_jobs import graph, job, local, network, without
 from veilgraph.core.errors import ConfigError
@@ -74,13 +73,6 @@ def test_directions_of_edges_change_nothing_of_that() -> None:
     for each in directed(3):
         for hops in (1, 2):
             held_to(each, hops)
-
-
-@nightly
-@pytest.mark.parametrize("hops", [1, 2, 3])
-def test_nor_on_all_graphs_of_five(hops: int) -> None:
-    for each in undirected(5):
-        held_to(each, hops)
 
 
 def test_the_count_is_reached() -> None:
@@ -160,14 +152,6 @@ def test_terms_are_clipped_drawn_by_themselves_and_noised_with_the_deviation_tha
     assert torch.equal(of.clean[1], of.clean[0])
     assert float((found - of.clean[1]).std()) == pytest.approx(6.0, rel=0.03)
     assert float(of.clean[1].norm()) == pytest.approx(2.0 * int(of.drawn.sum()), rel=1e-3)
-
-
-def test_each_term_is_clipped_by_itself_and_they_are_added_up() -> None:
-    every = SampledSum(1.0, 1.0, 1.0)
-    vectors = torch.eye(4, dtype=torch.float64) * torch.tensor([9.0, 0.5, 7.0, 0.25], dtype=torch.float64)
-    found = every.added(4, lambda at: vectors[at], 4, source(3))
-    assert found.drawn.tolist() == [1, 1, 1, 1]
-    assert torch.allclose(found.sums.sum(dim=0), torch.tensor([1.0, 0.5, 1.0, 0.25], dtype=torch.float64), atol=1e-5)
 
 
 @pytest.mark.parametrize("entry", [torch.nan, torch.inf, -torch.inf, 1e200])

@@ -50,15 +50,6 @@ def test_a_gradient_is_that_of_autograd(activation: str, sparse: bool) -> None:
         assert torch.allclose(spread(term, size), balls.gradient(net, number), atol=1e-12)
 
 
-def test_gradients_are_in_the_precision_of_the_weights_and_of_the_weights_of_the_round() -> None:
-    whole, settings = holey(5), bare()
-    net, other = network(settings).to(torch.float32), network(settings).to(torch.float32)
-    other.take(2 * net.vector())
-    rows = RowTerms(whole, "relu", torch.float32)
-    assert rows.at(net)(0).values.dtype == torch.float32
-    assert not torch.equal(rows.at(net)(0).values, rows.at(other)(0).values)
-
-
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [({}, RowTerms), ({"local": {"model": "gin", "hops": 0, "normalize": True}}, Terms)],
@@ -85,13 +76,6 @@ def test_a_node_moves_a_sum_by_its_own_clipped_term_to_the_last_bit() -> None:
         moved = everything - added(summed, gone, net, list(range(8)))
         assert torch.equal(moved, added(summed, rows, net, [node]))
         assert float(moved.norm()) <= 0.5
-
-
-def test_edges_are_in_no_term() -> None:
-    whole, net, summed = holey(9), network(bare()), SampledSum(0.5, 1.0, 1.0)
-    other = replace(whole, edge_index=torch.tensor([[4, 5, 6], [7, 8, 0]]))
-    one, two = (added(summed, RowTerms(each, "relu", torch.float64), net, list(range(9))) for each in (whole, other))
-    assert torch.equal(one, two)
 
 
 def test_terms_by_places_are_clipped_and_added_up_as_whole_ones() -> None:

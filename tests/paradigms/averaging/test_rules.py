@@ -17,10 +17,9 @@ from veilgraph.paradigms.averaging.network import AveragedNetwork, Own
 from veilgraph.paradigms.averaging.rules import FedAdamSettings, FedProxSettings, FedSgdSettings
 from veilgraph.paradigms.averaging.tasks import side_by_side
 from veilgraph.paradigms.averaging.training import averaged, heard, said
-from veilgraph.paradigms.averaging.twin import OnePlace, PlainAveraging
+from veilgraph.paradigms.averaging.twin import PlainAveraging
 
 STILL: Settings = {"model": {"dropout": 0.0}}
-ONE: Settings = {"averaging": {"local_epochs": 1}}
 
 
 def after(*changes: Settings) -> Tensor:
@@ -60,11 +59,6 @@ def test_momentum_of_fedsgd_is_that_of_torch_and_is_kept_from_round_to_round() -
         built = again
     assert torch.allclose(found, weight.detach(), atol=1e-12)
     assert FedSgdSettings().build(5, 0.3).state() == {}
-
-
-def test_fedsgd_without_momentum_is_the_job_that_it_was() -> None:
-    plain, still, moved = (job(rule("fedsgd", **more), ONE) for more in ({}, {"momentum": 0.0}, {"momentum": 0.5}))
-    assert plain.hash() == still.hash() != moved.hash()
 
 
 def test_fedsgd_is_gradient_descent_on_all_graphs_side_by_side() -> None:
@@ -117,22 +111,6 @@ def test_weights_count_by_training_nodes_and_moved_counts_are_whole_again() -> N
     for each in (loss, none):
         again, told = heard(said(weights, each))
         assert (again.tolist(), told) == ([6.0], each)
-
-
-def test_the_server_goes_as_far_as_its_rate_says() -> None:
-    once: Settings = {"train": {"epochs": 1}}
-    start = PlainAveraging(job(STILL), graphs(job(STILL))).network.vector()
-    whole, half = after(rule("fedavg"), once), after(rule("fedavg", server_rate=0.5), once)
-    assert close(half - start, (whole - start) / 2)
-
-
-def test_one_local_epoch_of_one_holder_is_a_first_step_in_one_place() -> None:
-    """Adam begins anew in every round, so that later ones differ."""
-    settings = job(STILL, {"averaging": {"local_epochs": 3}})
-    (graph, *_) = graphs(settings)
-    twin, whole = PlainAveraging(settings, [graph]), OnePlace(settings, graph)
-    assert twin.round(1) == pytest.approx(whole.train_step(1), abs=1e-12)
-    assert close(twin.infer("A"), whole.infer())
 
 
 def test_a_module_with_running_statistics_is_refused() -> None:

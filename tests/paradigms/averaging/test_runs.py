@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -36,22 +35,17 @@ from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.types import SERVER
 from veilgraph.graph.dataset import load_parts
-from veilgraph.graph.party import PartyGraph, save_party
-from veilgraph.link.codec import HEADER_BYTES
+from veilgraph.graph.party import PartyGraph
 from veilgraph.link.factory import MemoryHub
-from veilgraph.mpc.aggregation.summing import holder_bytes
 from veilgraph.paradigms.averaging import twin as baselines
 from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.paradigms.horizontal.tally import Classification
 from veilgraph.protocol.role import Role, Session
-from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
+from veilgraph.runtime.launch.jobs import TrainResult, resume, train
 from veilgraph.runtime.session.training import infer, train_step
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 from veilgraph.samples.organisations import node_ids
-
-OF_SUMS = ("key", "mask_share", "masked", "control")
 
 
 def same_as_twin(run: TrainResult, settings: AveragingJob, dropped: Dropped | None = None) -> None:
@@ -116,14 +110,6 @@ def test_who_drops_out_of_weights_or_scores_at_any_moment_is_left_out_of_these_a
     same_as_twin(run, settings, dropped)
 
 
-def test_even_the_evaluator_may_drop_out(tmp_path: Path) -> None:
-    settings = job()
-    dropped = {"A": {sums_of(1)[1]: 1, sums_of(2)[0]: 3}}
-    with dropping_out(dropped):
-        run = train(settings, tmp_path / "run")
-    same_as_twin(run, settings, dropped)
-
-
 def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
     """What runs a job ends it for all when a process dies; that is not for want of the roles."""
     settings = job()
@@ -158,15 +144,6 @@ def test_too_few_end_the_job_and_say_so(tmp_path: Path) -> None:
         train(job(), tmp_path / "run")
 
 
-def test_the_best_epoch_is_the_twins(tmp_path: Path) -> None:
-    settings = job({"train": {"epochs": 12, "patience": 4, "learning_rate": 0.05}})
-    run = train(settings, tmp_path / "run")
-    best = max(run.metrics, key=lambda record: (record["val_accuracy"], -record["val_loss"], -record["epoch"]))
-    assert run.summary["best_epoch"] == best["epoch"]
-    assert run.summary["test_accuracy"] == best["test_accuracy"]
-    assert torch.equal(predict(run.path).probabilities, run.predictions.probabilities)
-
-
 def test_a_run_that_was_cut_off_has_the_servers_momentum_back(tmp_path: Path) -> None:
     settings = job(RULES["fedadam"], {"train": {"select_by": "last"}})
     path = cut_run(settings, tmp_path / "cut", 2)
@@ -193,38 +170,7 @@ def test_a_holder_without_labels_weighs_nothing_and_a_round_of_such_changes_noth
     predicts_as_twin(run, settings, twin, given[0])
 
 
-def test_saved_graphs_are_trained_on(tmp_path: Path) -> None:
-    settings = job({"train": {"select_by": "last"}})
-    paths = {}
-    for graph in graphs(settings):
-        paths[graph.party] = tmp_path / f"{graph.party}.safetensors"
-        save_party(graph, paths[graph.party], ids=[f"{graph.party}{row}" for row in range(graph.num_nodes)])
-    saved = settings.model_copy(update={"data": settings.data.model_copy(update={"dataset": None, "graphs": paths})})
-    run = train(type(settings).model_validate(saved.model_dump()), tmp_path / "run")
-    twin, *_ = twin_of(settings)
-    predicts_as_twin(run, settings, twin, graphs(settings)[0])
-
-
 # What is sent
-
-
-def test_what_a_holder_sends_and_gets_is_of_the_size_that_the_formula_says(tmp_path: Path) -> None:
-    settings = job({"train": {"select_by": "last"}})
-    run = train(settings, tmp_path / "run")
-    directory = RunDirectory.open(run.path)
-    weights = sum(tensor.numel() for tensor in load_tensors(directory.party("A").model_path)[0].values())
-    classes = run.predictions.probabilities.shape[1]
-    sizes = [weights + 2] * EPOCHS + [Classification(classes).tally_size] * (EPOCHS + 1)
-    for holder in NAMES:
-        rows = json.loads((directory.party(holder).path / "traffic.json").read_text())
-        of_sums = [row for row in rows if row["peer"] == SERVER and row["kind"] in OF_SUMS]
-        for index, direction in enumerate(("sent", "received")):
-            found = sum(row["bytes"] for row in of_sums if row["direction"] == direction)
-            assert found == sum(holder_bytes(len(NAMES), size)[index] for size in sizes)
-        told = sum(row["bytes"] for row in rows if row["kind"] == "averaged")
-        assert told == sum(HEADER_BYTES + 8 * size for size in (weights, *sizes))
-        kinds = {(row["peer"] == SERVER, row["kind"]) for row in rows if row["direction"] == "sent"}
-        assert kinds == {(True, kind) for kind in (*OF_SUMS, "hello")} | {(False, "hello"), (False, "key")}
 
 
 # What is refused

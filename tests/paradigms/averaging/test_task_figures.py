@@ -16,7 +16,7 @@ from tests.paradigms.averaging.own_graphs import graphs_for, task_job
 from veilgraph.core.errors import DataError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.links import PairsOwn, unlinked
+from veilgraph.paradigms.averaging.links import PairsOwn
 from veilgraph.paradigms.averaging.node_tasks import Graphs, GraphsOwn
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.paradigms.horizontal.tally import Classification
@@ -144,14 +144,6 @@ def test_in_one_place_pairs_are_drawn_among_one_holders_nodes() -> None:
     assert torch.equal(home[drawn.ends[0]][~edges].bincount(), 5 * home[drawn.ends[0]][edges].bincount())
 
 
-def test_a_complete_graph_has_no_pair_without_an_edge() -> None:
-    ends = torch.combinations(torch.arange(6)).t()
-    graph = PartyGraph("A", torch.ones(6, 1), ends)
-    own = PairsOwn.divided(graph, torch.float64, LearningStreams(0, "A"), 0.1, 0.1)
-    assert bool(own.pairs.linked.all())
-    assert len(unlinked(own.pairs, torch.tensor(keys(ends, 6)), 6, torch.Generator())) == 0
-
-
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(2, 300), st.floats(0.1, 30), SEEDS)
 def test_what_histograms_say_is_within_its_bound(linked: int, others: int, bins: int, wide: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -187,16 +179,6 @@ def test_links_are_scored_split_by_split() -> None:
     assert found.val_loss == pytest.approx(float(loss))
 
 
-def test_one_bin_tells_nothing_and_perfect_scores_are_known_exactly() -> None:
-    alike = torch.tensor([0.0, 3.0]), torch.tensor([0.0, 5.0])
-    assert binned_auc(*alike) == (0.5, 0.5)
-    apart = torch.tensor([0.0, 3.0]), torch.tensor([5.0, 0.0])
-    assert binned_auc(*apart) == (1.0, 0.0)
-    assert binned_precision(*apart) == (1.0, 0.0)
-    assert binned_auc(torch.zeros(2), torch.ones(2)) is None
-    assert binned_precision(torch.zeros(2), torch.ones(2)) is None
-
-
 # Graphs
 
 
@@ -224,14 +206,6 @@ def test_a_graph_is_what_its_nodes_are_together(readout: str) -> None:
     assert tally[15:].view(2, 2, -1).sum(dim=2).tolist() == [[1, 0], [0, 1]]  # ranked: val and test, class 1 and not
     assert len(tally) == of_tally.tally_size
     assert twin.task.examples(own) == 2
-
-
-def test_graphs_may_be_numbered_as_one_likes() -> None:
-    graphs = graphs_for("graphs")
-    others = [replace(each, membership=7 + 3 * torch.arange(each.num_nodes).div(6).long()) for each in graphs]
-    one, two = trained("graphs", graphs), trained("graphs", others)
-    assert torch.equal(one.infer("B"), two.infer("B"))
-    assert two.predictions("B").names == ("7", "10", "13", "16", "19")
 
 
 def test_what_is_of_a_graph_is_the_same_at_its_nodes() -> None:

@@ -25,7 +25,7 @@ from veilgraph.mpc.sealed import cut_and_choose
 from veilgraph.mpc.sealed.correlations import Stream
 from veilgraph.mpc.sealed.machine import DealerMachine, Machine
 from veilgraph.paradigms.sealed import roles
-from veilgraph.paradigms.sealed.paradigm import SEALED, costs_of
+from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.roles import SealedDealer
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -144,10 +144,3 @@ def test_a_dealer_that_hung_up_when_it_was_opened_does_not_deal_in_that_run_agai
 def test_dealings_of_unknown_length_cannot_be_committed_to() -> None:
     with refused(ConfigError, key="dealer_checks"):
         small_job(2, CHECKED, {"train": {"select_by": "accuracy"}})
-
-
-def test_a_job_says_in_words_how_its_dealer_is_checked() -> None:
-    said = [
-        "chance 0.5" in " ".join(SEALED.words.describe(small_job(2, {"dealer_checks": rate}))) for rate in (0.5, 0.0)
-    ]
-    assert said == [True, False]

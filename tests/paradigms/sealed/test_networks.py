@@ -17,7 +17,6 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
 from veilgraph.paradigms.sealed.entering import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
-from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.twin import together, trained_twin
 
@@ -141,37 +140,6 @@ def test_columns_go_on_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, weight in summed(found, WEIGHT_BITS).items():
         assert float((weight - found[TWIN][0][name]).abs().max()) < 2e-3
         assert torch.allclose(found[TWIN][0][name], together_[TWIN][0][name])
-
-
-def test_batches_go_through_all_training_rows() -> None:
-    """Another class of any row makes other weights within ⌈T/B⌉ steps."""
-    job = small_job(2, network("linear"), BATCHES, {"train": {"epochs": 3}})
-    graphs = small_graphs()
-    usual = trained_twin(job, graphs).weights[0].public
-    assert graphs[0].labels is not None
-    assert usual is not None
-    for row in range(FEW):
-        labels = graphs[0].labels.clone()
-        labels[row] = (labels[row] + 1) % 3
-        other = trained_twin(job, [replace(graphs[0], labels=labels), *graphs[1:]]).weights[0].public
-        assert other is not None
-        assert float((usual - other).abs().max()) > 1e-2
-
-
-def test_prediction_has_no_hops_where_the_columns_were_propagated_in_training() -> None:
-    costs = {}
-    for training in (FEW, 2 * MANY):
-        context, _ = together(small_job(2, network("linear")), small_graphs(nodes=60, training=training))
-        stages = {stage.name: stage for stage in costs_of(replace(context, data={}), 3).stages}
-        costs[training] = stages["predict"]
-    assert costs[2 * MANY].rounds < costs[FEW].rounds
-    assert costs[2 * MANY].sent["A"] < costs[FEW].sent["A"]
-
-
-def test_numbers_of_edges_are_told_where_rows_go_over_them() -> None:
-    for hops, told in ((0, {1}), (1, {128})):
-        context, _ = together(small_job(2, network("sign", hops=hops)), small_graphs())
-        assert {*context.sizes.edges.values()} == told
 
 
 def test_own_hops_are_a_holders_own_weighted_ones() -> None:

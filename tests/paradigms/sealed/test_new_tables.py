@@ -13,7 +13,6 @@ import pytest
 import torch
 import yaml
 
-from tests import nightly
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.apart import apart
@@ -31,7 +30,7 @@ from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import predicting_twin
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.job_file import read_job
-from veilgraph.runtime.launch.jobs import RunOptions, predict, train
+from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory
 from veilgraph.samples.organisations import export_organisations
@@ -269,13 +268,3 @@ def test_across_organisations_the_label_holder_names_nodes_at_its_own_site(tmp_p
     )
     with refused(ConfigError, code="refused"):
         apart(tmp_path, files, settings, "predict")
-
-
-@nightly
-def test_in_processes_they_are_the_same(tmp_path: Path) -> None:
-    tables = Tables(tmp_path, CASES["gcn, named"])
-    tables.grow()
-    one, other = (
-        predict(tables.run, ids=["N2"], options=RunOptions(processes=processes)) for processes in (False, True)
-    )
-    assert float((one.uncalibrated - other.uncalibrated).abs().max()) < 4e-3

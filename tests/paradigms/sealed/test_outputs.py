@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests import nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError
 from tests.paradigms.sealed.dense import graphs_of, moved, normalised, spelled_out, summed_over
@@ -35,7 +34,7 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
 from veilgraph.protocol.stated import check_stated
-from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, train
+from veilgraph.runtime.launch.jobs import TrainResult, predict, train
 from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
@@ -239,28 +238,6 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
             check_learning(judged, "A", hellos["A"])
     assert "asked" not in Hello(job="x").model_dump_json()
     assert Hello.model_validate_json(Hello(job="x", asked=3).model_dump_json()).asked == 3
-
-
-def test_a_training_without_rows_is_refused_by_the_others(tmp_path: Path) -> None:
-    job, hello = saved(tmp_path / "data", small_job(), small_graphs()), SealedLabelHolder.hello
-
-    def none(self: SealedLabelHolder) -> Hello:
-        return hello(self).model_copy(update={"training": 0})
-
-    with pytest.MonkeyPatch.context() as patch, refused(ProtocolError, code="stated", key="training", party="A"):
-        patch.setattr(SealedLabelHolder, "hello", none)
-        train(job, tmp_path / "run")
-
-
-@nightly
-def test_named_nodes_in_processes(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", small_job(2, NAMED), small_graphs())
-    run = train(job, tmp_path / "run", options=RunOptions(processes=True))
-    twin = predicting_twin(job, small_graphs(), weights(run.path), torch.tensor([7, 1])).predict()
-    assert twin is not None
-    assert (
-        float((predict(run.path, [7, 1], options=RunOptions(processes=True)).probabilities - twin).abs().max()) < 4e-3
-    )
 
 
 # Weights of one's own columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,17 @@ import pytest
 import torch
 import yaml
 
-from tests import about
+from tests import about, nightly
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, checkpoint, cut_at
 from tests.paradigms.sealed.private import voting
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job, weights
 from tests.roles.federation import Settings
-from veilgraph.core.errors import BudgetSpent, ConfigError, RunError, VeilgraphError
+from veilgraph.core.errors import BudgetSpent, ConfigError, VeilgraphError
 from veilgraph.core.types import SERVER
-from veilgraph.graph.party import load_party, save_party
+from veilgraph.graph.party import load_party
 from veilgraph.mpc.sealed import machine
 from veilgraph.mpc.sealed.correlations import rounded_gaussian
-from veilgraph.paradigms.sealed.paradigm import SEALED
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.roles import SealedLabelHolder
 from veilgraph.paradigms.sealed.settings import SealedJob
@@ -30,7 +28,6 @@ from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.protocol.job_file import read_job
 from veilgraph.protocol.organisation import Organisation
 from veilgraph.protocol.party_settings import read_party_settings
-from veilgraph.report.budget import protection_of
 from veilgraph.report.ledgers import ledger_at
 from veilgraph.report.run_data import read_spent
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
@@ -77,17 +74,6 @@ def test_predicting_again_is_of_the_same_noise_and_costs_nothing(whole: TrainRes
         again = predict(whole.path)
         assert torch.equal(again.classes, whole.predictions.classes)
     assert paid(whole.path) == before
-
-
-def test_changed_data_are_not_predicted_of(whole: TrainResult, tmp_path: Path) -> None:
-    path = whole.path / "parties" / "C" / "graph.safetensors"
-    kept, graph = path.read_bytes(), load_party(path)
-    save_party(replace(graph, edge_index=graph.edge_index[:, :0]), path)
-    try:
-        with refused(RunError, code="data-changed", party="C"):
-            predict(whole.path)
-    finally:
-        path.write_bytes(kept)
 
 
 def test_nothing_is_opened_before_it_is_paid_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,15 +160,6 @@ def fails(*_: object) -> None:
     raise CutError
 
 
-def test_named_nodes_are_paid_for_when_the_first_are_told(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(private_job(tmp_path, {"named_nodes": 4}), run)
-    assert paid(run) == []
-    for nodes in ([1, 2], [2, 3]):
-        predict(run, nodes)
-        assert len(paid(run)) == 1
-
-
 def test_a_checked_dealer_has_noise_too(tmp_path: Path) -> None:
     checked, run = private_job(tmp_path, {"dealer_checks": 0.3}), tmp_path / "run"
     train(checked, run)
@@ -213,24 +190,6 @@ def test_what_has_no_noise_is_refused(name: str) -> None:
     changes, key = REFUSED[name]
     with refused(ConfigError, key=key):
         small_job(2, STEPS, PRIVATE, changes)
-
-
-def test_a_job_says_what_it_costs_and_against_whom() -> None:
-    job = small_job(3, STEPS, PRIVATE)
-    assert [SEALED.privacy.largest_epsilon(job, party) for party in "ABC"] == pytest.approx(
-        [0, EPSILON, EPSILON], rel=1e-6
-    )
-    for bare in (small_job(3, STEPS, voting()), small_job(3)):
-        assert SEALED.privacy.largest_epsilon(bare, "B") == float("inf")
-        assert SEALED.guarantee.unbounded(bare)
-    facts = protection_of(job, 500).facts()
-    assert [each["releases"] for each in facts.values()] == [0, 1]
-    assert all("A and all other holders" in each["holds_against"] for each in facts.values())
-    assert any("features" in note for note in protection_of(job).notes())
-    said = protection_of(job).guarantee()
-    assert "without the dealer" in said.scope
-    assert any("features" in limit for limit in said.limits)
-    assert any("no holder knows" in line.replace("\n", " ") for line in SEALED.words.describe(job))
 
 
 def from_tables(folder: Path, **limits: object) -> SealedJob:
@@ -276,13 +235,7 @@ def test_predictions_are_of_the_tables_that_were_trained_on(tmp_path: Path, capl
     assert len(paid(run.path)) == 1
 
 
-def test_a_holder_refuses_a_job_beyond_its_limit(tmp_path: Path) -> None:
-    pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-    with refused(ConfigError, party="B"):
-        train(from_tables(tmp_path / "tables", max_epsilon=3.0, **about.EDGES), tmp_path / "run")
-
-
-@pytest.mark.cases(1)
+@nightly
 @pytest.mark.parametrize("party", ["A", "B"])
 def test_sealed_jobs_of_one_max_degree_after_another_find_no_hub(tmp_path: Path, party: str) -> None:
     """Of edges that no noise covers: the label holder's, and everybody's in a job without ``privacy``. With

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests import nightly
 from tests.chance import fixed_chance
 from tests.errors import refused
 from tests.paradigms.cutting import CutError, cut_at
@@ -24,12 +23,14 @@ from veilgraph.paradigms.sealed.program import WEIGHT_BITS
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import trained_twin
 from veilgraph.protocol.disclosures import rows_of
-from veilgraph.runtime.launch.jobs import RunOptions, TrainResult, predict, resume, train
+from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 from veilgraph.runtime.store.checkpoints import Checkpoints
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
 
-MLP: Settings = {"model": {"network": "mlp", "relations": "each"}, "train": {"epochs": 7}}
-GCN: Settings = {"model": {"network": "gcn", "hops": 1}, "train": {"epochs": 3}}
+MLP: Settings = {
+    "model": {"network": "mlp", "relations": "each"},
+    "train": {"batch_size": 3, "class_weights": "balanced", "epochs": 5},
+}
 JUDGED: Settings = {
     "model": {"network": "linear"},
     "train": {
@@ -40,14 +41,11 @@ JUDGED: Settings = {
         "learning_rates": [0.25, 0.75],
     },
 }
-BATCHES: Settings = {"train": {"batch_size": 3, "class_weights": "balanced", "epochs": 7}}
-
-
 ROUNDING = 1e-3
 """What fresh rounding in every step changes of a weight at most."""
 
 
-@pytest.fixture(scope="module", params=[MLP, GCN, BATCHES, JUDGED], ids=["mlp", "gcn", "batches", "judged"])
+@pytest.fixture(scope="module", params=[MLP, JUDGED], ids=["mlp", "judged"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[SealedJob, TrainResult]:
     folder = tmp_path_factory.mktemp("whole")
     job = saved(folder / "data", small_job(2, request.param), small_graphs())
@@ -55,7 +53,6 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return job, train(job, folder / "run")
 
 
-@pytest.mark.cases(2)
 def test_a_run_is_what_the_twin_makes_of_all_data_together(whole: tuple[SealedJob, TrainResult]) -> None:
     job, run = whole
     twin = trained_twin(job, small_graphs(), run.summary["best_epoch"])
@@ -84,14 +81,6 @@ def test_of_a_step_the_label_holder_learns_how_many_validation_nodes_are_right(t
         assert record.keys() == {"epoch", "step_seconds", "val_accuracy"}
     best = max(record["val_accuracy"] for record in run.metrics)
     assert run.summary["best_epoch"] == next(r["epoch"] for r in run.metrics if r["val_accuracy"] == best)
-
-
-def test_training_stops_where_patience_ends(tmp_path: Path) -> None:
-    """Weights that hardly move have as many nodes right at every step: the second evaluation is the last."""
-    slow = {"select_by": "accuracy", "learning_rate": 2.0**-8, "momentum": 0.0, "patience": 1, "evaluate_every": 2}
-    job = saved(tmp_path / "data", small_job(2, {"train": {**slow, "epochs": 40}}), small_graphs())
-    run = train(job, tmp_path / "run")
-    assert [len(run.metrics), run.summary["best_epoch"]] == [4, 2]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +150,7 @@ def test_a_dealer_ahead_of_the_holders_has_a_checkpoint_that_they_have(tmp_path:
     assert resume(tmp_path / "run").summary["started_at"] == 2
 
 
-@pytest.mark.cases(2)
+@pytest.mark.cases(1)
 def test_shares_of_two_runs_have_nothing_in_common(whole: tuple[SealedJob, TrainResult], tmp_path: Path) -> None:
     job, run = whole
     with fixed_chance("again"):
@@ -186,15 +175,6 @@ def test_changed_data_are_not_gone_on_with(tmp_path: Path) -> None:
     save_party(replace(graph, features=graph.features.roll(1, 0)), path)
     with refused(RunError, code="data-changed", party="B"):
         resume(tmp_path / "run")
-
-
-@nightly
-def test_four_processes_and_probabilities(tmp_path: Path) -> None:
-    job = saved(tmp_path / "data", small_job(3, {"output": "probabilities"}), small_graphs(3))
-    run = train(job, tmp_path / "run", options=RunOptions(processes=True))
-    predicted = trained_twin(job, small_graphs(3)).predict()
-    assert predicted is not None
-    assert float((run.predictions.uncalibrated - predicted).abs().max()) < 1e-2
 
 
 def test_a_hub_beyond_the_bound_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
