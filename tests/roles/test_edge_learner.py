@@ -129,6 +129,14 @@ def _session(settings: JobSettings, publisher: Publisher = OPEN) -> Session:
     return Session(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
 
 
+def test_of_a_node_with_all_its_edges_own_columns_are_not_used_and_of_an_edge_they_are() -> None:
+    graph = learner_graph()
+    changed = replace(graph, features=graph.features.flip(0))
+    for privacy, same in ((NODE, True), (EDGE, False)):
+        one, other = (all_that_leaves(trained(job(privacy), each, Door())) for each in (graph, changed))
+        assert torch.equal(one["predictions"], other["predictions"]) == same
+
+
 @pytest.mark.parametrize("privacy", [EDGE, NODE], ids=["edge", "node-edges"])
 def test_sums_move_between_neighbouring_edges_as_the_plan_counts(privacy: Mapping[str, Any]) -> None:
     """Through the learner: its own rows, its own networks between the hops, and the same outcomes in both worlds."""
