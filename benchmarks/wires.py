@@ -23,7 +23,7 @@ from veilgraph.core.errors import LinkError
 from veilgraph.core.types import SERVER, Link, PartyId, Tag
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import encoded_size
 from veilgraph.link.factory import SocketFactory
 from veilgraph.link.sealed import SealedLink
@@ -86,7 +86,7 @@ class MeasuredFactory(SocketFactory):
         if not (kits := os.environ.get(_KITS)):
             return link
         peers = [each.rsplit("=", 1)[0] for each in arguments]
-        session = Session("benchmark", tuple(sorted([party, *peers])))
+        session = ChannelContext("benchmark", tuple(sorted([party, *peers])))
         return SealedLink(link, Kit.open(Path(kits) / party).identity(), peers, session)
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 from veilgraph.core.text import listed
 from veilgraph.protocol.disclosures import all_revelations
 from veilgraph.protocol.limits import LimitSettings
+from veilgraph.protocol.messages import Condition, MessageSpec
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.rows import Fact, Row
 
 Line = tuple[str, ...]
-Facts = tuple[Fact[Any], ...]
+Facts = tuple[Condition[Any], ...]
 FOLDER: Final = Path(__file__).parent
 _MARKS: Final = re.compile(r"(?: <!-- claim: [a-z0-9-]+ -->)+")
 _KEY: Final = 4
@@ -28,7 +28,7 @@ _KEY: Final = 4
 def messages() -> Iterator[str]:
     """What messages look like on the wire, and in which part of a session they are sent."""
     for jobs, rows in _groups().items():
-        found: dict[Line, list[Row[Any]]] = {}
+        found: dict[Line, list[MessageSpec[Any]]] = {}
         for row in rows:
             for form in row.forms:
                 found.setdefault((row.kind.name, *form), []).append(row)
@@ -50,7 +50,7 @@ def sent() -> Iterator[str]:
     """What messages carry, what protects it, why it may leave, and what it reveals."""
     head = ("kind", "from → to", "when", "what", "protection", "why it may leave, or what follows", "reveals")
     for jobs, rows in _groups().items():
-        found: dict[Line, list[Row[Any]]] = {}
+        found: dict[Line, list[MessageSpec[Any]]] = {}
         for row in rows:
             names = ", ".join(f"`{told.name}`" for told in row.reveals)
             when = "; ".join(fact.words for fact in row.when) or "always"
@@ -92,20 +92,20 @@ def _key(line: str) -> Line:
     return tuple(_MARKS.sub("", line).split(" | ")[:_KEY])
 
 
-def _groups() -> dict[str, list[Row[Any]]]:
+def _groups() -> dict[str, list[MessageSpec[Any]]]:
     """Which jobs → the rows that these have, and no others; most widely shared first."""
-    users: dict[Row[Any], list[str]] = {}
+    users: dict[MessageSpec[Any], list[str]] = {}
     for name, paradigm in PARADIGMS.items():
         for row in paradigm.rows:
             users.setdefault(row, []).append(name)
-    found: dict[str, list[Row[Any]]] = {}
+    found: dict[str, list[MessageSpec[Any]]] = {}
     for row, names in sorted(users.items(), key=lambda item: -len(item[1])):
         jobs = "Every job" if len(names) == len(PARADIGMS) else f"{listed(names).capitalize()} jobs"
         found.setdefault(jobs, []).append(row)
     return found
 
 
-def _ways(rows: Iterable[Row[Any]]) -> str:
+def _ways(rows: Iterable[MessageSpec[Any]]) -> str:
     ways = dict.fromkeys((row.ends.sender, row.ends.receiver) for row in rows)
     receivers: dict[str, list[str]] = {}
     for sender, receiver in ways:
@@ -135,7 +135,7 @@ def _simplified(options: Mapping[Facts, None]) -> Iterable[Facts]:
     return [facts for facts in options if not any({*other} < {*facts} for other in options)]
 
 
-def _opposites(fact: Fact[Any], among: Facts) -> list[Fact[Any]]:
+def _opposites(fact: Condition[Any], among: Facts) -> list[Condition[Any]]:
     return [each for each in among if each.opposite is fact or fact.opposite is each]
 
 

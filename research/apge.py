@@ -20,10 +20,10 @@ from torch_geometric.data import Data
 from torch_geometric.utils import subgraph
 from veilgraph_embeddings.assess import assess, by_families, row_means, standardised
 from veilgraph_embeddings.attackers import FAMILIES, GRAPH_FAMILIES
-from veilgraph_embeddings.door import Door
 from veilgraph_embeddings.making import given, held_out
 from veilgraph_embeddings.measure import best
 from veilgraph_embeddings.method import Embedded, Tools
+from veilgraph_embeddings.release import Door
 from veilgraph_embeddings.report import figures
 from veilgraph_embeddings.settings import EmbedJob, parse_embed_job
 from veilgraph_embeddings.sources import world_of

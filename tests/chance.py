@@ -21,7 +21,7 @@ from veilgraph.privacy.plan import Plan, SampledPlan
 from veilgraph.privacy.publisher import NoisedPublisher
 from veilgraph.privacy.sampled import SampledPublisher
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.session import party as computing
 from veilgraph.runtime.session import publishers as ledgers
 
@@ -46,7 +46,7 @@ class Chance:
     def is_fixed(self) -> Iterator[None]:
         """While the block lasts."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(computing, "Session", self._session)
+            patch.setattr(computing, "RoleContext", self._context)
             patch.setattr(ledgers, "NoisedPublisher", self._noised)
             patch.setattr(ledgers, "SampledPublisher", self._sampled)
             for module in (ledgers, collecting, randomness):
@@ -58,8 +58,8 @@ class Chance:
         self._made[what, party] += 1
         return fixed_secrets(*self._seed, what, party, self._made[what, party])
 
-    def _session(self, settings: JobSettings, link: Link, streams: Any, _: object, **more: Any) -> Session:
-        return Session(settings, link, streams, self._source("session", link.party), **more)
+    def _context(self, settings: JobSettings, link: Link, streams: Any, _: object, **more: Any) -> RoleContext:
+        return RoleContext(settings, link, streams, self._source("session", link.party), **more)
 
     def _noised(self, plan: Plan, ledger: Ledger | None, _: object, *kept: Any) -> NoisedPublisher:
         return NoisedPublisher(plan, ledger, self._source("noise", plan.party), *kept)

@@ -25,7 +25,7 @@ from veilgraph.protocol.role import Role
 
 SOURCE = Path(__file__).parents[1] / "src" / "veilgraph"
 
-MOST_LINES = 79_971
+MOST_LINES = 80_035
 MOST_FILES = 342
 MEMBERS: dict[type, int] = {
     **dict.fromkeys((Paradigm, Data, Sessions, Privacy, Guarantee, Baselines, Words), 9),

@@ -15,7 +15,7 @@ from tests.link.certificates import Project
 from tests.link.own_cells import end
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.deploy.demo import free_ports
-from veilgraph.link.channel import CHANNEL, FRAME, FROM_HEADER, HELLO, Session
+from veilgraph.link.channel import CHANNEL, FRAME, FROM_HEADER, HELLO, ChannelContext
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.identity import Identity
 
@@ -49,12 +49,12 @@ class Network:
         for cell in cells.values():
             cell.process_message = self._tapped(cell.process_message)
 
-    def session(self, *parties: PartyId, settings: str = "") -> Session:
+    def session(self, *parties: PartyId, settings: str = "") -> ChannelContext:
         """Of a job that no test had before."""
         self.came.clear()
-        return Session(f"job {next(self._jobs)}", parties, settings)
+        return ChannelContext(f"job {next(self._jobs)}", parties, settings)
 
-    def link(self, party: PartyId, session: Session, timeout_s: float = 20.0) -> FlareLink:
+    def link(self, party: PartyId, session: ChannelContext, timeout_s: float = 20.0) -> FlareLink:
         """The party's link to all others of the job."""
         addresses = {peer: peer for peer in session.parties if peer != party}
         link = FlareLink(party, self.cells[party], addresses, IDENTITIES[party], session, timeout_s)

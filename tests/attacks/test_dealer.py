@@ -44,7 +44,7 @@ from veilgraph.deploy.session import not_connected
 from veilgraph.deploy.submission import TASK, encode_request
 from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
-from veilgraph.link.channel import Channel, Session
+from veilgraph.link.channel import Channel, ChannelContext
 from veilgraph.link.identity import read_key
 from veilgraph.protocol.job_file import parse_job
 
@@ -52,7 +52,7 @@ HOLDERS, DEALER, RELAY, ADMINISTRATOR = ("bank", "shop"), "croupier", "localhost
 WITHOUT: Mapping[str, object] = {
     "name": "fraud", "server": {"host": RELAY}, "holders": HOLDERS, "administrators": [ADMINISTRATOR]
 }  # fmt: skip
-SESSION = Session("a job", (*HOLDERS, SERVER))
+SESSION = ChannelContext("a job", (*HOLDERS, SERVER))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Kit]:
 
 def meets(kits: Mapping[str, Kit], claimed: str, signer: str, own: str = "bank", kit: Kit | None = None) -> bool:
     """Whether a holder takes whom ``signer``'s kit makes a hello for as ``claimed``."""
-    session = Session("a job", (*SESSION.parties, claimed))
+    session = ChannelContext("a job", (*SESSION.parties, claimed))
     ours = Channel((kit or kits[own]).identity(), own, claimed, session)
     theirs = Channel(kits[signer].identity(), claimed, own, session)
     try:

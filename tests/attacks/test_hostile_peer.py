@@ -51,7 +51,7 @@ from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.judge import Judgement
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.training import infer, judge_epoch, train_step
 from veilgraph.tables.columns import column_hashes
@@ -68,8 +68,8 @@ ELSEWHERE = {Kind.SEAL, Kind.READY, Kind.AUDIT_QUESTION, Kind.AUDIT_ANSWER}
 blocks alone."""
 
 
-def session_of(settings: JobSettings, link: Link) -> Session:
-    return Session(settings, link, LearningStreams(settings.seed, link.party), fixed_secrets(link.party))
+def session_of(settings: JobSettings, link: Link) -> RoleContext:
+    return RoleContext(settings, link, LearningStreams(settings.seed, link.party), fixed_secrets(link.party))
 
 
 def works(role: Role, settings: JobSettings) -> None:

@@ -42,10 +42,10 @@ from veilgraph.link.channel import (
     HELLO,
     Buffer,
     Channel,
+    ChannelContext,
     Disagreement,
     Frame,
     FrameKind,
-    Session,
 )
 from veilgraph.link.codec import encode
 from veilgraph.link.identity import Identity
@@ -97,7 +97,7 @@ def greeting(channel: Channel, frame: bytes = b"") -> bytes:
     return len(channel.hello).to_bytes(4, "little") + channel.hello + frame
 
 
-def pair(session: Session, one: PartyId = "A", other: PartyId = "B") -> tuple[Channel, Channel]:
+def pair(session: ChannelContext, one: PartyId = "A", other: PartyId = "B") -> tuple[Channel, Channel]:
     """Two ends of a channel, after the handshake."""
     ends = Channel(IDENTITIES[one], one, other, session), Channel(IDENTITIES[other], other, one, session)
     ends[0].hear(ends[1].hello)
@@ -163,7 +163,7 @@ def test_without_certificates_a_forged_seed_is_the_servers(net: Network, monkeyp
 def test_no_certificate_passes_for_anothers(
     claimed: PartyId, signer: Identity, checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session("job", ("A", "B", "C", SERVER, HOST))
+    session = ChannelContext("job", ("A", "B", "C", SERVER, HOST))
     ours, theirs = Channel(IDENTITIES["A"], "A", claimed, session), Channel(signer, claimed, "A", session)
     if checked:
         with pytest.raises(ProtocolError, match="certificate is"):
@@ -243,7 +243,7 @@ def test_who_believes_what_is_written_on_a_frame_is_lost(
 @pytest.mark.parametrize("believed", [False, True])
 def test_a_changed_frame_is_not_opened(field: str, believed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reordering is another number or index, truncation another total."""
-    ours, theirs = pair(Session("job", ("A", "B")))
+    ours, theirs = pair(ChannelContext("job", ("A", "B")))
     frame = theirs.seal_piece(1, 2, 300, b"content")
     at = {"kind": 0, "number": 1, "index": 9, "total": 13, "content": HEAD_BYTES, "tag": -1}[field]
     frame[at] ^= 1
@@ -257,7 +257,7 @@ def test_a_changed_frame_is_not_opened(field: str, believed: bool, monkeypatch: 
 
 @pytest.mark.parametrize("cut", [1, 16, 17, 30])
 def test_a_frame_that_was_cut_is_not_opened(cut: int) -> None:
-    ours, theirs = pair(Session("job", ("A", "B")))
+    ours, theirs = pair(ChannelContext("job", ("A", "B")))
     with pytest.raises(ProtocolError):
         ours.open(theirs.seal_piece(1, 0, 20, bytes(20))[:-cut])
 
@@ -291,9 +291,10 @@ def test_a_hello_of_another_job_is_none_of_this(bound: bool, monkeypatch: pytest
     if not bound:
         monkeypatch.setattr(channels, "job_digest", lambda session: bytes(32))
         monkeypatch.setattr(channels, "signed_bytes", lambda *parts: channels.joined(parts[0].encode(), parts[3]))
-    old = Channel(IDENTITIES["B"], "B", "A", Session("old", ("A", "B")))
+    old = Channel(IDENTITIES["B"], "B", "A", ChannelContext("old", ("A", "B")))
     ours, theirs = (
-        Channel(IDENTITIES[one], one, other, Session("new", ("A", "B"))) for one, other in (("A", "B"), ("B", "A"))
+        Channel(IDENTITIES[one], one, other, ChannelContext("new", ("A", "B")))
+        for one, other in (("A", "B"), ("B", "A"))
     )
     if bound:
         with refused(ProtocolError, code="other-job", party="B"):
@@ -310,7 +311,7 @@ def test_a_hello_that_the_server_made_for_c_is_none_for_a(bound: bool, monkeypat
     """C passes on what it was sent itself: A would have keys with nobody, and refuse the true hello afterwards."""
     if not bound:
         monkeypatch.setattr(channels, "signed_bytes", lambda *parts: channels.joined(parts[0].encode(), parts[3]))
-    session = Session("job", ("A", "C", SERVER))
+    session = ChannelContext("job", ("A", "C", SERVER))
     ours = Channel(IDENTITIES["A"], "A", SERVER, session)
     to_c, to_us = (Channel(IDENTITIES[SERVER], SERVER, receiver, session) for receiver in ("C", "A"))
     if bound:
@@ -324,8 +325,8 @@ def test_a_hello_that_the_server_made_for_c_is_none_for_a(bound: bool, monkeypat
 
 
 def test_frames_of_another_job_are_none_of_this() -> None:
-    _, old = pair(Session("old", ("A", "B")))
-    ours, _ = pair(Session("new", ("A", "B")))
+    _, old = pair(ChannelContext("old", ("A", "B")))
+    ours, _ = pair(ChannelContext("new", ("A", "B")))
     for frame in (old.confirmation(), old.seal(FrameKind.PING), old.seal_piece(1, 0, 60, bytes(60))):
         with pytest.raises(ProtocolError):
             ours.open(frame)
@@ -334,7 +335,7 @@ def test_frames_of_another_job_are_none_of_this() -> None:
 class _OneKey(channels.Direction):
     """As if both directions had one key."""
 
-    def __init__(self, secret: bytes, transcript: bytes, session: Session, *names: PartyId) -> None:
+    def __init__(self, secret: bytes, transcript: bytes, session: ChannelContext, *names: PartyId) -> None:
         super().__init__(secret, transcript, session, *sorted(names))
 
 
@@ -342,7 +343,7 @@ class _OneKey(channels.Direction):
 def test_a_frame_is_not_opened_by_who_sealed_it(directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not directed:
         monkeypatch.setattr(channels, "Direction", _OneKey)
-    ours, _ = pair(Session("job", ("A", "B")))
+    ours, _ = pair(ChannelContext("job", ("A", "B")))
     frame = ours.seal_piece(1, 0, 60, bytes(60))
     if directed:
         with pytest.raises(ProtocolError):
@@ -357,7 +358,7 @@ def test_repeated_frames_do_not_keep_a_dead_peer_alive(remembered: bool, monkeyp
     monkeypatch.setattr(peer, "time", SimpleNamespace(monotonic=lambda: now[0]))
     if not remembered:
         monkeypatch.setattr(Channel, "renews", lambda *_: True)
-    session = Session("job", ("A", "B"))
+    session = ChannelContext("job", ("A", "B"))
     mailbox = Mailbox("A", ["B"])
     ours = Channel(IDENTITIES["A"], "A", "B", session)
     theirs = Channel(IDENTITIES["B"], "B", "A", session)
@@ -451,10 +452,13 @@ def test_an_answered_hello_is_no_receipt_of_what_came_with_it(net: Network, monk
 def test_other_settings_or_parties_end_the_session_at_once(net: Network) -> None:
     """Said by the peer itself, under its signature: so it is believed, and nobody waits."""
     session = net.session("A", SERVER)
-    for other in (Session(session.job, ("A", SERVER), "others"), Session(session.job, ("A", "C", SERVER))):
+    for other in (
+        ChannelContext(session.job, ("A", SERVER), "others"),
+        ChannelContext(session.job, ("A", "C", SERVER)),
+    ):
         with refused(Disagreement, code="other-settings", party="server"):
             Channel(IDENTITIES["A"], "A", SERVER, session).hear(Channel(IDENTITIES[SERVER], SERVER, "A", other).hello)
-    links = [net.link("A", session), net.link(SERVER, Session(session.job, ("A", SERVER), "others"))]
+    links = [net.link("A", session), net.link(SERVER, ChannelContext(session.job, ("A", SERVER), "others"))]
     for link, other_name in zip(links, (SERVER, "A"), strict=True):
         with refused(ProtocolError, code="other-settings", party=other_name):
             link.receive(other_name, SEED)
@@ -503,7 +507,7 @@ def test_a_job_under_attack_is_the_job_in_memory(
         to, origin = names[turns[0] % 3], names[(turns[0] // 3) % 3]
         forged = list(FORGED.values())[turns[0] % len(FORGED)]
         net.forge(to, FRAME, forged, origin)
-        session = Session(f"job {turns[0]}", tuple(names))
+        session = ChannelContext(f"job {turns[0]}", tuple(names))
         if turns[0] % 20 == 0 and to != origin:
             net.forge(to, HELLO, greeting(Channel(IDENTITIES["C"], origin, to, session)), origin)
         if net.came:

@@ -24,7 +24,7 @@ from tests.mpc.sessions import fixed_secrets
 from tests.paradigms.apart import apart
 from veilgraph.audit import across
 from veilgraph.audit.across import audit_across
-from veilgraph.audit.attack import ATTACKS, Case
+from veilgraph.audit.attack import ATTACKS, AuditContext
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult, Finding, Outcome
 from veilgraph.core.errors import ConfigError, ProtocolError, VeilgraphError
@@ -340,7 +340,7 @@ def hostile(right: Tensor, random: torch.Generator) -> Tensor:
 def test_an_attack_that_looks_at_data_is_not_answered(sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the catalogue says of it."""
 
-    def look(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+    def look(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
         rows = case.graph("B").features.to_dense().double().numpy()[:, 0]
         return Outcome(rows, case.members(target))
 

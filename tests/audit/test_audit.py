@@ -18,7 +18,7 @@ from tests.audit.runs import NODES, job_in, same_mask
 from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from veilgraph.audit import reconstruction
-from veilgraph.audit.attack import ATTACKS, Case, some_of_each
+from veilgraph.audit.attack import ATTACKS, AuditContext, some_of_each
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import CLIENT, AuditResult, Finding
 from veilgraph.audit.labels import few_of_each
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_audit(run: Path) -> None:
 
 def test_links_that_the_adversary_has_itself_are_not_asked_about(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As linked ones they would be given away, and as unlinked ones false: B's 1-4, 2-5, 3-6 among all that A lacks."""
-    case = Case(RunDirectory.open(run), seed=0, shadows=1)
+    case = AuditContext(RunDirectory.open(run), seed=0, shadows=1)
     target, own = {(1, 4), (2, 5), (3, 6), (0, 1)}, {(0, 1), (0, 7), (5, 7)}
     unlinked = {(1, 2), (3, 7), (0, 6)}
     everything = {(one, other) for other in range(8) for one in range(other)}

@@ -16,7 +16,7 @@ from tests.cli.commands import one_error, usage_error, veilgraph
 from tests.errors import refused
 from tests.paradigms.organisations import exported, job
 from tests.roles.federation import Settings, merge
-from veilgraph.audit.attack import Case
+from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.features import known_nodes
 from veilgraph.audit.finding import AuditResult
@@ -227,7 +227,7 @@ def test_names_and_limits_that_an_audit_cannot_have(individual: Path, tmp_path: 
 
 def test_of_many_nodes_some_are_known_and_others_asked_for() -> None:
     graph = SimpleNamespace(num_nodes=20_000)
-    case = cast(Case, SimpleNamespace(seed=0, graph=lambda party: graph))
+    case = cast(AuditContext, SimpleNamespace(seed=0, graph=lambda party: graph))
     auxiliary, asked = known_nodes(case, "A")
     assert asked.sum() == 5000
     assert (auxiliary <= asked).all()

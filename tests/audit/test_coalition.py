@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.commands import one_error, veilgraph
 from tests.errors import refused
-from veilgraph.audit.attack import ATTACKS, Case
+from veilgraph.audit.attack import ATTACKS, AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import Finding
 from veilgraph.audit.statistics import measure
@@ -70,7 +70,7 @@ def test_the_dealer_and_a_holder_have_the_others_features(dealt: Path) -> None:
             assert evidence.rows is not None
             scale = (evidence.rows * truth).sum() / (truth**2).sum()
             assert np.abs(evidence.rows / scale - truth).max() < 1e-3
-    case = Case(RunDirectory.open(dealt), seed=0, shadows=2)
+    case = AuditContext(RunDirectory.open(dealt), seed=0, shadows=2)
 
     def auc(adversary: str, words: str, attack: str, target: str) -> float:
         (evidence,) = [each for each in of(dealt, adversary, words) if each.sort in ATTACKS[attack].sorts]
@@ -144,7 +144,7 @@ def test_a_friend_takes_its_noise_off_and_finds_what_another_left_out(tmp_path: 
 
 
 def test_a_coalition_has_all_its_members_own_data(dealt: Path) -> None:
-    case = Case(RunDirectory.open(dealt), seed=0, shadows=2)
+    case = AuditContext(RunDirectory.open(dealt), seed=0, shadows=2)
     asked = {frozenset(pair) for pair in case.links("C", "server+A+B").pairs.tolist()}
     for member in ("A", "B"):
         edges = load_party(RunDirectory.open(dealt).party(member).graph_path).edge_index.T.tolist()

@@ -16,7 +16,7 @@ from tests.cli.commands import veilgraph
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import AuditResult
 from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.protocol.view import less_own, matched, mean, together
+from veilgraph.protocol.view import aggregate, mean, subtract_own, whitened_mean
 from veilgraph.runtime.launch.jobs import predict, train
 from veilgraph.runtime.store.run_directory import RunDirectory
 
@@ -33,7 +33,7 @@ def test_what_all_passes_share_comes_out_of_the_noise() -> None:
     passes = [signal + 4 * random.normal(size=signal.shape) for _ in range(PASSES)]
     assert alike(passes[-1], signal) < 0.35
     assert alike(mean(passes), signal) > 0.8
-    assert alike(matched(passes), signal) > 0.8
+    assert alike(whitened_mean(passes), signal) > 0.8
     assert np.array_equal(mean(passes[:1]), passes[0])
 
 
@@ -41,7 +41,7 @@ def test_what_all_passes_share_comes_out_of_the_noise() -> None:
 def test_what_comes_out_has_the_sign_that_most_passes_have(seed: int) -> None:
     random = np.random.default_rng(seed)
     signal = random.normal(size=(NODES, WIDTH))
-    found = matched([signal + random.normal(size=signal.shape) for _ in range(5)])
+    found = whitened_mean([signal + random.normal(size=signal.shape) for _ in range(5)])
     assert np.corrcoef(found.ravel(), signal.ravel())[0, 1] > 0.8
 
 
@@ -54,11 +54,11 @@ def test_a_pass_that_is_not_whole_is_left_out() -> None:
 
     came = {"A": seen("A", [1, 2, 3]), "B": seen("B", [1, 3, 4]), "C": seen("C", [1, 2, 3, 4])}
     server: Any = SimpleNamespace(party=SERVER, others=tuple(came), received=lambda kind, sender, round_: came[sender])
-    passes = together(server, Kind.MASKED, 1, tuple(came))
+    passes = aggregate(server, Kind.MASKED, 1, tuple(came))
     assert [[each.tag.step for each in pieces] for pieces in passes.pieces] == [[1] * 3, [3] * 3]
     assert np.array_equal(passes[0], np.full((3, 2), 3.0))
     friends: Any = [SimpleNamespace(own=came["A"]), SimpleNamespace(own=seen("B", [3]))]
-    left = less_own(passes, friends)
+    left = subtract_own(passes, friends)
     assert [pieces[0].tag.step for pieces in left.pieces] == [3]
     assert np.array_equal(left[0], np.ones((3, 2)))
 
@@ -69,9 +69,9 @@ def test_passes_are_weighed_by_what_is_in_them() -> None:
     signal = random.normal(size=(NODES, WIDTH))
     turned = [sign * signal + 2 * random.normal(size=signal.shape) for sign in [1, -1] * (PASSES // 2)]
     assert alike(mean(turned), signal) < 0.5
-    assert alike(matched(turned), signal) > 0.9
+    assert alike(whitened_mean(turned), signal) > 0.9
     early = [(place < 5) * signal + random.normal(size=signal.shape) for place in range(PASSES)]
-    assert alike(matched(early), signal) > alike(mean(early), signal) + 0.1
+    assert alike(whitened_mean(early), signal) > alike(mean(early), signal) + 0.1
 
 
 def test_a_pass_that_is_loud_by_its_noise_counts_for_little() -> None:
@@ -79,7 +79,7 @@ def test_a_pass_that_is_loud_by_its_noise_counts_for_little() -> None:
     signal = random.normal(size=(NODES, WIDTH))
     passes = [signal + (40 if place == 7 else 2) * random.normal(size=signal.shape) for place in range(PASSES)]
     assert alike(mean(passes), signal) < 0.8
-    assert alike(matched(passes), signal) > 0.9
+    assert alike(whitened_mean(passes), signal) > 0.9
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.paradigms.sealed.programs import saved, small_graphs, small_job
-from veilgraph.audit.attack import ATTACKS, Case
+from veilgraph.audit.attack import ATTACKS, AuditContext
 from veilgraph.audit.audit import AuditPlan, audit, evidence_for
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.statistics import measure
@@ -37,7 +37,7 @@ def beside(run: RunDirectory) -> Evidence:
 
 
 def mounted(run: RunDirectory, rows: Floats, attack: str = "link-similarity") -> Outcome:
-    case = Case(run, seed=0, shadows=2)
+    case = AuditContext(run, seed=0, shadows=2)
     return ATTACKS[attack].mount(case.beside_own(replace(beside(run), rows=rows), "A", "B"), case, "A", "B")
 
 
@@ -66,7 +66,7 @@ def test_the_output_is_in_the_label_holders_evidence_alone_and_what_it_adds_has_
 
 
 def test_the_own_data_are_features_and_what_a_model_of_them_alone_predicts(run: RunDirectory) -> None:
-    case = Case(run, seed=0, shadows=2)
+    case = AuditContext(run, seed=0, shadows=2)
     own, other = case.own_rows("A", "B"), case.own_rows("B", "A")
     assert own is not None
     assert other is not None
@@ -81,9 +81,9 @@ def test_an_output_that_tells_edges_is_seen_beside_the_own_data_and_one_that_tel
     run: RunDirectory,
 ) -> None:
     rows = np.eye(N)
-    sources, targets = Case(run, seed=0, shadows=2).graph("B").edge_index.numpy()
+    sources, targets = AuditContext(run, seed=0, shadows=2).graph("B").edge_index.numpy()
     np.add.at(rows, (targets, sources), 1.0)
     assert gain(mounted(run, rows)) > 0.05
     assert abs(gain(mounted(run, np.ones((N, 3))))) < 0.02
-    features = Case(run, seed=0, shadows=2).graph("B").features.numpy().astype(np.float64)
+    features = AuditContext(run, seed=0, shadows=2).graph("B").features.numpy().astype(np.float64)
     assert gain(mounted(run, features, "attribute")) > 0.05

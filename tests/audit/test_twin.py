@@ -13,7 +13,7 @@ import torch
 from tests import nightly
 from tests.audit.runs import job_in
 from tests.roles.federation import OwnModel
-from veilgraph.audit.attack import Case
+from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.audit import AuditPlan, audit
 from veilgraph.audit.finding import Finding
 from veilgraph.core.errors import DataError
@@ -23,7 +23,7 @@ from veilgraph.runtime.store.run_directory import RunDirectory
 
 
 def trained_twin(run: Path) -> Any:
-    case = Case(RunDirectory.open(run), seed=0, shadows=2)
+    case = AuditContext(RunDirectory.open(run), seed=0, shadows=2)
     return case.source.twin(case)
 
 

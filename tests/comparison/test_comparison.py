@@ -28,7 +28,7 @@ from veilgraph.comparison.ways import boosting, logistic, ways
 from veilgraph.core.errors import ConfigError, RunError
 from veilgraph.graph.partition import isolate, pool
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.entering import own_data
+from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.settings import sealed
 from veilgraph.paradigms.sealed.twin import in_one_place, trained_twin
 from veilgraph.protocol.job import JobSettings

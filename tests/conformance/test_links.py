@@ -18,7 +18,7 @@ from tests.link.certificates import Project
 from tests.link.own_cells import end
 from veilgraph.core.types import Kind, Link, PartyId, Tag
 from veilgraph.deploy.demo import free_ports
-from veilgraph.link.channel import MAX_HELLO_BYTES, Session
+from veilgraph.link.channel import MAX_HELLO_BYTES, ChannelContext
 from veilgraph.link.codec import encode
 from veilgraph.link.factory import LINKS
 from veilgraph.link.flare import FlareLink
@@ -71,7 +71,7 @@ JOBS = (f"job {number}" for number in count())
 
 def over_flare(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> Links:
     peers = {party: {peer: peer for peer in parties if peer != party} for party in parties}
-    session = Session(next(JOBS), parties)
+    session = ChannelContext(next(JOBS), parties)
     return {
         party: FlareLink(
             party, cells()[party], peers[party], IDENTITIES[party], session, timeout_s, max_message_bytes=limit
@@ -86,7 +86,7 @@ class TestSealed(LinkConformance):
     factory = LINKS["sockets"]
 
     def links(self, timeout_s: float, limit: int) -> Links:
-        network, session = super().links(timeout_s, limit + MAX_HELLO_BYTES), Session("job", PARTIES)
+        network, session = super().links(timeout_s, limit + MAX_HELLO_BYTES), ChannelContext("job", PARTIES)
         peers = {name: [peer for peer in PARTIES if peer != name] for name in PARTIES}
         links = [
             SealedLink(network[name], IDENTITIES[name], peers[name], session, max_message_bytes=limit)

@@ -27,8 +27,8 @@ from veilgraph.protocol.limits import (
     revelations,
     too_few,
 )
+from veilgraph.protocol.messages import TO_SERVER, MessageSpec, Revelation
 from veilgraph.protocol.paradigm import PARADIGMS, paradigm_of
-from veilgraph.protocol.rows import TO_SERVER, Row, Told
 from veilgraph.runtime.store.lifetime import without
 
 DEFAULT = {"initial-embeddings", "embedding-sums", "output-embeddings", "training-rows"}
@@ -81,8 +81,8 @@ def test_every_name_has_a_statement_of_one_sentence() -> None:
 
 
 def test_nobody_gives_another_meaning_to_a_name_that_parties_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Told[JobSettings]("embedding-sums", "The server hears that a toy hums.", lambda _: "every job")
-    row = Row[JobSettings](Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (told,))
+    told = Revelation[JobSettings]("embedding-sums", "The server hears that a toy hums.", lambda _: "every job")
+    row = MessageSpec[JobSettings](Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (told,))
     monkeypatch.setattr(revealed, "PARADIGMS", {**PARADIGMS, "toy": SimpleNamespace(rows=(row,))})
     with refused(ConfigError, key="paradigm", value="toy"):
         all_revelations.__wrapped__()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from veilgraph_embeddings import Embeddings, embed
 from veilgraph_embeddings.aggregation import Sensitivity, aggregated, first_rows_of
-from veilgraph_embeddings.door import CHANNEL, Door
 from veilgraph_embeddings.method import Embedded, Tools
 from veilgraph_embeddings.methods.noise import Noise, NoiseSettings
+from veilgraph_embeddings.release import CHANNEL, Door
 from veilgraph_embeddings.world import World
 
 from tests.embeddings.worlds import crossed, job, world

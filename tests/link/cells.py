@@ -20,7 +20,7 @@ from nvflare.fuel.f3.message import Message
 
 from veilgraph.core.types import Kind, Tag
 from veilgraph.deploy.kit import Kit
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.flare import FlareLink
 
 SEALED = torch.full((3_000_000,), 0x5EA1ED_C0FFEE, dtype=torch.int64)  # 24 MB: several pieces
@@ -65,7 +65,7 @@ def holder(party: str, port: int, kits: Path) -> None:
 
     cell.register_request_cb("past", "the link", arrived)
     link = FlareLink(
-        party, cell, {peer: peer}, Kit.open(kits / party).identity(), Session("a job", ("bank", "shop")), 60
+        party, cell, {peer: peer}, Kit.open(kits / party).identity(), ChannelContext("a job", ("bank", "shop")), 60
     )
     sealed = Tag(Kind.SHARE, 0)
     if party == "bank":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.link.certificates import Project
 from veilgraph.link.channel import (
     Channel,
-    Session,
+    ChannelContext,
 )
 
 PROJECT = Project()
@@ -14,10 +14,10 @@ PROJECT = Project()
 BANK, SHOP = PROJECT.identity("bank"), PROJECT.identity("shop")
 
 
-SESSION = Session("job", ("bank", "shop", "server"))
+SESSION = ChannelContext("job", ("bank", "shop", "server"))
 
 
-def pair(session: Session = SESSION, extra: bytes = b"") -> tuple[Channel, Channel]:
+def pair(session: ChannelContext = SESSION, extra: bytes = b"") -> tuple[Channel, Channel]:
     """Both ends, after their hellos."""
     bank, shop = Channel(BANK, "bank", "shop", session, extra=extra), Channel(SHOP, "shop", "bank", session)
     assert bank.hear(shop.hello)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tests.link.altered import Alter, AlteredLink, unaltered
 from tests.link.certificates import Project
 from veilgraph.core.errors import LinkError
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
 from veilgraph.link.sealed import SealedLink
@@ -45,5 +45,5 @@ def pair(
     """The links of bank and shop, before the handshake, and what is below them; ``alter`` acts before the shop."""
     hub = MemoryHub(["bank", "shop", "server"], timeout_s)
     below = AlteredLink(hub.link("bank"), unaltered), AlteredLink(hub.link("shop"), alter)
-    sessions = [Session(job, PARTIES) for job in jobs]
+    sessions = [ChannelContext(job, PARTIES) for job in jobs]
     return SealedLink(below[0], bank, ["shop"], sessions[0]), SealedLink(below[1], shop, ["bank"], sessions[1]), *below

@@ -27,7 +27,7 @@ from tests.link.certificates import NOW, Project
 from veilgraph.core.errors import LinkError, LinkTimeout, PeerFailed, ProtocolError
 from veilgraph.core.types import Kind, PartyId, Tag
 from veilgraph.link import codec as stream
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.codec import DTYPES, HEADER_BYTES, decode, encode
 from veilgraph.link.factory import MemoryHub, SocketLink, socket_mesh
 from veilgraph.link.sealed import SealedLink
@@ -203,8 +203,8 @@ def session(job: str) -> tuple[SealedLink, SealedLink, dict[Tag, Tensor]]:
     hub = MemoryHub(["bank", "shop"], 5.0)
     below = [AlteredLink(hub.link(name), unaltered) for name in ("bank", "shop")]
     links = (
-        SealedLink(below[0], BANK, ["shop"], Session(job, PARTIES), fixed_secrets(1)),
-        SealedLink(below[1], SHOP, ["bank"], Session(job, PARTIES), fixed_secrets(2)),
+        SealedLink(below[0], BANK, ["shop"], ChannelContext(job, PARTIES), fixed_secrets(1)),
+        SealedLink(below[1], SHOP, ["bank"], ChannelContext(job, PARTIES), fixed_secrets(2)),
     )
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(SealedLink.establish, links, timeout=30))
@@ -290,7 +290,7 @@ def test_a_changed_handshake_gives_no_keys(round_: int, attack: list[Edit] | byt
     else:
         changed = uint8(attack if isinstance(attack, bytes) else edited(original.numpy().tobytes(), attack))
     post = Post("shop", HANDSHAKE | {Tag(Kind.SEAL, 0, round_): changed})
-    link = SealedLink(post, SHOP, ["bank"], Session("job", PARTIES), fixed_secrets(2))
+    link = SealedLink(post, SHOP, ["bank"], ChannelContext("job", PARTIES), fixed_secrets(2))
     if torch.equal(changed, original):
         link.establish()
         return

@@ -17,7 +17,7 @@ from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, Protocol
 from veilgraph.core.types import Kind, Link, Tag
 from veilgraph.link import channel as channels
 from veilgraph.link import sealed as sealing
-from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Channel, FrameKind, Session
+from veilgraph.link.channel import FRAME_BYTES, HEAD_BYTES, MAX_HELLO_BYTES, Channel, ChannelContext, FrameKind
 from veilgraph.link.codec import HEADER_BYTES, encoded_size
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import Identity
@@ -118,8 +118,8 @@ def test_another_job_gives_other_keys() -> None:
 
 def test_other_settings_or_parties_are_no_session() -> None:
     hub = MemoryHub(["bank", "shop"], 5.0)
-    for other in (Session("job", PARTIES, "other settings"), Session("job", (*PARTIES, "third"))):
-        links = [SealedLink(hub.link("bank"), BANK, ["shop"], Session("job", PARTIES))]
+    for other in (ChannelContext("job", PARTIES, "other settings"), ChannelContext("job", (*PARTIES, "third"))):
+        links = [SealedLink(hub.link("bank"), BANK, ["shop"], ChannelContext("job", PARTIES))]
         links.append(SealedLink(hub.link("shop"), SHOP, ["bank"], other))
         assert "with other settings, or other parties" in str(outcomes(links)[0])
         hub = MemoryHub(["bank", "shop"], 5.0)
@@ -148,7 +148,7 @@ def test_a_hello_that_is_none(hello: Tensor, rule: str) -> None:
 
 def test_a_peer_that_does_not_seal_gets_nothing() -> None:
     hub = MemoryHub(["bank", "shop"], 0.2)
-    bank = SealedLink(hub.link("bank"), BANK, ["shop"], Session("job", PARTIES))
+    bank = SealedLink(hub.link("bank"), BANK, ["shop"], ChannelContext("job", PARTIES))
     hub.link("shop").send("bank", TAG, SECRET)
     with refused(LinkTimeout, key="seal/step 0/round 0", value=0.2, party="shop"):
         bank.receive("shop", TAG)
@@ -201,7 +201,7 @@ class Relay:
         self.signs = own is not None
         self.read: list[bytes] = []
         bank, shop = (own or Identity(of.certificate, fresh_key(), of.roots) for of in (BANK, SHOP))
-        session = Session("job", PARTIES)
+        session = ChannelContext("job", PARTIES)
         # In the name of each, towards the other.
         self.ends = {"bank": Channel(bank, "bank", "shop", session), "shop": Channel(shop, "shop", "bank", session)}
 
@@ -370,7 +370,7 @@ def test_a_forged_number_is_not_remembered() -> None:
 
 def test_the_limit_is_of_the_message_before_sealing() -> None:
     hub = MemoryHub(["bank", "shop"], 5.0)
-    session = Session("job", PARTIES)
+    session = ChannelContext("job", PARTIES)
     bank = SealedLink(hub.link("bank"), BANK, ["shop"], session, max_message_bytes=1060)
     shop = SealedLink(hub.link("shop"), SHOP, ["bank"], session, max_message_bytes=1059)
     assert outcomes([bank, shop]) == [None, None]
@@ -418,7 +418,7 @@ def test_three_holders_and_first_use_by_many_threads() -> None:
     names = ["bank", "shop", "clinic", "server"]
     hub = MemoryHub(names, 5.0)
     holders = names[:3]
-    session = Session("job", tuple(names))
+    session = ChannelContext("job", tuple(names))
     links: dict[str, Link] = {"server": hub.link("server")}
     for name in holders:
         peers = [other for other in holders if other != name]
@@ -455,7 +455,7 @@ def test_a_handshake_is_made_once() -> None:
 @pytest.mark.parametrize("peers", [["bank"], ["shop", "shop"]])
 def test_peers_are_others_once(peers: list[str]) -> None:
     with refused(ConfigError, key="peers"):
-        SealedLink(MemoryHub(["bank", "shop"], 1.0).link("bank"), BANK, peers, Session("job", PARTIES))
+        SealedLink(MemoryHub(["bank", "shop"], 1.0).link("bank"), BANK, peers, ChannelContext("job", PARTIES))
 
 
 def test_a_refusal_is_quoted_and_short() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from veilgraph_machines import rendezvous
 from veilgraph_machines.channel import greet
-from veilgraph_machines.door import Door
+from veilgraph_machines.listener import Door
 from veilgraph_machines.rendezvous import follow, lead, open_door
 from veilgraph_machines.secret import new_secret, read_secret, tls_context, write_secret
 from veilgraph_machines.worker import serve
@@ -134,7 +134,7 @@ def test_the_same_stranger_is_given_the_graph_where_certificates_are_not_checked
         return context
 
     monkeypatch.setattr(rendezvous, "tls_context", unchecked)
-    monkeypatch.setattr("veilgraph_machines.door.tls_context", unchecked)
+    monkeypatch.setattr("veilgraph_machines.listener.tls_context", unchecked)
     monkeypatch.setattr("veilgraph_machines.channel.rank_of", lambda connection: int(connection.server_side))
     door = open_door(HOST, 0, secret)
     with leading(door):

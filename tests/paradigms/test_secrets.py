@@ -26,7 +26,7 @@ from tests.roles.local_parties import PRIVATE_LABELS, local_job, local_parties
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.secrets import SecretSource
 from veilgraph.core.types import SERVER, Kind
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.factory import MemoryHub
 from veilgraph.link.identity import sealed_key
 from veilgraph.link.sealed import SealedLink
@@ -177,13 +177,13 @@ def horizontal(folder: Path) -> Case:
 def of_every_party(parties: int) -> Asked:
     return {
         "core.randomness.private_seed": (parties, 32),
-        "run.attesting.attesting": (parties, 32),
-        "protocol.role.Session.nonce": (parties, 16),
+        "runtime.session.exchange.record_exchange": (parties, 32),
+        "protocol.role.RoleContext.nonce": (parties, 16),
     }
 
 
 TOLD: dict[str, Kind] = {
-    "protocol.role.Session.nonce": Kind.HELLO,
+    "protocol.role.RoleContext.nonce": Kind.HELLO,
     "paradigms.horizontal.paradigm._fresh_identity": Kind.HELLO,
     "mpc.product.Dealer.__init__": Kind.SEED,
     "mpc.compare.MaxServer.__init__": Kind.SEED,
@@ -254,7 +254,7 @@ def assert_not_sent(run: RunDirectory, names: tuple[str, ...], draws: list[Draw]
 
 
 def test_a_channel_and_a_sealed_key_ask_the_system() -> None:
-    project, session = Project(), Session("job", ("bank", "shop"))
+    project, session = Project(), ChannelContext("job", ("bank", "shop"))
     hub = MemoryHub(["bank", "shop"], 5.0)
     drawn: set[bytes] = set()
     for _ in range(2):

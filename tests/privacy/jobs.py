@@ -31,7 +31,7 @@ from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.publishers import publisher_of
 from veilgraph.runtime.session.training import fit
@@ -167,7 +167,7 @@ def run_job(
             store = PartyStore(path / party)
             store.path.mkdir(parents=True, exist_ok=True)
             with publisher_of(store, settings, graph, None, begun=False) as publisher:
-                session = Session(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
+                session = RoleContext(settings, recorded, streams, fixed_secrets(secrets, party), publisher=publisher)
                 role = paradigm_of(settings).session.role(session, Aligned(graph=graph))
                 try:
                     fit(role, store.checkpoints, [], begin=lambda epoch, last: None, log=lambda record: None)

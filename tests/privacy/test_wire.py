@@ -259,9 +259,9 @@ def test_mutant_a_gradient_past_the_publisher(monkeypatch: pytest.MonkeyPatch, n
 def test_mutant_noise_that_is_not_paid_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     spend = Ledger.spend
 
-    def sparing(self: Ledger, event: Event, channel: str, step: int) -> None:
+    def sparing(self: Ledger, event: Event, channel: str, step: int, *count: int, **options: Any) -> None:
         if step < PRIVATE[name].train.epochs:  # and nothing for the inference
-            spend(self, event, channel, step)
+            spend(self, event, channel, step, *count, **options)
 
     monkeypatch.setattr(Ledger, "spend", sparing)
     is_leak(PRIVATE[name], r"sent \{'embeddings': 4.* and paid for \{'embeddings': 3")

@@ -17,7 +17,7 @@ from veilgraph.link.view import Message, RecordedLink
 from veilgraph.paradigms.horizontal.roles import HorizontalHolder, HorizontalServer
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.training import infer, train_step
 
@@ -63,7 +63,7 @@ def federate(
 
     def program(link: Link) -> Role:
         recorded = links[link.party] = RecordedLink(link, keep_transcript=True)
-        session = Session(settings, recorded, LearningStreams(settings.seed, link.party), system_secrets)
+        session = RoleContext(settings, recorded, LearningStreams(settings.seed, link.party), system_secrets)
         role: Role
         if link.party == SERVER:
             role = HorizontalServer(session)

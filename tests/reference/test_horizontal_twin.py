@@ -25,7 +25,7 @@ from veilgraph.paradigms.horizontal.settings import horizontal as horizontal_of
 from veilgraph.paradigms.horizontal.twin import LayeredNetwork, counted_parts
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.jobs import resume, train
 from veilgraph.runtime.launch.processes import run_threads
 from veilgraph.runtime.session.training import infer
@@ -118,7 +118,7 @@ def test_scores_are_those_of_all_labels_together(task: str) -> None:
     parts = parts_of(settings)
 
     def program(link: Link) -> Any:
-        session = Session(settings, link, LearningStreams(settings.seed, link.party), system_secrets)
+        session = RoleContext(settings, link, LearningStreams(settings.seed, link.party), system_secrets)
         if link.party == SERVER:
             server = HorizontalServer(session)
             server.setup([])

@@ -26,7 +26,7 @@ from veilgraph.paradigms.vertical.settings import plan, vertical
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch import processes as launch
 from veilgraph.runtime.session.training import infer, train_step
 
@@ -184,7 +184,7 @@ def build_role(
     party = link.party
     publisher = publisher_of(settings, party)
     streams = LearningStreams(settings.seed, party)
-    session = Session(settings, link, streams, system_secrets, publisher=publisher, custom=custom)
+    session = RoleContext(settings, link, streams, system_secrets, publisher=publisher, custom=custom)
     if party == SERVER:
         return Server(session)
     kind = LabelHolder if party == settings.data.label_party else DataHolder

@@ -25,7 +25,7 @@ from veilgraph.protocol.feature_release import exchange_releases
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.releases import Releases
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 
 RANGE: Settings = {"low": -10.0, "high": 10.0}
@@ -91,9 +91,9 @@ class Exchanged:
         return [message for message in self.transcripts[party] if message.sender == party]
 
 
-def session_of(settings: JobSettings, link: Link, publisher: LocalPublisher | None = None) -> Session:
+def session_of(settings: JobSettings, link: Link, publisher: LocalPublisher | None = None) -> RoleContext:
     streams = LearningStreams(settings.seed, link.party)
-    return Session(settings, link, streams, system_secrets, publisher=publisher or OPEN)
+    return RoleContext(settings, link, streams, system_secrets, publisher=publisher or OPEN)
 
 
 def exchange(

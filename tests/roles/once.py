@@ -20,7 +20,7 @@ from veilgraph.paradigms.vertical.once_learner import LearningHolder
 from veilgraph.privacy.publisher import Publisher
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.releases import KeptRelease
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.launch.processes import run_threads
 
 LOCAL: Settings = {"model": "appnp", "hops": 2, "teleport": 0.2, "activation": "none"}
@@ -57,10 +57,10 @@ def session_of(
     party: PartyId,
     keeper: Keeper | None = None,
     publisher: Publisher | None = None,
-) -> Session:
+) -> RoleContext:
     streams = LearningStreams(settings.seed, party)
     publisher = publisher or publisher_of(settings, party)
-    return Session(settings, link, streams, system_secrets, publisher=publisher, keeper=keeper or MemoryKeeper())
+    return RoleContext(settings, link, streams, system_secrets, publisher=publisher, keeper=keeper or MemoryKeeper())
 
 
 def kept_by(settings: JobSettings, graph: PartyGraph, number: int, rows: Tensor | None) -> Keeper:

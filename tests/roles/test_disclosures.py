@@ -28,10 +28,10 @@ from veilgraph.privacy.publisher import Spent
 from veilgraph.protocol.disclosures import Disclosure, DisclosureRecord, disclosure_lines, disclosures, rows_of
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
+from veilgraph.protocol.messages import MessageSpec
 from veilgraph.protocol.paradigm import PARADIGMS
-from veilgraph.protocol.rows import Row
 
-TABLE: tuple[Row[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))
+TABLE: tuple[MessageSpec[Any], ...] = tuple(dict.fromkeys(row for each in PARADIGMS.values() for row in each.rows))
 """Of all paradigms, what several share once."""
 
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {

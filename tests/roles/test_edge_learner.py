@@ -27,7 +27,7 @@ from veilgraph.privacy.aggregation import NoisySums, Then
 from veilgraph.privacy.local_features import AffineFeatures
 from veilgraph.privacy.publisher import OPEN, NoisedPublisher, Publisher
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 from veilgraph.runtime.session.training import infer, train_step
 
 HOPS = 2
@@ -54,7 +54,7 @@ def learner_graph(*, own: bool = True) -> PartyGraph:
 def trained(settings: JobSettings, graph: PartyGraph, publisher: Publisher) -> EdgePrivateLearner:
     """The learner at the end of its training."""
     link = MemoryHub(["A", "B"], 1).link("A")
-    session = Session(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
+    session = RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
     own = [own_features(graph)] if node_dp(settings).uses_own_columns else []
     learner = EdgePrivateLearner(session, graph, [*own, *released()])
     for epoch in range(1, settings.train.epochs + 1):
@@ -124,9 +124,9 @@ def test_model_and_predictions_follow_from_the_sums_and_not_from_an_edge(privacy
     assert not torch.equal(plain[0].logits, plain[1].logits), "without privacy predictions tell of edges"
 
 
-def _session(settings: JobSettings, publisher: Publisher = OPEN) -> Session:
+def _session(settings: JobSettings, publisher: Publisher = OPEN) -> RoleContext:
     link = MemoryHub(["A", "B"], 1).link("A")
-    return Session(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
+    return RoleContext(settings, link, LearningStreams(settings.seed, "A"), system_secrets, publisher=publisher)
 
 
 def test_of_a_node_with_all_its_edges_own_columns_are_not_used_and_of_an_edge_they_are() -> None:

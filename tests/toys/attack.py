@@ -1,16 +1,16 @@
-"""An attack, as another package has it: docs/architecture.md says how."""
+"""An attack, as another package has it: docs/extending.md says how."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from veilgraph.audit.attack import Attack, Case
+from veilgraph.audit.attack import Attack, AuditContext
 from veilgraph.audit.finding import Outcome
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.evidence import Evidence
 
 
-def cosines(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def cosines(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Linked nodes point the same way."""
     rows, asked = evidence.matrix, case.links(target, adversary)
     units = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)

@@ -1,4 +1,4 @@
-"""A data set, as another package has it: docs/architecture.md says how."""
+"""A data set, as another package has it: docs/extending.md says how."""
 
 from __future__ import annotations
 

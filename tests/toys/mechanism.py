@@ -1,4 +1,4 @@
-"""A mechanism with an event of its own, as another package has it: docs/architecture.md says how."""
+"""A mechanism with an event of its own, as another package has it: docs/extending.md says how."""
 
 from __future__ import annotations
 

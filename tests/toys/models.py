@@ -1,4 +1,4 @@
-"""A local model, a combine strategy and a task, as another package has them: docs/architecture.md says how."""
+"""A local model, a combine strategy and a task, as another package has them: docs/extending.md says how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A paradigm, and what the audit makes of it, as another package has them: docs/architecture.md says how."""
+"""A paradigm, and what the audit makes of it, as another package has them: docs/extending.md says how."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from veilgraph.paradigms.vertical.audit import VerticalSource
 from veilgraph.paradigms.vertical.paradigm import VERTICAL, VerticalWords
 from veilgraph.paradigms.vertical.rows import ROWS
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.rows import TO_SERVER, Exposed, Row, Told
+from veilgraph.protocol.messages import TO_SERVER, Exposed, MessageSpec, Revelation
 
-HUMMED: Told[VerticalJob] = Told(
+HUMMED: Revelation[VerticalJob] = Revelation(
     "toy-hum",
     "The server hears that a toy hums.",
     lambda job: f"model.dim={job.model.dim}",
@@ -36,7 +36,7 @@ class ToyWords(VerticalWords):
 TOY = replace(
     VERTICAL,
     title="toy: a paradigm of another package",
-    rows=(*ROWS, Row(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM)),
+    rows=(*ROWS, MessageSpec(Kind.MASKED, TO_SERVER, "a hum", "mask", "It hums.", (HUMMED,), exposed=HUM)),
     words=ToyWords(),
 )
 SOURCE = VerticalSource()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from scipy.stats import rankdata
 
-from veilgraph.audit.attack import ALIKE, ATTACKS, Case, Nodes, Parts, load_view
+from veilgraph.audit.attack import ALIKE, ATTACKS, AuditContext, Nodes, Parts, load_view
 from veilgraph.audit.finding import (
     FALSE_ALARM_RATE,
     Finding,
@@ -192,7 +192,7 @@ def _evidence(run: RunDirectory, party: PartyId, target: PartyId, question: Ques
     return [each for each in found if each.permitted and each.sort != "beside" and target in each.about]
 
 
-class _BlindCase(Case):
+class _BlindCase(AuditContext):
     """What an attack has where no truth is: the job, and what is asked.
 
     Nothing of the adversary's own data goes into a score either, for the scores leave it.

@@ -121,7 +121,7 @@ ALIKE: Final = 0.05
 """Share of pairs of nodes that count as alike."""
 
 
-class Case:
+class AuditContext:
     """A run under audit, complete, with all parties' parts.
 
     Everything is drawn by ``seed``; ``shadows`` is how many models adversaries train on nodes that are none of the
@@ -355,7 +355,7 @@ class Case:
         return np.asarray(self.source.posteriors(like, everything, epochs).numpy())
 
 
-Mount = Callable[[Evidence, Case, PartyId, PartyId], Outcome]
+Mount = Callable[[Evidence, AuditContext, PartyId, PartyId], Outcome]
 """(evidence, case, adversary, target) → what the attack says; ``DataError`` where there is too little to say it."""
 
 

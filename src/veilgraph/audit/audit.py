@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from veilgraph.audit.attack import ATTACKS, Attack, Case, joined_evidence, load_view, predictions_of
+from veilgraph.audit.attack import ATTACKS, Attack, AuditContext, joined_evidence, load_view, predictions_of
 from veilgraph.audit.claims import checked
 from veilgraph.audit.epsilon import empirical_epsilon, labels_epsilon
 from veilgraph.audit.finding import (
@@ -92,7 +92,7 @@ def audit(
             f"data.holders: a holder is called {CLIENT!r}, as the adversary who asks for predictions is; "
             "an audit needs another name for it"
         )
-    case = Case(run, seed=asked.seed, shadows=asked.shadows)
+    case = AuditContext(run, seed=asked.seed, shadows=asked.shadows)
     _check_readable(case)
     adversaries = _adversaries(settings, asked.adversaries)
     every = (*ATTACKS, *UNLIMITED)
@@ -119,7 +119,7 @@ def audit(
     return result
 
 
-def _check_readable(case: Case) -> None:
+def _check_readable(case: AuditContext) -> None:
     """Data of all parties are here, and views can be read pass by pass, with a row a node, one message a matrix."""
     run, settings = case.run, case.settings
     names = settings.data.names
@@ -151,7 +151,7 @@ def evidence_for(run: RunDirectory, adversary: PartyId) -> list[Evidence]:
 
 
 def _mounted(
-    case: Case, adversary: PartyId, attacks: Sequence[str], progress: Progress, at: At
+    case: AuditContext, adversary: PartyId, attacks: Sequence[str], progress: Progress, at: At
 ) -> Iterator[Finding | Skipped]:
     progress(f"reading what {adversary} has")
     try:
@@ -183,7 +183,7 @@ def _mounted(
 
 
 def _attacked(
-    case: Case, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
+    case: AuditContext, adversary: PartyId, evidence: Evidence, attacks: Sequence[str], progress: Progress
 ) -> Iterator[Finding | Skipped]:
     for name, attack in ATTACKS.items():
         if name not in attacks or evidence.sort not in attack.sorts:
@@ -198,7 +198,9 @@ def _attacked(
                 yield Skipped(adversary, f"{name} on {target}", str(error), name)
 
 
-def _mount(case: Case, adversary: PartyId, evidence: Evidence, name: str, attack: Attack, target: PartyId) -> Finding:
+def _mount(
+    case: AuditContext, adversary: PartyId, evidence: Evidence, name: str, attack: Attack, target: PartyId
+) -> Finding:
     asked = evidence.on(case.graph(target))
     outcome = attack.mount(case.beside_own(asked, adversary, target), case, adversary, target)
     judged = None if evidence.permitted else against_chance(outcome, FALSE_ALARM_RATE)
@@ -206,7 +208,7 @@ def _mount(case: Case, adversary: PartyId, evidence: Evidence, name: str, attack
     return Finding(adversary, target, attack.secret, name, evidence.words, permitted=evidence.permitted, **found)
 
 
-def _uniformity(case: Case, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
+def _uniformity(case: AuditContext, adversary: PartyId, evidence: Evidence, about: str) -> Finding | Skipped:
     """What must say nothing is held against noise."""
     try:
         outcome, p_value = told_from_noise(evidence, case.seed)

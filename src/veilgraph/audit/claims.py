@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2, chisquare, hypergeom, kruskal, random_table, spearmanr
 
-from veilgraph.audit.attack import Case
+from veilgraph.audit.attack import AuditContext
 from veilgraph.audit.epsilon import inserted_at
 from veilgraph.audit.finding import Finding, Secret, Skipped
 from veilgraph.audit.sealing import orders_p_value
@@ -325,29 +325,31 @@ Told = tuple[str, float, str]
 """The evidence in words, its p-value, and a note."""
 
 
-_CHECKS: Final[dict[Check, Callable[[Case, View], Found]]] = {}
+_CHECKS: Final[dict[Check, Callable[[AuditContext, View], Found]]] = {}
 
 
-def checked(case: Case, party: PartyId, names: Sequence[str]) -> Found:
+def checked(case: AuditContext, party: PartyId, names: Sequence[str]) -> Found:
     """All checks of what one party saw, one alone; ``names``: of the attacks that are asked for."""
     for name, check in _CHECKS.items():
         if name in names:
             yield from check(case, case.view(party))
 
 
-def _check(name: Check) -> Callable[[Callable[[Case, View], Found]], None]:
+def _check(name: Check) -> Callable[[Callable[[AuditContext, View], Found]], None]:
     """Enters a check: of what one party saw."""
     return lambda check: _CHECKS.update({name: check})
 
 
-def _check_of_each(name: Check, secret: Secret) -> Callable[[Callable[[Case, View, PartyId], Told | None]], None]:
+def _check_of_each(
+    name: Check, secret: Secret
+) -> Callable[[Callable[[AuditContext, View, PartyId], Told | None]], None]:
     """Enters a check of each other holder's secret; it gives None where the view has nothing of the kind.
 
     A ``DataError`` says why what the view has is too little for the test.
     """
 
-    def enter(check: Callable[[Case, View, PartyId], Told | None]) -> None:
-        def of_each(case: Case, view: View) -> Found:
+    def enter(check: Callable[[AuditContext, View, PartyId], Told | None]) -> None:
+        def of_each(case: AuditContext, view: View) -> Found:
             for target in view.others:
                 try:
                     if told := check(case, view, target):
@@ -382,7 +384,7 @@ def _skipped(check: Check, view: View, of: str, why: DataError) -> Skipped:
 
 
 @_check("noise-level")
-def _noise_level(case: Case, view: View) -> Found:
+def _noise_level(case: AuditContext, view: View) -> Found:
     """Releases against the noise that ledgers count with, as their paradigm finds them in the run."""
     try:
         for series in case.source.noisy(case, view.party):
@@ -398,7 +400,7 @@ def _noise_level(case: Case, view: View) -> Found:
 
 
 @_check_of_each("sampling-rate", "noise")
-def _sampling_rate(case: Case, view: View, name: PartyId) -> Told | None:
+def _sampling_rate(case: AuditContext, view: View, name: PartyId) -> Told | None:
     """At the server: whether holders that train privately drew who is in a sum as their ledgers count."""
     if view.party != SERVER or case.settings.training_plan is None or case.graph(name).labels is None:
         return None
@@ -414,7 +416,7 @@ def _sampling_rate(case: Case, view: View, name: PartyId) -> Told | None:
 
 
 @_check("paid")
-def _paid(case: Case, view: View) -> Found:
+def _paid(case: AuditContext, view: View) -> Found:
     """At who is sent them: releases that went out against those that the ledgers have."""
     settings = case.settings
 
@@ -448,7 +450,7 @@ def _paid(case: Case, view: View) -> Found:
         yield compared(name, sum(went.values()), unpaid)
 
 
-def _released(case: Case, view: View, name: PartyId) -> dict[Channel, dict[object, int]]:
+def _released(case: AuditContext, view: View, name: PartyId) -> dict[Channel, dict[object, int]]:
     """Which → round of each release that the server was sent; with ``once`` the same bytes are one release."""
     once = case.settings.privacy is not None and case.settings.privacy.once
     own = {_key(each): each for each in case.view(name).own} if once else {}
@@ -467,14 +469,14 @@ def _key(seen: Seen) -> tuple[int, Kind, int, int]:
     return seen.session, seen.tag.kind, seen.tag.step, seen.tag.round
 
 
-def _ledger(case: Case, name: PartyId) -> list[dict[str, Any]]:
+def _ledger(case: AuditContext, name: PartyId) -> list[dict[str, Any]]:
     path = case.run.party_path(name) / LEDGER
     if not path.is_file():
         raise DataError("its ledger is not here")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
 
 
-def _releases(case: Case, name: PartyId) -> Counter[str]:
+def _releases(case: AuditContext, name: PartyId) -> Counter[str]:
     """Channel → releases that a holder's ledger has; nothing where there is none."""
     found = Counter[str]()
     with suppress(DataError):
@@ -484,7 +486,7 @@ def _releases(case: Case, name: PartyId) -> Counter[str]:
 
 
 @_check_of_each("reach", "noise")
-def _reach(case: Case, view: View, name: PartyId) -> Told | None:
+def _reach(case: AuditContext, view: View, name: PartyId) -> Told | None:
     """Rows that a canary of unit ``node`` reaches: its own, and those of the neighbours that it keeps."""
     privacy = case.settings.privacy
     if view.party != SERVER or privacy is None or privacy.canaries_in != "data" or privacy.unit != "node":
@@ -504,7 +506,7 @@ def _reach(case: Case, view: View, name: PartyId) -> Told | None:
 
 
 @_check("low-bits")
-def _low_bits(case: Case, view: View) -> Found:
+def _low_bits(case: AuditContext, view: View) -> Found:
     """Sums that a party opens, of which the low bits tell of the summands unless these were rounded in secret."""
     for opened in case.source.sums(view) if case.settings.precision == "float32" else ():
         rows = opened.rows
@@ -523,7 +525,7 @@ def _low_bits(case: Case, view: View) -> Found:
 
 
 @_check_of_each("split", "labels")
-def _split(case: Case, view: View, other: PartyId) -> Told | None:
+def _split(case: AuditContext, view: View, other: PartyId) -> Told | None:
     """At a learner that is sent labels under randomised response: who is trained on comes in the clear beside them."""
     seen, labels = view.received(Kind.PERTURBED_LABELS, other), case.graph(other).labels
     if not seen or labels is None:
@@ -538,7 +540,7 @@ def _split(case: Case, view: View, other: PartyId) -> Told | None:
 
 
 @_check("row-order")
-def _row_order(case: Case, view: View) -> Found:
+def _row_order(case: AuditContext, view: View) -> Found:
     """At the server: rows that the program has put in an order, which must say nothing of the tables."""
     if view.party == SERVER and not case.settings.data.from_tables:
         yield Skipped(SERVER, "row-order", "the rows are in the order in which the data were given", "row-order")
@@ -556,7 +558,7 @@ def _row_order(case: Case, view: View) -> Found:
 
 
 @_check("orders")
-def _orders(case: Case, view: View) -> Found:
+def _orders(case: AuditContext, view: View) -> Found:
     """At a holder: orders that the others told, against uniform ones, each other and the true ones."""
     for sender in () if view.party == SERVER else view.others:
         found = case.source.orders(view, sender, case.graph(sender))
@@ -570,7 +572,7 @@ def _orders(case: Case, view: View) -> Found:
 
 
 @_check_of_each("one-byte", "nothing")
-def _one_byte(case: Case, view: View, sender: PartyId) -> Told | None:
+def _one_byte(case: AuditContext, view: View, sender: PartyId) -> Told | None:
     """At the server that deals: that something was used, by a byte that is always the same."""
     heard = view.received(Kind.READY, sender) if view.party == SERVER else []
     others = sum(seen.shape != (1,) or int(seen.tensor()) != 1 for seen in heard)

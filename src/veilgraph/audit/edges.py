@@ -17,20 +17,20 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import nnls
 from scipy.sparse import csr_matrix, diags, eye
 
-from veilgraph.audit.attack import Case, Parts, attack, scored, side_by_side
+from veilgraph.audit.attack import AuditContext, Parts, attack, scored, side_by_side
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Knowledge, KnownPairs, NodeRows, Numbers, Pairs, check_pairs, check_rows, link_scores
 from veilgraph.core.errors import DataError
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.evidence import Evidence
-from veilgraph.protocol.view import Floats, Passes
+from veilgraph.protocol.view import Floats, Observations
 
 MAX_NODES: Final = 5000
 """The most nodes that all weights between them are estimated for."""
 CANDIDATES: Final = 64
 """Rows that one is made of at most: those that a first guess ranks highest."""
 
-Mounted: TypeAlias = tuple[Evidence, Case, PartyId, PartyId]
+Mounted: TypeAlias = tuple[Evidence, AuditContext, PartyId, PartyId]
 Ask = Callable[[int], Floats]
 """Node → posteriors [N, C] of all nodes, with that node's features changed."""
 Guess = Callable[[NDArray[np.int64]], Floats]
@@ -48,7 +48,7 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 
 
 @attack("edges", "embedding", "initial", "posteriors", "beside", "masked", blind=True)
-def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def similarity(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Linked nodes are alike: pairs are ranked by the correlation of their rows (attack 0)."""
     asked = case.links(target, adversary)
     return _compared(
@@ -61,7 +61,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 
 @attack("edges", "embedding", "posteriors", "beside")
-def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def supervised(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """The adversary knows half of the pairs, and trains a classifier on them (attack 3)."""
     known, asked = case.links(target, adversary).split(0.5, case.seed)
     return _compared(
@@ -75,7 +75,7 @@ def supervised(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 
 @attack("edges", "propagation", blind=True)
-def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def propagated(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Which rows a hop makes of which: least squares over many rounds of known inputs and outputs."""
     pairs, truth = (asked := case.links(target, adversary)).pairs, asked.truth
     weights = neighbour_weights(np.stack(evidence.steps), np.stack(evidence.outputs))
@@ -89,7 +89,7 @@ def propagated(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 
 @attack("edges", "inference")
-def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def influenced(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Whose predictions change when the adversary doubles its features of a node (LinkTeller, Wu et al. 2022)."""
     network = case.source.inferences(case, case.holders_of(adversary))
     known, count = case.own_edges(adversary), case.graph(target).num_nodes
@@ -107,7 +107,7 @@ def influenced(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 
 @attack("edges", "embedding", "propagation", blind=True, of_all_pairs=True)
-def combined(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def combined(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """An embedding's rows of each other; of the newest pass, what came out of a hop of what went in."""
     asked = case.links(target, adversary)
     if evidence.sort == "propagation":
@@ -176,7 +176,7 @@ def _of_rows(rows: Floats, asked: KnownPairs, seed: int) -> Floats:
 def _of_hops(asked: KnownPairs, of: Mounted) -> Outcome:
     evidence, case, adversary, target = of
     newest = 1
-    if isinstance(evidence.steps, Passes):  # the last hops of one pass
+    if isinstance(evidence.steps, Observations):  # the last hops of one pass
         keys = [(pieces[0].session, pieces[0].tag.step) for pieces in evidence.steps.pieces]
         newest = keys.count(keys[-1])
     given, made = (np.stack(each[-newest:]) for each in (evidence.steps, evidence.outputs))

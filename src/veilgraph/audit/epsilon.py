@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from veilgraph.audit.attack import Case, Nodes
+from veilgraph.audit.attack import AuditContext, Nodes
 from veilgraph.audit.canaries import (
     Claims,
     Released,
@@ -36,7 +36,7 @@ from veilgraph.privacy.settings import FEATURE_MECHANISMS, MECHANISMS
 from veilgraph.protocol.canaries import Inserted, LabelCanaries, NodeCanaries, TrainedCanaries
 from veilgraph.protocol.evidence import Evidence
 from veilgraph.protocol.job import JobSettings, perturbing
-from veilgraph.protocol.view import Floats, View, less_own, numbers, together
+from veilgraph.protocol.view import Floats, View, aggregate, numbers, subtract_own
 from veilgraph.runtime.store import LEDGER_SUMMARY
 
 _CONFIDENCE: Final = 0.95
@@ -51,7 +51,7 @@ _SAME, _NOTHING, _OTHER, _UNMOVED = 3, 2, 1, 0
 Found = Iterator[Finding | Skipped]
 
 
-def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
+def empirical_epsilon(case: AuditContext, adversary: PartyId) -> Found:
     """A lower bound on the ε of every holder whose run has canaries, from what an adversary received.
 
     Nothing is found but of the server, which gets all releases; where nodes release their own, of holders that learn;
@@ -68,7 +68,7 @@ def empirical_epsilon(case: Case, adversary: PartyId) -> Found:
         yield from _of_rows(case, adversary)
 
 
-def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Found:
+def labels_epsilon(case: AuditContext, adversary: PartyId, found: list[Evidence]) -> Found:
     """A lower bound on the ε of one label, where holders learn from perturbed ones, of those who get gradients."""
     for holder in perturbing(case.settings):
         gradients = [each for each in found if each.sort == "gradients" and each.about == (holder,)]
@@ -104,26 +104,26 @@ def labels_epsilon(case: Case, adversary: PartyId, found: list[Evidence]) -> Fou
             )
 
 
-def inserted_at(case: Case, holder: PartyId) -> Inserted:
+def inserted_at(case: AuditContext, holder: PartyId) -> Inserted:
     """A holder's canaries in its data, as its run kept them; a ``DataError`` where they are not here."""
     return Inserted.of(case.settings, holder, case.graph(holder).num_nodes, bytes, _kept(case, holder).key)
 
 
-def _kept(case: Case, holder: PartyId) -> Canaries:
+def _kept(case: AuditContext, holder: PartyId) -> Canaries:
     kept = case.run.party(holder).canaries()
     if kept is None:
         raise DataError("its canaries are not here")
     return kept
 
 
-def _ledger(case: Case, holder: PartyId) -> Mapping[str, Any]:
+def _ledger(case: AuditContext, holder: PartyId) -> Mapping[str, Any]:
     path = case.run.party_path(holder) / LEDGER_SUMMARY
     if not path.is_file():
         raise DataError("its ledger is not here")
     return cast(Mapping[str, Any], json.loads(path.read_text(encoding="utf-8")))
 
 
-def _claimed(case: Case, holder: PartyId, adversary: PartyId | None = None) -> float | None:
+def _claimed(case: AuditContext, holder: PartyId, adversary: PartyId | None = None) -> float | None:
     """The total ε of a holder's ledger; None where that is infinite, or not claimed against this adversary."""
     total = _ledger(case, holder).get("epsilon_total")
     holds = adversary is None or case.source.withstands(case.settings, members_of(adversary))
@@ -181,7 +181,7 @@ def _of_each(
                 yield Skipped(adversary, f"epsilon of {holder}", str(error), "epsilon")
 
 
-def _of_rows(case: Case, adversary: PartyId) -> Found:
+def _of_rows(case: AuditContext, adversary: PartyId) -> Found:
     """At the server, alone or with holders: of published rows, with canaries in each, or in the data."""
     privacy = case.settings.privacy
     assert privacy is not None
@@ -210,7 +210,9 @@ def _of_rows(case: Case, adversary: PartyId) -> Found:
     yield from _of_each(adversary, case.settings.duties.publishing, bounds, canaries=privacy.canaries, lacking=lacking)
 
 
-def _row_canaries(case: Case, adversary: PartyId, holder: PartyId, canaries: Canaries) -> tuple[str, Floats, Truth]:
+def _row_canaries(
+    case: AuditContext, adversary: PartyId, holder: PartyId, canaries: Canaries
+) -> tuple[str, Floats, Truth]:
     """Words, scores and coins of canaries that take the place of some rows of every release."""
     privacy = case.settings.privacy
     assert privacy is not None
@@ -251,7 +253,7 @@ def _key(seen: Seen) -> tuple[int, int, int]:
     return seen.session, seen.tag.step, seen.tag.round
 
 
-def _inserted(case: Case, adversary: PartyId, holder: PartyId) -> tuple[str, Floats, Truth]:
+def _inserted(case: AuditContext, adversary: PartyId, holder: PartyId) -> tuple[str, Floats, Truth]:
     """Words, scores and coins of canaries in the data: what all releases together say, whichever party made them.
 
     The auditor knows what the canaries' rows were before the noise, as one may who trains such a model. The direction
@@ -290,7 +292,7 @@ def inserted_releases(
     kind = Kind.MASKED if settings.passes.is_masked else Kind.EMBEDDING
     for round_ in sorted({each for name in publishing for each in server.rounds(kind, name)}):
         if settings.passes.is_masked:
-            passes = less_own(together(server, kind, round_, publishing), friends)
+            passes = subtract_own(aggregate(server, kind, round_, publishing), friends)
             for number, pieces in enumerate(passes.pieces):
                 key = _key(pieces[0])
                 if all(key in clean[name] for name in outside):
@@ -325,7 +327,7 @@ def _at(rows: Floats, clean: Floats, places: Nodes, at: Nodes, settings: JobSett
         yield Released(*((each[:, :, of_hop] * others).sum(axis=(1, 2))[:, None] for each in (own, before)))
 
 
-def _of_gradients(case: Case, adversary: PartyId) -> Found:
+def _of_gradients(case: AuditContext, adversary: PartyId) -> Found:
     """At whoever is told the weights of a private training: of every other holder that trains.
 
     It is granted the holder's data but the coins, and what all other terms of a sum add up to, which ε allows it.
@@ -358,7 +360,7 @@ def _of_gradients(case: Case, adversary: PartyId) -> Found:
     yield from _of_each(adversary, trains, bounds, canaries=plan.settings.canaries, lacking=lacking)
 
 
-def _of_nodes(case: Case, adversary: PartyId) -> Found:
+def _of_nodes(case: AuditContext, adversary: PartyId) -> Found:
     """At a holder that learns from what nodes perturbed by themselves: of every other's features, and its labels."""
     settings, members = case.settings, members_of(adversary)
     learner = next((name for name in settings.duties.learning if name in members), None)
@@ -433,7 +435,7 @@ def _towards_second(evidence: Evidence, places: Nodes, others: Nodes, labels: No
     return total
 
 
-def _of_votes(case: Case, adversary: PartyId) -> Found:
+def _of_votes(case: AuditContext, adversary: PartyId) -> Found:
     """At the label holder, without the dealer: of every other holder's edges that vote with noise, from predictions."""
     settings, members, privacy = case.settings, members_of(adversary), case.settings.privacy
     label_holder = settings.data.label_party

@@ -22,7 +22,7 @@ from scipy.special import expit
 from scipy.stats import rankdata
 from torch import Tensor
 
-from veilgraph.audit.attack import Case, attack, scored
+from veilgraph.audit.attack import AuditContext, attack, scored
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Classifier, Numbers, check_rows, train_classifier, unit_columns
 from veilgraph.audit.statistics import Truth, measure
@@ -53,14 +53,14 @@ _RATE, _FIRST, _SECOND, _LEAST = 0.01, 0.9, 0.999, 1e-8
 
 
 @attack("features", "embedding", "initial", "posteriors", "beside", "masked")
-def attribute(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def attribute(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """The adversary knows an attribute of some nodes, and trains a classifier from rows to it (Duddu et al. 2020)."""
     rows = evidence.matrix
     return _infer_all(lambda column: rows, case, adversary, target)
 
 
 @attack("features", "releases")
-def from_release(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_release(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """What nodes released of a column, perturbed, and the mean of it over neighbours, in which noise cancels."""
     releases = [seen.tensor() for seen in evidence.messages]
     edges = case.own_edges(adversary)
@@ -84,7 +84,7 @@ def _released_column(released: Tensor, column: int) -> Floats:
 
 
 @attack("features", "embedding", "initial", "posteriors")
-def solved(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def solved(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """A linear model of the outputs, fitted on the known nodes, is solved for the others' columns."""
 
     def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
@@ -94,7 +94,7 @@ def solved(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) 
 
 
 @attack("features", "embedding", "posteriors")
-def generated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def generated(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """A generator makes the columns that a model, learned on the known nodes, puts the outputs out for."""
 
     def found(own: Floats, columns: Floats, outputs: Floats, known: Truth) -> Floats:
@@ -103,7 +103,7 @@ def generated(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
     return _from_outputs(found, evidence, case, adversary, target)
 
 
-def _from_outputs(infer: Infer, evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def _from_outputs(infer: Infer, evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     columns = Columns(case, target)
     outputs = log_ratios(evidence.matrix) if evidence.sort == "posteriors" else evidence.matrix
     own = case.own_rows(adversary, target)
@@ -117,7 +117,7 @@ def _from_outputs(infer: Infer, evidence: Evidence, case: Case, adversary: Party
     )
 
 
-def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def _infer_all(rows: Callable[[int], Floats], case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Attribute inference of several of the target's columns, from rows [N, d] for each, ranked by itself."""
     columns, key = Columns(case, target), ("attribute", "pooled", target)
     return Outcome(
@@ -131,12 +131,12 @@ def _infer_all(rows: Callable[[int], Floats], case: Case, adversary: PartyId, ta
     )
 
 
-def _own_inference(case: Case, adversary: PartyId, target: PartyId) -> Floats | None:
+def _own_inference(case: AuditContext, adversary: PartyId, target: PartyId) -> Floats | None:
     key, own = ("attribute", "own", adversary, target), case.own_rows(adversary, target)
     return scored(lambda found: case.once(key, lambda: _ranked(lambda column: found, case, target)), own)
 
 
-def _ranked(rows: Callable[[int], Floats], case: Case, target: PartyId) -> Floats:
+def _ranked(rows: Callable[[int], Floats], case: AuditContext, target: PartyId) -> Floats:
     columns = Columns(case, target)
     inferred = (
         infer_attribute(rows(each.column)[columns.asked], each.values[columns.asked], columns.known, seed=case.seed)
@@ -155,7 +155,7 @@ class Columns:
         values: [n, k] float64, 0 and 1.
     """
 
-    def __init__(self, case: Case, target: PartyId) -> None:
+    def __init__(self, case: AuditContext, target: PartyId) -> None:
         self._case, self._target, self.attributes = case, target, _attacked(case, target)
         auxiliary, self.asked = known_nodes(case, target)
         self.known = auxiliary[self.asked]
@@ -180,7 +180,7 @@ class Columns:
         return self._case.pooled_rows(self._target, [each.column for each in self.attributes])
 
 
-def _attacked(case: Case, target: PartyId) -> list[Attribute]:
+def _attacked(case: AuditContext, target: PartyId) -> list[Attribute]:
     features = case.graph(target).features
     if features.layout == torch.sparse_csr:
         dense = to_scipy(features)[:, :_WIDE].toarray()
@@ -192,7 +192,7 @@ def _attacked(case: Case, target: PartyId) -> list[Attribute]:
     raise DataError(f"{target} has no column that at least {_SHARES[-1]:.0%} of its nodes have and as many have not")
 
 
-def known_nodes(case: Case, target: PartyId) -> tuple[Flags, Flags]:
+def known_nodes(case: AuditContext, target: PartyId) -> tuple[Flags, Flags]:
     """The nodes whose attribute the adversary knows, and those that the attack is about, both [N] bool."""
     count = case.graph(target).num_nodes
     chosen = np.ones(count, dtype=np.bool_)

@@ -21,7 +21,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import silhouette_score
 
-from veilgraph.audit.attack import Case, Nodes, attack, scored, some_of_each
+from veilgraph.audit.attack import AuditContext, Nodes, attack, scored, some_of_each
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Pairs, check_pairs, check_rows, fitted, unit_columns
 from veilgraph.audit.statistics import Truth
@@ -56,19 +56,19 @@ _TINY: Final = np.finfo(np.float64).tiny
 
 
 @attack("labels", "gradients")
-def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_gradients(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Gradients of one class point the same way: clusters of training nodes around a few whose class is known."""
     return _inferred("clusters", evidence, case, adversary, target, training=True)
 
 
 @attack("labels", "gradients", "embedding", "masked")
-def completed(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def completed(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """A model of the class, learned from a few known labels, on gradients or embeddings (Fu et al. 2022)."""
     return _inferred("completion", evidence, case, adversary, target, training=bool(evidence.steps))
 
 
 @attack("labels", "gradients", blind=True)
-def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def blind(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Which training nodes are of one class, by who knows no label (Arazzi et al. 2023)."""
     steps = evidence.steps[:STEPS]
     nodes, asked = case.classmates(target, steps)
@@ -95,7 +95,7 @@ def blind(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -
 
 
 def _inferred(
-    name: str, evidence: Evidence, case: Case, adversary: PartyId, target: PartyId, *, training: bool
+    name: str, evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId, *, training: bool
 ) -> Outcome:
     labels, train, test, classes = case.labels(target)
     asked = train if training else test

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from veilgraph.audit.attack import Case, Nodes, attack, scored
+from veilgraph.audit.attack import AuditContext, Nodes, attack, scored
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.labels import STEPS, membership_scores
 from veilgraph.audit.statistics import checked_targets
@@ -34,20 +34,20 @@ _SMALLEST: Final = 1e-30
 
 
 @attack("membership", "gradients", blind=True)
-def from_gradients(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_gradients(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Rows of a gradient are larger where the loss is: at training nodes."""
     scores = membership_scores(mean(evidence.steps[:STEPS])[None])
     return Outcome(scores, case.members(target), note="Members: training nodes; all others are not.")
 
 
 @attack("membership", "posteriors", "model")
-def from_confidence(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_confidence(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Models are surer of what they were trained on (Duddu et al. 2020)."""
     return _compared(evidence, case, target, lambda rows, nodes: confidence_scores(rows[nodes]))
 
 
 @attack("membership", "posteriors", "model")
-def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_shadows(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """A classifier learns from a model of the adversary's own how members differ (Shokri et al. 2017)."""
     shadow, free = case.shadow_models(target)[0], case.free_nodes(target)
     members, posteriors = shadow[0][free], shadow[1][free]
@@ -62,7 +62,7 @@ def from_shadows(evidence: Evidence, case: Case, adversary: PartyId, target: Par
 
 
 @attack("membership", "posteriors", "model")
-def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_likelihoods(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Is the confidence one that models without the node would have (offline LiRA, Carlini et al. 2022)?"""
     labels, outs = case.labels(target)[0], np.stack([posteriors for _, posteriors in case.shadow_models(target)])
     return _compared(
@@ -75,7 +75,7 @@ def from_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target:
 
 
 @attack("membership", "posteriors", "model")
-def from_both_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def from_both_likelihoods(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Is the confidence rather one of models with the node, or of models without it (online LiRA)?"""
     labels, training, test, _ = case.labels(target)
     random = np.random.default_rng(case.seed)
@@ -100,7 +100,7 @@ def from_both_likelihoods(evidence: Evidence, case: Case, adversary: PartyId, ta
 
 def _compared(
     evidence: Evidence,
-    case: Case,
+    case: AuditContext,
     target: PartyId,
     score: Callable[[Floats, Nodes], Floats],
     *,

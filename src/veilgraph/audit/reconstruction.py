@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, eigh
 from scipy.optimize import nnls
 
-from veilgraph.audit.attack import ALIKE, Case, attack, scored
+from veilgraph.audit.attack import ALIKE, AuditContext, attack, scored
 from veilgraph.audit.features import Columns, ranks
 from veilgraph.audit.finding import Outcome
 from veilgraph.audit.pairs import Numbers, Pairs, check_pairs, check_rows, pair_products
@@ -57,7 +57,7 @@ _FEWEST_NODES: Final = 50
 
 
 @attack("features", "initial")
-def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def reconstruction(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """All opened h^0 together, with the adversary's own features, span the target's columns, and complete them."""
     columns = Columns(case, target)
     own = scored(lambda rows: rows[columns.asked], case.own_rows(adversary, target))
@@ -78,7 +78,7 @@ def reconstruction(evidence: Evidence, case: Case, adversary: PartyId, target: P
 
 
 @attack("features", "initial", blind=True, of_all_pairs=True)
-def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def similarity(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """Which nodes have like features at the target: inner products from how h^0 changes with its own gradients."""
     asked = case.alike(target)
     count = min(len(evidence.steps) - 1, len(evidence.updates), _STEPS)
@@ -102,7 +102,7 @@ def similarity(evidence: Evidence, case: Case, adversary: PartyId, target: Party
 
 
 @attack("features", "initial")
-def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyId) -> Outcome:
+def recovered(evidence: Evidence, case: AuditContext, adversary: PartyId, target: PartyId) -> Outcome:
     """W of the job's seed, where the holders learn from that, or the part of W that the adversary drew itself."""
     seen = evidence.messages[0]
     members, names = case.holders_of(adversary), case.settings.data.names
@@ -138,7 +138,7 @@ def recovered(evidence: Evidence, case: Case, adversary: PartyId, target: PartyI
     )
 
 
-def _rows(case: Case, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
+def _rows(case: AuditContext, party: PartyId, nodes: NDArray[np.bool_] | NDArray[np.int64]) -> Floats:
     features = case.graph(party).features
     if features.layout == torch.sparse_csr:
         return np.asarray(to_scipy(features)[nodes].toarray(), dtype=np.float64)

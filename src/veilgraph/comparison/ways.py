@@ -195,7 +195,7 @@ def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None 
         partial(_federated, job, graphs), epochs, AS_JOB, "the job as it is, with all parties and messages"
     )
     if (beside := beside_job(job)) is not None:
-        beside = paradigm_of(beside).data.suited(beside, graphs)
+        beside = paradigm_of(beside).data.fit_bounds_to(beside, graphs)
         about = f"the same data by paradigm {beside.paradigm} with its defaults"
         found[beside.paradigm] = Kind(partial(_federated, beside, graphs), beside.train.epochs, AS_JOB, about)
 

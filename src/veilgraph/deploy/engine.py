@@ -36,7 +36,7 @@ from veilgraph.deploy.progress import DONE
 from veilgraph.deploy.revocation import accept_newer
 from veilgraph.deploy.roles import Roles
 from veilgraph.deploy.submission import CHECK, TASK, decode_request
-from veilgraph.link.channel import Session
+from veilgraph.link.channel import ChannelContext
 from veilgraph.link.flare import FlareLink
 from veilgraph.link.view import RecordedLink
 from veilgraph.protocol.job import JobSettings
@@ -298,7 +298,7 @@ def _link(
     cell = fl_ctx.get_engine().get_cell().core_cell
     at = {SERVER: roles.dealer or SERVER}
     addresses = {peer: f"{at.get(peer, peer)}.{job_id}" for peer in parties if peer != party}
-    session = Session(job_id, parties, settings.hash())
+    session = ChannelContext(job_id, parties, settings.hash())
     identity = kit.identity()
     known = b"" if identity.revoked is None else identity.revoked.pem
     take = partial(take_list, kit)

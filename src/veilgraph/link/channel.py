@@ -85,7 +85,7 @@ class Disagreement(ProtocolError):
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ChannelContext:
     """What both ends of every channel of a job must have in common.
 
     Attributes:
@@ -134,7 +134,7 @@ class Channel:
         identity: Identity,
         party: PartyId,
         peer: PartyId,
-        session: Session,
+        session: ChannelContext,
         *,
         extra: bytes = b"",
         secrets: SecretSource = system_secrets,
@@ -327,7 +327,9 @@ class Channel:
 class Direction:
     """Keys of what one party seals for the other, and of the receipts for it."""
 
-    def __init__(self, secret: bytes, transcript: bytes, session: Session, sender: PartyId, receiver: PartyId) -> None:
+    def __init__(
+        self, secret: bytes, transcript: bytes, session: ChannelContext, sender: PartyId, receiver: PartyId
+    ) -> None:
         def key(purpose: str) -> bytes:
             return derive_key(secret, f"{_LABEL.decode()}/{transcript.hex()}/{sender}/{purpose}")
 
@@ -352,16 +354,16 @@ def claimed_kind(frame: object) -> str:
     return {1: "confirmation", 2: "piece", 3: "ping", 4: "stop notice"}.get(code, "frame")
 
 
-def _hello_body(public: bytes, session: Session, certificate: bytes) -> bytes:
+def _hello_body(public: bytes, session: ChannelContext, certificate: bytes) -> bytes:
     return _HELLO.pack(_MAGIC, _VERSION, public, job_digest(session), session.terms(), len(certificate)) + certificate
 
 
-def job_digest(session: Session) -> bytes:
+def job_digest(session: ChannelContext) -> bytes:
     """SHA-256 of what names the job and the session."""
     return hashlib.sha256(session.job.encode()).digest()
 
 
-def signed_bytes(sender: PartyId, receiver: PartyId, session: Session, body: bytes) -> bytes:
+def signed_bytes(sender: PartyId, receiver: PartyId, session: ChannelContext, body: bytes) -> bytes:
     """What a hello's signature is over: who says it to whom, in which session, and its body."""
     return joined(_LABEL + b" hello", session.job.encode(), sender.encode(), receiver.encode(), body)
 

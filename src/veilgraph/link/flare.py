@@ -40,8 +40,8 @@ from veilgraph.link.channel import (
     HELLO,
     Buffer,
     Channel,
+    ChannelContext,
     FrameKind,
-    Session,
     claimed_kind,
 )
 from veilgraph.link.codec import MAX_MESSAGE_BYTES, encode
@@ -90,7 +90,7 @@ class FlareLink(MailboxLink):
         cell: CoreCell,
         addresses: Mapping[PartyId, str],
         identity: Identity,
-        session: Session,
+        session: ChannelContext,
         timeout_s: float,
         *,
         silence_s: float = 20.0,

@@ -39,10 +39,10 @@ from veilgraph.link.channel import (
     MAX_HELLO_BYTES,
     Buffer,
     Channel,
+    ChannelContext,
     Disagreement,
     Frame,
     FrameKind,
-    Session,
     stated_total,
 )
 from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, build_tensor, decode_header, encode
@@ -373,7 +373,7 @@ class SealedLink(Wrapper):
         link: Link,
         identity: Identity,
         peers: Sequence[PartyId],
-        session: Session,
+        session: ChannelContext,
         secrets: SecretSource = system_secrets,
         max_message_bytes: int = MAX_MESSAGE_BYTES - SEALING_BYTES,
     ) -> None:

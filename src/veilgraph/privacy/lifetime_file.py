@@ -50,7 +50,7 @@ Sketch = NDArray[np.uint64]  # sorted hashes, each once
 
 
 @dataclass(frozen=True)
-class Mark:
+class HighWaterMark:
     """What this account has seen of a ledger: the folder where it was, how many lines, and SHA-256 of the last."""
 
     folder: str
@@ -64,7 +64,7 @@ class Marks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def of(self, ledger: str) -> Mark | None:
+    def of(self, ledger: str) -> HighWaterMark | None:
         """The mark of a ledger; None where this account has seen nothing of it. Raises ``RunError`` where it is
         damaged.
         """
@@ -72,11 +72,11 @@ class Marks:
         if not path.is_file():
             return None
         try:
-            return Mark(**json.loads(path.read_bytes()))
+            return HighWaterMark(**json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(f"{path}: damaged ({error}); restore it, or delete it where the ledger is new") from error
 
-    def put(self, ledger: str, mark: Mark) -> None:
+    def put(self, ledger: str, mark: HighWaterMark) -> None:
         """Replace it: it is on the disk when this returns."""
         private_folder(self.folder)
         write_whole(self.folder / f"{ledger}.json", json.dumps(asdict(mark)).encode())
@@ -108,7 +108,7 @@ class Marks:
         both = np.union1d(self._people(ledger), sketch)[:MOST_HASHES]
         write_whole(self.folder / f"{ledger}.people", both.astype("<u8").tobytes())
 
-    def same_people(self, ledger: str, sketch: Sketch) -> Mark | None:
+    def same_people(self, ledger: str, sketch: Sketch) -> HighWaterMark | None:
         """Return the mark of another ledger, with releases in it, that is about these people; None where none is."""
         for path in sorted(self.folder.glob("*.people")):
             mark = None if path.stem == ledger else self.of(path.stem)
@@ -294,7 +294,7 @@ class LifetimeFile(ChainedFile[Header, Entry]):
             self._mark()
 
     def _mark(self) -> None:
-        self._marks.put(self.header.id, Mark(str(self.folder), self.count, self.digests[-1]))
+        self._marks.put(self.header.id, HighWaterMark(str(self.folder), self.count, self.digests[-1]))
 
 
 def cohort_name(keys: Keys) -> str:

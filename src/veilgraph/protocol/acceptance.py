@@ -49,7 +49,7 @@ def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *,
     if party in job.inputs.per_node and (reasons := beyond_own_row(features, scaling, named=named)):
         why = "ε is of one node's features, which must be made of that node's own row alone: "
         return joined([why + "; ".join(reasons)])
-    besides = paradigm_of(job).privacy.told_by_tables(job, features)
+    besides = paradigm_of(job).privacy.disclosed_by_tables(job, features)
     return refusal_of_limits(own.settings.limits, job, party, nodes, besides)
 
 

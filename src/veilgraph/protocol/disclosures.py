@@ -19,15 +19,15 @@ from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import MessageSpec, Protection, Revelation
 from veilgraph.protocol.registered import PARADIGMS
-from veilgraph.protocol.rows import Protection, Row, Told
 
 if TYPE_CHECKING:
     from veilgraph.link.view import TrafficEntry
     from veilgraph.privacy.publisher import Spent
 
 
-def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[Row[Any]]:
+def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[MessageSpec[Any]]:
     """What a job's messages from one party to another carry."""
     return [row for row in _rows_of(job) if row.ends.fit(job, sender, receiver) and row.of(job)]
 
@@ -82,16 +82,16 @@ def all_revelations() -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _rows_of(job: JobSettings) -> tuple[Row[Any], ...]:
-    rows: tuple[Row[Any], ...] = PARADIGMS[job.paradigm].rows
+def _rows_of(job: JobSettings) -> tuple[MessageSpec[Any], ...]:
+    rows: tuple[MessageSpec[Any], ...] = PARADIGMS[job.paradigm].rows
     return rows
 
 
-def _told(rows: Iterable[Row[Any]]) -> list[Told[Any]]:
+def _told(rows: Iterable[MessageSpec[Any]]) -> list[Revelation[Any]]:
     return list(dict.fromkeys(told for row in rows for told in row.reveals))
 
 
-def _rows(job: JobSettings) -> Iterator[Row[Any]]:
+def _rows(job: JobSettings) -> Iterator[MessageSpec[Any]]:
     pairs = list(permutations((*job.data.names, SERVER), 2))
     for row in _rows_of(job):
         if row.of(job) and any(row.ends.fit(job, *pair) for pair in pairs):

@@ -23,7 +23,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.protocol.disclosures import rows_of
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.view import Floats, Passes, View, matched, mean, numbers, together
+from veilgraph.protocol.view import Floats, Observations, View, aggregate, mean, numbers, whitened_mean
 
 Sort = Literal[
     "embedding",
@@ -113,7 +113,7 @@ class OpenedSum:
     """
 
     words: str
-    rows: Passes
+    rows: Observations
     bits: int
     holders: Sequence[PartyId]
 
@@ -267,9 +267,9 @@ class Evidence:
     about: tuple[PartyId, ...]
     permitted: bool = True
     rows: Floats | None = None
-    steps: Sequence[Floats] = field(default_factory=Passes)
+    steps: Sequence[Floats] = field(default_factory=Observations)
     updates: tuple[Floats, ...] = ()
-    outputs: Sequence[Floats] = field(default_factory=Passes)
+    outputs: Sequence[Floats] = field(default_factory=Observations)
     parts: tuple[Floats, ...] = ()
     noise: Callable[[], Sequence[Ciphertext]] | None = None
     asked: Callable[[PartyGraph], Floats] | None = None
@@ -357,14 +357,14 @@ def embedding_of(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...] = ()
 ) -> Iterator[Evidence]:
     """The embeddings of one round from some senders: added up where they are masked, else side by side."""
-    passes = together(view, kind, round_, senders)
+    passes = aggregate(view, kind, round_, senders)
     parts = [passes]
     if kind is not Kind.MASKED:
-        parts = [Passes([(pieces[place],) for pieces in passes.pieces]) for place in range(len(senders))]
+        parts = [Observations([(pieces[place],) for pieces in passes.pieces]) for place in range(len(senders))]
     yield from embeddings(view, parts, words, about or tuple(senders))
 
 
-def embeddings(view: View, parts: Sequence[Passes], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+def embeddings(view: View, parts: Sequence[Observations], words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
     """The rows of one round, parts of them side by side; with noise out of all passes as well."""
     if not parts[0]:
         return
@@ -378,10 +378,10 @@ def gradients_of(
     view: View, kind: Kind, round_: int, words: str, senders: Sequence[PartyId], about: tuple[PartyId, ...]
 ) -> Iterator[Evidence]:
     """The gradients of one round from some senders, added up."""
-    yield from gradients(view, together(view, kind, round_, senders), words, about)
+    yield from gradients(view, aggregate(view, kind, round_, senders), words, about)
 
 
-def gradients(view: View, steps: Passes, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
+def gradients(view: View, steps: Observations, words: str, about: tuple[PartyId, ...]) -> Iterator[Evidence]:
     """What is attacked is the mean of the first steps; with noise that of all, and weighed, as well."""
     if steps:
         words = f"{words} in {len(steps)} steps"
@@ -398,7 +398,10 @@ def _ways(view: View, count: int) -> dict[str, Callable[[Sequence[Floats]], Floa
     newest = {"": lambda passes: passes[-1]}
     if view.settings.privacy is None or count < 2:
         return newest
-    return newest | {f", the mean of {count} passes": mean, f", {count} passes weighed by what they share": matched}
+    return newest | {
+        f", the mean of {count} passes": mean,
+        f", {count} passes weighed by what they share": whitened_mean,
+    }
 
 
 class Source:

@@ -23,15 +23,15 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.privacy.local_features import AffineFeatures, FeatureMechanism, MultiBit, feature_mechanism
 from veilgraph.privacy.local_publisher import LocalPublisher
 from veilgraph.protocol.agreement import Hello, agreed_release, room_said
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.releases import LABELS, KeptRelease, ReleasedLabels, Releases, damaged, released_labels
-from veilgraph.protocol.role import Session
-from veilgraph.protocol.stated import agree_within
+from veilgraph.protocol.role import RoleContext
 
 
 def exchange_releases(
-    session: Session,
+    session: RoleContext,
     graph: PartyGraph | None,
     held: int,
     kept: Mapping[str, Tensor],
@@ -66,7 +66,7 @@ def exchange_releases(
         steps=room_said(_room(session, publisher)),
         restarts=session.restarts,
     )
-    hellos = agree_within(session, mine, releases=True)
+    hellos = agree_within_bounds(session, mine, releases=True)
     columns = {holder: hellos[holder].features for holder in job.duties.releasing}
     classes = 0 if job.noise.label_release is None else hellos[job.noise.label_release.holder].classes
     if without := [holder for holder in job.duties.summing if hellos[holder].steps == 0]:
@@ -96,7 +96,7 @@ def exchange_releases(
     return Releases(number, is_new=True, tensors=tensors, columns=columns, classes=classes)
 
 
-def released_features(session: Session, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
+def released_features(session: RoleContext, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
     """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
 
     Args:
@@ -118,13 +118,13 @@ def released_features(session: Session, releases: Releases, nodes: int, own: int
     return found
 
 
-def _room(session: Session, publisher: LocalPublisher | None) -> int | None:
+def _room(session: RoleContext, publisher: LocalPublisher | None) -> int | None:
     if publisher is not None:
         return publisher.room()
     return session.publisher.affordable_releases() if session.link.party in session.settings.duties.summing else None
 
 
-def _mechanism(session: Session, columns: int) -> FeatureMechanism:
+def _mechanism(session: RoleContext, columns: int) -> FeatureMechanism:
     settings = session.settings.noise.feature_release
     if settings is None:
         raise ConfigError("the job releases no features; give release.features, or model.initial.release")
@@ -165,7 +165,7 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
     return torch.sparse_csr_tensor(pointers, (places - 1).reshape(-1), signs, (nodes, columns), check_invariants=True)
 
 
-def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
+def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
     """To the holders that learn: features of the common nodes and, where they are private, labels.
 
     What it keeps itself, if it is one of them, is the features of all its nodes.
@@ -182,7 +182,7 @@ def _release(session: Session, graph: PartyGraph, publisher: LocalPublisher) -> 
     return {_name(graph.party): released} if graph.party in learning else {}
 
 
-def _to_release(session: Session, graph: PartyGraph) -> Tensor:
+def _to_release(session: RoleContext, graph: PartyGraph) -> Tensor:
     return graph.features if graph.party in session.settings.duties.learning else graph.common_part().features
 
 
@@ -193,7 +193,7 @@ def _labels(common: PartyGraph, publisher: LocalPublisher, classes: int) -> Tens
     return ReleasedLabels(values, train & known, val & known & ~train, classes).packed()
 
 
-def _received(session: Session, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
+def _received(session: RoleContext, nodes: int, columns: Mapping[PartyId, int], classes: int) -> dict[str, Tensor]:
     link, private = session.link, session.settings.noise.label_release
     found: dict[str, Tensor] = {}
     for holder, width in columns.items():
@@ -218,7 +218,7 @@ def _named(party: PartyId, sender: PartyId, tag: Tag) -> Iterator[None]:
         raise error.told(f"{party} got {tag} from {sender}: {error}", sender) from error
 
 
-def _refusal(session: Session, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
+def _refusal(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher | None) -> str:
     """Why this holder cannot take part, said before anybody pays for a release that would come to nothing."""
     if publisher is not None and not publisher.is_free:  # what was released is not looked at again
         try:
@@ -263,7 +263,7 @@ def _broken(what: str) -> ProtocolError:
     )
 
 
-def with_released_features(session: Session, aligned: Aligned) -> Aligned:
+def with_released_features(session: RoleContext, aligned: Aligned) -> Aligned:
     """The party's data with what all holders released in place of its features (``method: perturbed``).
 
     They are X'' = scale·x* of every holder side by side, in the job's order, N rows in all: of its own nodes other
@@ -283,7 +283,7 @@ def with_released_features(session: Session, aligned: Aligned) -> Aligned:
     return replace(aligned, graph=replace(graph, features=features), releases=releases)
 
 
-def agree_on_release(session: Session, graph: PartyGraph | None) -> Releases:
+def agree_on_release(session: RoleContext, graph: PartyGraph | None) -> Releases:
     """The release that all have, kept for later sessions; ``graph`` is None at the server."""
     if graph is None:
         return exchange_releases(session, None, 0, {})
@@ -295,7 +295,7 @@ def agree_on_release(session: Session, graph: PartyGraph | None) -> Releases:
 
 
 @contextmanager
-def checked(session: Session) -> Iterator[None]:
+def checked(session: RoleContext) -> Iterator[None]:
     """Raises ``RunError`` for what does not fit in what a party kept: a new release was checked when it came."""
     try:
         yield

@@ -17,8 +17,8 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import MessageSpec
 from veilgraph.protocol.registered import PARADIGMS as _REGISTERED
-from veilgraph.protocol.rows import Row
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from veilgraph.protocol.costs import Costs, PartySizes
     from veilgraph.protocol.organisation import Aligned, Preparation, Prepared
     from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-    from veilgraph.protocol.role import Role, Session
+    from veilgraph.protocol.role import Role, RoleContext
     from veilgraph.protocol.spreading import LocalPart
     from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 
@@ -122,7 +122,7 @@ class Data(ABC, Generic[J]):
             RangeOverflow: their numbers do not fit what the parties compute with.
         """
 
-    def suited(self, job: J, graphs: Sequence[PartyGraph]) -> J:
+    def fit_bounds_to(self, job: J, graphs: Sequence[PartyGraph]) -> J:
         """A job that says nothing of the holders' links, with what these graphs need it to say."""
         return job
 
@@ -171,7 +171,7 @@ class Sessions(ABC, Generic[J]):
     def prepare(self, own: Preparation) -> Prepared:
         """From a holder's tables to its graph. Called at all parties together."""
 
-    def release(self, session: Session, aligned: Aligned) -> Aligned:
+    def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
         """What a party works with once all have released what they release before they learn. At all parties together.
 
         Raises:
@@ -182,7 +182,7 @@ class Sessions(ABC, Generic[J]):
         return aligned
 
     @abstractmethod
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         """A party's role, not yet set up; nothing is sent.
 
         Args:
@@ -197,7 +197,7 @@ class Privacy(ABC, Generic[J]):
     has_privacy: ClassVar[bool] = True
     protects: ClassVar[tuple[str, ...]] = ()
 
-    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
+    def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
         """Name of what a party's own tables make a job reveal of them → which entries of its party file do."""
         return {}
 
@@ -242,11 +242,11 @@ class Guarantee(ABC, Generic[J]):
 
     way: ClassVar[str] = ""
 
-    def holds_against(self, job: J) -> str:
+    def threat_model(self, job: J) -> str:
         """Against whom a holder's ε holds."""
         return "the server and all other holders"
 
-    def whose_noise(self, job: J) -> str:
+    def noise_source(self, job: J) -> str:
         """Whose noise a holder's ε counts."""
         return "each holder's ε is about its own data and counts its own noise alone"
 
@@ -347,7 +347,7 @@ class Paradigm(Generic[J]):
     """
 
     title: str
-    rows: tuple[Row[Any], ...]
+    rows: tuple[MessageSpec[Any], ...]
     data: Data[J]
     session: Sessions[J]
     privacy: Privacy[J]

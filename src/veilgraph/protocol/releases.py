@@ -103,7 +103,7 @@ def depends_on(identity: str, graph: PartyGraph, nodes: Tensor | None = None) ->
 
 
 if TYPE_CHECKING:
-    from veilgraph.protocol.role import Session
+    from veilgraph.protocol.role import RoleContext
 
 _NONE, _TRAIN, _VAL = 0, 1, 2
 UNKNOWN: Final = -1
@@ -193,7 +193,7 @@ def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> 
     return replace(graph, labels=known)
 
 
-def learned_graph(session: Session, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
+def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
     """What a holder learns from in a job with ``label_privacy``: perturbed labels, paid for before they are there.
 
     Args:

@@ -93,7 +93,7 @@ BEGINNING: Final = "begin"
 
 
 @dataclass(frozen=True)
-class Session:
+class RoleContext:
     """What every role is given besides its data: settings, link and randomness. Nothing is global."""
 
     settings: JobSettings
@@ -169,7 +169,7 @@ class PartyModel:
 
     def __init__(
         self,
-        session: Session,
+        session: RoleContext,
         networks: Mapping[str, nn.Module],
         *,
         trained: Sequence[nn.Parameter] | None = None,
@@ -258,7 +258,7 @@ class Role(ABC):
     in_lockstep = True
     """Whether the last step shows that every other party has begun it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         self.session = session
         self.nodes = 0
         """C, how many nodes all holders of a vertical job know; known once set up."""
@@ -336,7 +336,7 @@ class Role(ABC):
 class IdleRole(Role, ABC):
     """A party that has nothing to compute in a pass, and no part of the model where it does not say so."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         self.model = PartyModel(session, {})
 

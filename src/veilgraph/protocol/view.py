@@ -94,7 +94,7 @@ class View:
         ]
 
 
-class Passes(Sequence[Floats]):
+class Observations(Sequence[Floats]):
     """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
 
     Args:
@@ -112,10 +112,10 @@ class Passes(Sequence[Floats]):
     @overload
     def __getitem__(self, place: int) -> Floats: ...
     @overload
-    def __getitem__(self, place: slice) -> Passes: ...
-    def __getitem__(self, place: int | slice) -> Floats | Passes:
+    def __getitem__(self, place: slice) -> Observations: ...
+    def __getitem__(self, place: int | slice) -> Floats | Observations:
         if isinstance(place, slice):
-            return Passes(self.pieces[place], self._less[place])
+            return Observations(self.pieces[place], self._less[place])
         first, *others = (seen.tensor() for seen in self.pieces[place])
         for other in others:
             first += other
@@ -129,7 +129,7 @@ class Passes(Sequence[Floats]):
         return tuple(seen for pieces in self.pieces for seen in pieces)
 
 
-def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Passes:
+def aggregate(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) -> Observations:
     """The messages of one round, of all senders at a time; what the party sent itself is the same to all holders.
 
     A pass that not all of them are there of, where a view was cut off, is left out.
@@ -139,10 +139,10 @@ def together(view: View, kind: Kind, round_: int, senders: Sequence[PartyId]) ->
         for sender in senders
     ]
     parts = [{(seen.session, seen.tag): seen for seen in some} for some in found]
-    return Passes([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
+    return Observations([tuple(part[tag] for part in parts) for tag in parts[0] if all(tag in part for part in parts)])
 
 
-def less_own(passes: Passes, views: Sequence[View]) -> Passes:
+def subtract_own(passes: Observations, views: Sequence[View]) -> Observations:
     """What is left of opened sums once some parties have taken off what they put in themselves.
 
     Passes of which one of them has not noted its own part are left out.
@@ -150,7 +150,7 @@ def less_own(passes: Passes, views: Sequence[View]) -> Passes:
     own = [{(seen.session, seen.tag): seen for seen in view.own} for view in views]
     keys = [(pieces[0].session, pieces[0].tag) for pieces in passes.pieces]
     there = [place for place, key in enumerate(keys) if all(key in notes for notes in own)]
-    return Passes(
+    return Observations(
         [passes.pieces[place] for place in there], [tuple(notes[keys[place]] for notes in own) for place in there]
     )
 
@@ -163,7 +163,7 @@ def mean(passes: Sequence[Floats]) -> Floats:
     return np.asarray(total / len(passes))
 
 
-def matched(passes: Sequence[Floats]) -> Floats:
+def whitened_mean(passes: Sequence[Floats]) -> Floats:
     """All passes, each weighed by how much of it the others share: a matched filter.
 
     Noise of two passes has nothing in common, so that the correlations of different passes are those of what is behind

@@ -141,7 +141,7 @@ class PublishedRows(Protection):
             caption="Noise over clip: standard deviation (laplace: scale) / C. Its deviation is that of one entry.",
         )
         columns = [
-            _shown(planned, paradigm_of(self.job).guarantee.holds_against(self.job)) for planned in plans.values()
+            _shown(planned, paradigm_of(self.job).guarantee.threat_model(self.job)) for planned in plans.values()
         ]
         for heading in columns[0]:
             cells = (heading, *(column[heading] for column in columns))
@@ -152,7 +152,7 @@ class PublishedRows(Protection):
     def notes(self) -> list[str]:
         job, privacy, paradigm = self.job, self.privacy, paradigm_of(self.job)
         plans = list(plans_of(job, self.nodes).values())
-        notes = [paradigm.guarantee.whose_noise(job), *self._delta_notes()]
+        notes = [paradigm.guarantee.noise_source(job), *self._delta_notes()]
         if privacy.unit == "row":
             notes.append(f"ε is about one published row{NO_PERSON}; for these there are privacy.unit=node and edge")
         if any(planned.multiplier == 0 and planned.releases for planned in plans):
@@ -229,7 +229,7 @@ class PublishedRows(Protection):
                 "delta": planned.delta,
                 "epsilon_release": planned.epsilon_release,
                 "epsilon_total": planned.epsilon_bound,
-                "holds_against": paradigm_of(self.job).guarantee.holds_against(self.job),
+                "holds_against": paradigm_of(self.job).guarantee.threat_model(self.job),
             }
             for name, planned in plans_of(self.job, self.nodes).items()
         }
@@ -237,7 +237,7 @@ class PublishedRows(Protection):
     @override
     def guarantee(self, delta: float | None = None) -> Guarantee:
         job, settings, paradigm = self.job, self.privacy, paradigm_of(self.job)
-        against, known = paradigm.guarantee.holds_against(job), settings.delta or delta
+        against, known = paradigm.guarantee.threat_model(job), settings.delta or delta
         if settings.aggregation is not None:
             releases = f"one release, with noise in each of its hops ({settings.aggregation.hops})"
         else:
@@ -269,7 +269,7 @@ class PublishedRows(Protection):
     def spent_about(self, delta: float | None) -> str:
         known = self.privacy.delta if delta is None else delta
         return (
-            f"{meaning(self.privacy, known)}. Holds against {paradigm_of(self.job).guarantee.holds_against(self.job)}."
+            f"{meaning(self.privacy, known)}. Holds against {paradigm_of(self.job).guarantee.threat_model(self.job)}."
         )
 
 

@@ -16,7 +16,7 @@ from veilgraph.core.errors import RunError
 from veilgraph.core.text import listed
 from veilgraph.core.types import PartyId
 from veilgraph.protocol.disclosures import DisclosureRecord, statements
-from veilgraph.protocol.rows import Protection
+from veilgraph.protocol.messages import Protection
 from veilgraph.report.html import bar
 from veilgraph.report.run_data import RunData
 from veilgraph.report.tables import add_row, human_bytes, table

@@ -38,17 +38,17 @@ from veilgraph.report.training import alone_words
 from veilgraph.runtime.store.results import read_compared
 from veilgraph.runtime.store.run_directory import Record, RunDirectory
 
-LOOKED_AT: Final = 0.05
+RECALL_AT: Final = 0.05
 """Share of the test nodes whose recall is among the figures."""
 _PR_AUC: Final = Figure("pr_auc", "PR-AUC", "precision on average over all of {}, the highest scores first")
-_RECALL: Final = Figure("recall", f"recall at {100 * LOOKED_AT:g} %", "of {}, found in that share of the nodes")
+_RECALL: Final = Figure("recall", f"recall at {100 * RECALL_AT:g} %", "of {}, found in that share of the nodes")
 _RANKED: Final = (AUC, _PR_AUC, _RECALL)
 _CHANGED: Final = 1e-3
 """A figure of the end of the training, and of predictions of other data or with other noise."""
 
 
 @dataclass(frozen=True)
-class Row:
+class LiftRow:
     """A figure of the test nodes: its interval, and what somebody reaches who knows nothing."""
 
     title: str
@@ -97,12 +97,12 @@ class Judged:
     references: tuple[tuple[str, tuple[str, ...]], ...] = ()
     reference_titles: tuple[str, ...] = ()
     compare_with: str = ""
-    headline: Row | None = None
+    headline: LiftRow | None = None
     beside: tuple[str, ...] = ()
     caption: str = ""
     samples: int = DRAWS
     notes: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[LiftRow, ...] = ()
     unranked: str = ""
     ranking: Ranking | None = None
     groups: Grid | None = None
@@ -118,7 +118,7 @@ def judged(found: RunData, told: Scored | str, by: ByColumn | None = None) -> Ju
     if isinstance(told, str):
         return Judged(told[:1].upper() + told[1:], references, titles)
     samples = samples_of(told.test.own.size)
-    values = estimates([Tested(told.test.labels, told.test.own)], LOOKED_AT, draws=samples)
+    values = estimates([Tested(told.test.labels, told.test.own)], RECALL_AT, draws=samples)
     known = {name: one for name, one in values.items() if not math.isnan(one.value)}
     main = found.settings.measures.main
     rows = {
@@ -183,10 +183,10 @@ def samples_of(size: int) -> int:
     return min(DRAWS, max(40, 10**8 // max(size, 1)))  # some ten seconds for all samples together
 
 
-def _row(each: Figure, one: Estimate, told: Scored) -> Row:
+def _row(each: Figure, one: Estimate, told: Scored) -> LiftRow:
     interval = f"{_shown(each, one.low)} to {_shown(each, one.high)}"
     meaning = each.meaning.format(called(told.classes[-1]))
-    return Row(each.title, _shown(each, one.value), interval, _baseline(each, told), meaning)
+    return LiftRow(each.title, _shown(each, one.value), interval, _baseline(each, told), meaning)
 
 
 def _baseline(each: Figure, told: Scored) -> str:
@@ -197,7 +197,7 @@ def _baseline(each: Figure, told: Scored) -> str:
     if each == _PR_AUC:
         return f"{labels.mean():.3f} by guessing: the share of {called(classes[1])}"
     if each == _RECALL:
-        return f"{LOOKED_AT:.3f} by looking at random"
+        return f"{RECALL_AT:.3f} by looking at random"
     right, always = float((labels == told.commonest).mean()), f"by always saying {called(classes[told.commonest])}"
     return (
         f"{percent(right)} {always}" if each == ACCURACY else f"{2 * right / (1 + right) / len(classes):.3f} {always}"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, get_args
 
 import numpy as np
 
-from veilgraph.audit.attack import ATTACKS, Attack, Case
+from veilgraph.audit.attack import ATTACKS, Attack, AuditContext
 from veilgraph.audit.finding import Finding, Outcome, Secret, measured
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.protocol.evidence import Evidence, Sort
@@ -71,11 +71,11 @@ class AttackConformance:
         """Whose secret; who has labels where it is after those."""
         return LABELLED if self.attack.of_labels else OTHER
 
-    def case(self, seed: int = 0) -> Case:
+    def case(self, seed: int = 0) -> AuditContext:
         """What an auditor has of a small run."""
-        return Case(RunDirectory.open(small_run()), seed=seed, shadows=2)
+        return AuditContext(RunDirectory.open(small_run()), seed=seed, shadows=2)
 
-    def leak(self, case: Case) -> Evidence:
+    def leak(self, case: AuditContext) -> Evidence:
         """Evidence that gives the secret away, as far as an attack of this kind can hope for."""
         graph, random = case.graph(self.target), np.random.default_rng(5)
         hop = self._hop(case)
@@ -84,7 +84,7 @@ class AttackConformance:
             return self._evidence(steps=steps, outputs=[hop @ step for step in steps])
         return self._evidence(**self._of(self._secret(case, hop), random))
 
-    def noise(self, case: Case) -> Evidence:
+    def noise(self, case: AuditContext) -> Evidence:
         """Evidence of the same form that is independent of everything."""
         random = np.random.default_rng(6)
         classes = case.labels(self.target)[3] if self.attack.of_labels else _WIDTH
@@ -96,7 +96,7 @@ class AttackConformance:
             return self._evidence(steps=steps)
         return self._evidence(**self._of(steps[0], random))
 
-    def mounted(self, evidence: Evidence, case: Case) -> Outcome:
+    def mounted(self, evidence: Evidence, case: AuditContext) -> Outcome:
         """What the attack says at the server."""
         return self.attack.mount(evidence, case, SERVER, self.target)
 
@@ -154,7 +154,7 @@ class AttackConformance:
             return {"rows": odds / odds.sum(axis=1, keepdims=True)}
         return {"rows": rows}
 
-    def _secret(self, case: Case, hop: Floats) -> Floats:
+    def _secret(self, case: AuditContext, hop: Floats) -> Floats:
         """Rows that tell it."""
         random, nodes = np.random.default_rng(7), case.graph(self.target).num_nodes
         noise = random.standard_normal((nodes, _WIDTH))
@@ -173,7 +173,7 @@ class AttackConformance:
         told = centres[np.maximum(labels, 0)] + 0.3 * noise
         return np.asarray(told * case.members(self.target)[:, None] if self.sort == "gradients" else told)
 
-    def _hop(self, case: Case) -> Floats:
+    def _hop(self, case: AuditContext) -> Floats:
         """The mean of a node and its neighbours, [N, N]."""
         graph = case.graph(self.target)
         weights = np.eye(graph.num_nodes)

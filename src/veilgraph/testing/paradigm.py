@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from veilgraph.audit.attack import Case
+from veilgraph.audit.attack import AuditContext
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.disclosures import causes, rows_of, statements
 from veilgraph.protocol.evidence import source_of
@@ -65,7 +65,7 @@ class ParadigmConformance:
 
         By default that of the audit's ``Source``.
         """
-        infer: Callable[[], Tensor] = source_of(run.settings).twin(Case(run, seed=0, shadows=2)).infer
+        infer: Callable[[], Tensor] = source_of(run.settings).twin(AuditContext(run, seed=0, shadows=2)).infer
         return infer().softmax(dim=1)
 
     @pytest.fixture(scope="class")

@@ -17,7 +17,7 @@ from tests.roles.federation import Settings
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.averaging.network import AtHome, AtHomeSettings, Own
+from veilgraph.paradigms.averaging.network import AtHomeSettings, Own, Personalised
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_ledger import Account
@@ -111,9 +111,9 @@ def own_of(seed: int = 0) -> Own:
     )
 
 
-def home(own: Own, epochs: int = 60, hops: int = 1) -> AtHome:
+def home(own: Own, epochs: int = 60, hops: int = 1) -> Personalised:
     settings = AtHomeSettings(epochs=epochs, hops=hops)
-    return AtHome(settings, own, 2, LearningStreams(0, "A"), torch.float32)
+    return Personalised(settings, own, 2, LearningStreams(0, "A"), torch.float32)
 
 
 def right(logits: Tensor, own: Own, mask: Tensor | None) -> float:

@@ -41,7 +41,7 @@ from veilgraph.paradigms.averaging import twin as baselines
 from veilgraph.paradigms.averaging.roles import AveragingHolder, AveragingServer
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.twin import PlainAveraging
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.runtime.launch.jobs import TrainResult, resume, train
 from veilgraph.runtime.session.training import infer, train_step
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
@@ -116,7 +116,7 @@ def test_roles_go_on_without_a_holder_that_is_gone_for_good() -> None:
     own, hub = {graph.party: graph for graph in graphs(settings)}, MemoryHub([*NAMES, SERVER], 20.0)
 
     def play(party: str) -> Role | None:
-        session = Session(settings, hub.link(party), LearningStreams(settings.seed, party), fixed_secrets(party))
+        session = RoleContext(settings, hub.link(party), LearningStreams(settings.seed, party), fixed_secrets(party))
         role = AveragingServer(session) if party == SERVER else AveragingHolder(session, own[party])
         role.setup([])
         for epoch in range(1, EPOCHS + 1):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.paradigms.sealed.programs import small_graphs
 from veilgraph.graph.party import PartyGraph
-from veilgraph.paradigms.sealed.entering import own_data, plan_of
+from veilgraph.paradigms.sealed.inputs import own_data, plan_of
 from veilgraph.paradigms.sealed.settings import SealedJob
 
 

@@ -15,7 +15,7 @@ from tests.roles.federation import Settings, merge
 from veilgraph.core.errors import DataError
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.entering import own_data
+from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.twin import together, trained_twin

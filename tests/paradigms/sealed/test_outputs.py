@@ -24,16 +24,16 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.view import RecordedLink
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.entering import own_data, plan_of
+from veilgraph.paradigms.sealed.inputs import own_data, plan_of
 from veilgraph.paradigms.sealed.paradigm import costs_of
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.roles import NamedNodes, SealedLabelHolder, check_learning
 from veilgraph.paradigms.sealed.settings import SealedJob
 from veilgraph.paradigms.sealed.twin import predicting_twin, together, trained_twin
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.bounds import check_bounds
 from veilgraph.protocol.disclosures import causes
 from veilgraph.protocol.limits import LimitSettings, refusal
-from veilgraph.protocol.stated import check_stated
 from veilgraph.runtime.launch.jobs import TrainResult, predict, train
 from veilgraph.runtime.store.predictions import name_ahead
 from veilgraph.runtime.store.run_directory import RunDirectory, load_tensors
@@ -229,10 +229,10 @@ def test_what_a_label_holder_states_of_nodes_is_held_to_the_job() -> None:
         facts[party] |= changes
         return {name: Hello(job=job.hash(), **each) for name, each in facts.items()}
 
-    check_stated(job, stated(job, asked=MOST))
+    check_bounds(job, stated(job, asked=MOST))
     for party, of, value in (("A", job, MOST + 1), ("B", job, 1), (SERVER, job, 1), ("A", judged, 1)):
         with refused(ProtocolError, code="stated", key="asked", value=value, party=party):
-            check_stated(of, stated(of, party, asked=value))
+            check_bounds(of, stated(of, party, asked=value))
     for name, hellos in (("training", stated(judged, training=0)), ("validation", stated(judged, validation=0))):
         with refused(ProtocolError, code="stated", key=name, value=0, party="A"):
             check_learning(judged, "A", hellos["A"])

@@ -30,7 +30,7 @@ from veilgraph.mpc.sealed.correlations import rounded_gaussian
 from veilgraph.mpc.sealed.functions import BITS, one_hot_of_largest
 from veilgraph.mpc.sealed.machine import Machine, PlainMachine
 from veilgraph.mpc.sealed.wire import Summands, Wire
-from veilgraph.paradigms.sealed.entering import edges_once, own_data, padded, slots_of
+from veilgraph.paradigms.sealed.inputs import edges_once, own_data, padded, slots_of
 from veilgraph.paradigms.sealed.networks.decoupled import VOTE_BITS
 from veilgraph.paradigms.sealed.plan import deviation_of, release_plan
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram

@@ -25,7 +25,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.functions import BITS, range_tests
 from veilgraph.mpc.sealed.machine import HolderMachine, Machine
 from veilgraph.mpc.sealed.wire import Wire
-from veilgraph.paradigms.sealed.entering import own_data
+from veilgraph.paradigms.sealed.inputs import own_data
 from veilgraph.paradigms.sealed.networks import NETWORKS
 from veilgraph.paradigms.sealed.program import WEIGHT_BITS, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob

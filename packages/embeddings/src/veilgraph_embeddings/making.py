@@ -16,10 +16,10 @@ from veilgraph.privacy.ledger import Ledger
 from veilgraph.privacy.lifetime_costs import EVERYBODY
 from veilgraph.privacy.lifetime_ledger import Account, Lifetime
 from veilgraph_embeddings.assess import Assessment, HeldOut, assess
-from veilgraph_embeddings.door import Door
 from veilgraph_embeddings.method import Embedded, MethodSettings, Tools
 from veilgraph_embeddings.methods.plain import AutoencoderSettings, Plain
 from veilgraph_embeddings.proxies import Proxy, check_enough, proxies
+from veilgraph_embeddings.release import Door
 from veilgraph_embeddings.settings import EmbedJob
 from veilgraph_embeddings.world import World, drawn, drawn_pairs
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.settings import Registry, Settings, named_in
 from veilgraph.privacy.ledger import LedgerSummary
-from veilgraph_embeddings.door import Door
+from veilgraph_embeddings.release import Door
 from veilgraph_embeddings.world import World
 
 METHODS: Final[Registry[type[Method[Any]]]] = Registry(

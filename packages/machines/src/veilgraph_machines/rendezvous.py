@@ -17,8 +17,8 @@ from typing import Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph_machines.channel import Task, Turns, greet, receive_note, run, send_note
-from veilgraph_machines.door import GREETING_S, Door, Greeting, Note, tls_socket
 from veilgraph_machines.group import LEADER, MachineGroup
+from veilgraph_machines.listener import GREETING_S, Door, Greeting, Note, tls_socket
 from veilgraph_machines.secret import tls_context
 
 _POLL_S: Final = 0.05

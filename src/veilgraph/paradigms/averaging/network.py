@@ -176,7 +176,7 @@ class AveragedNetwork(Averaged):
         return logits
 
 
-class AtHome(nn.Module):
+class Personalised(nn.Module):
     """What a holder adds to a private model at home: logits of its own, from all its edges and labels, without noise.
 
         logits = a·o + b·(mean of the neighbours' o) + N(x, edges)

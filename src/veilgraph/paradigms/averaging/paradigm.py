@@ -32,7 +32,7 @@ from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.releases import noised_labels
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 
 
 def _goes_on(job: AveragingJob) -> str:
@@ -160,7 +160,7 @@ class AveragingSessions(SameColumnsSessions[AveragingJob]):
     def costs(self, job: AveragingJob, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
         return costs_of(job, sizes)
 
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         return AveragingServer(session) if aligned.graph is None else AveragingHolder(session, aligned.graph)
 
 

@@ -25,7 +25,7 @@ from veilgraph.mpc.mask import SecretRounding
 from veilgraph.nn.calibration import Calibration
 from veilgraph.nn.facts import FACT_BITS
 from veilgraph.paradigms.averaging import twin as baselines
-from veilgraph.paradigms.averaging.network import AtHome
+from veilgraph.paradigms.averaging.network import Personalised
 from veilgraph.paradigms.averaging.settings import averaging
 from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.paradigms.averaging.training import (
@@ -46,7 +46,7 @@ from veilgraph.protocol.figures import Judged
 from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import BEGINNING, PartyModel, Role, Session
+from veilgraph.protocol.role import BEGINNING, PartyModel, Role, RoleContext
 
 _log = logging.getLogger("veilgraph")
 
@@ -63,7 +63,7 @@ class _AveragingRole(Role):
 
     _task: Task[Any, Any]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         self._job = averaging(session.settings)
         self._sums, self._epoch = 0, 0
@@ -99,14 +99,14 @@ class AveragingHolder(_AveragingRole, SharedJudge):
     With ``label_privacy`` all that it computes of labels is of perturbed ones.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
         graph.validate()
         self.graph = graph
         task = self._job.averaging.task
         task.check_graph(graph)
         self._private = None if self._job.averaging.privacy is None else PrivateTraining(self._job, graph)
-        self._home: AtHome | None = None
+        self._home: Personalised | None = None
 
     @override
     def setup(self, held: Sequence[Point]) -> Start:
@@ -129,7 +129,7 @@ class AveragingHolder(_AveragingRole, SharedJudge):
         self._make_network()
         at_home = self._job.averaging.at_home
         if at_home is not None and graph.labels is not None:
-            self._home = AtHome(at_home, self._own, known.stated, session.streams, session.dtype)
+            self._home = Personalised(at_home, self._own, known.stated, session.streams, session.dtype)
         networks: dict[str, nn.Module] = {"network": self._network}
         if self._home is not None:
             networks["at_home"] = self._home

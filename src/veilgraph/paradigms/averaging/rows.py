@@ -7,7 +7,7 @@ from typing import Final
 from veilgraph.core.types import Kind
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.horizontal.rows import COLUMN_ROWS
-from veilgraph.protocol.rows import (
+from veilgraph.protocol.messages import (
     COMMON_ROWS,
     EXACTLY,
     FROM_SERVER,
@@ -15,10 +15,10 @@ from veilgraph.protocol.rows import (
     TARGET_SUMS,
     TO_HOLDER,
     TO_SERVER,
-    Fact,
-    Form,
-    Row,
-    Told,
+    Condition,
+    MessageSpec,
+    Revelation,
+    WireFormat,
     judgement,
 )
 
@@ -28,22 +28,22 @@ def _paradigm(_: AveragingJob) -> str:
 
 
 # fmt: off
-WEIGHTS: Final = Told[AveragingJob](
+WEIGHTS: Final = Revelation[AveragingJob](
     "averaged-weights", "The server learns, in every round, the sums over the holders of changes of weights, losses "
     "and training nodes, and every holder the weights and the mean loss that follow: a model tells of what it was "
     "trained on, and a sum that lacks a holder, beside one that does not, how many training nodes that one has; "
     "with averaging.privacy all of that is made of noisy gradients, and no losses and counts are in it.",
     _paradigm)
-SCORES: Final = Told[AveragingJob](
+SCORES: Final = Revelation[AveragingJob](
     "score-tallies", "The server and every holder learn, at every evaluation, sums over the holders of losses and of "
     "how many nodes of each class, in each split, are taken for which, and how many have which score; with "
     "train.class_weights=balanced, before the first round, how many training nodes each class has; where a holder is "
     "left out of one sum, they follow of that holder alone.", _paradigm)
-TWO: Final = Told[AveragingJob](
+TWO: Final = Revelation[AveragingJob](
     "single-updates", "A sum may be of two holders: each can subtract its own part of averaged weights and of scores, "
     "and has the other's exactly.", lambda job: f"averaging.threshold={job.threshold}")
 
-TALLIES: Final = Told[AveragingJob](
+TALLIES: Final = Revelation[AveragingJob](
     "task-tallies", "The server and every holder learn, at every evaluation, sums over the holders, for each split, of "
     "losses and of what the job's task is judged by: with values how many nodes have targets, sums of targets, of "
     "errors and of their squares; with links how many pairs of nodes with and without an edge have which score; with "
@@ -51,22 +51,22 @@ TALLIES: Final = Told[AveragingJob](
     "train.class_weights=balanced, are trained on; with another package's task what that package says of it; where a "
     "holder is left out of one evaluation, they follow of that holder alone.",
     lambda job: f"averaging.task.name={job.averaging.task.name}")
-TARGETS: Final = Told[AveragingJob](
+TARGETS: Final = Revelation[AveragingJob](
     *TARGET_SUMS, lambda job: f"averaging.task.name={job.averaging.task.name} without low and high")
 
-CLASSES: Final = Fact[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
-NOISED: Final = Fact[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
+CLASSES: Final = Condition[AveragingJob]("`averaging.task: classes`", lambda job: job.averaging.task.name == "classes")
+NOISED: Final = Condition[AveragingJob]("`averaging.privacy`", lambda job: job.averaging.privacy is not None)
 BARE: Final = NOISED.otherwise("no `averaging.privacy`")
 OTHERS: Final = CLASSES.otherwise("another `averaging.task`")
-SUMS_BEFORE: Final = Fact[AveragingJob](
+SUMS_BEFORE: Final = Condition[AveragingJob](
     "`averaging.task: values` without bounds",
     lambda job: bool(job.averaging.task.sums_before))
-BALANCED: Final = Fact[AveragingJob](
+BALANCED: Final = Condition[AveragingJob](
     "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
 )
-OF_TWO: Final = Fact[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
+OF_TWO: Final = Condition[AveragingJob]("t = 2", lambda job: job.threshold <= 2)
 OF_MORE: Final = OF_TWO.otherwise("t > 2")
-GIVEN: Final = Fact[AveragingJob]("t < P, nothing at home", lambda job: job.gives_checkpoints is not None)
+GIVEN: Final = Condition[AveragingJob]("t < P, nothing at home", lambda job: job.gives_checkpoints is not None)
 KEYS: Final = range(1, 2)
 SIGNED: Final = range(2, 3)
 _MASKED: Final = (
@@ -88,80 +88,91 @@ _NEEDED: Final = "The receiver needs them to go on, and to judge the model."
 _BEHIND: Final = "the checkpoint of all for one that rounds were made without: weights, the best ones and their score"
 _TOLD: Final = "The server tells every holder that stays the same."
 _CHECKPOINT: Final = (
-    Form("0, 1", "float64 [weights and best weights]", "set-up, resumed, to a holder without the checkpoint"),
-    Form("0, 2", "int64 [6]", "the same"),
+    WireFormat("0, 1", "float64 [weights and best weights]", "set-up, resumed, to a holder without the checkpoint"),
+    WireFormat("0, 2", "int64 [6]", "the same"),
 )
 
 
 
-def _class_counts(what: str, told: Told[AveragingJob], *when: Fact[AveragingJob]) -> tuple[Row[AveragingJob], ...]:
+def _class_counts(
+    what: str, told: Revelation[AveragingJob], *when: Condition[AveragingJob]
+) -> tuple[MessageSpec[AveragingJob], ...]:
     return (
-        Row(Kind.MASKED, TO_SERVER, f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
-            (BALANCED, *when), forms=(Form("1, 0", "ring [C]", "before the first round"),)),
-        Row(Kind.AVERAGED, FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED, (told,),
-            (BALANCED, *when), forms=(Form("1, 0", "float64 [C]", "before the first round"),)),
+        MessageSpec(Kind.MASKED, TO_SERVER,
+            f"masked numbers of training {what} of each class", "mask", _AS_ALL, (told,),
+            (BALANCED, *when), forms=(WireFormat("1, 0", "ring [C]", "before the first round"),)),
+        MessageSpec(Kind.AVERAGED, FROM_SERVER, f"how many training {what} each class has", "none", _NEEDED, (told,),
+            (BALANCED, *when), forms=(WireFormat("1, 0", "float64 [C]", "before the first round"),)),
     )
 
 
-ROWS: Final[tuple[Row[AveragingJob], ...]] = (
+ROWS: Final[tuple[MessageSpec[AveragingJob], ...]] = (
     *COMMON_ROWS,
     judgement(LABELLED_TO_SERVER),
     # Keys and shares of every sum
-    Row(Kind.KEY, TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
-        "No data went in.", forms=(Form("0, 2", "uint8 [32]", "set-up"),)),
-    Row(Kind.KEY, TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
-        "No data went in; keys are new in every sum.", forms=(Form("sum, 1", "uint8 [160]", "every sum"),)),
-    Row(Kind.KEY, FROM_SERVER, "those of all holders", "random", "No data went in.",
-        forms=(Form("sum, 2", "uint8 [P, 160]", "every sum"),)),
-    Row(Kind.MASK_SHARE, TO_SERVER, "sealed shares of the sender's key of masks and own mask", "random", _SHARES,
-        forms=(Form("sum, 0", "uint8 [P, 80]", "every sum"),)),
-    Row(Kind.MASK_SHARE, TO_SERVER, "one share of every holder's key of masks or own mask", "random", _OPENED,
-        forms=(Form("sum, 2", "uint8 [P, 32]", "every sum"),)),
-    Row(Kind.MASK_SHARE, FROM_SERVER, "what others sealed for the receiver", "random", _SHARES,
-        forms=(Form("sum, 1", "uint8 [P, 80]", "every sum"),)),
-    Row(Kind.CONTROL, FROM_SERVER, "who is in the sum, and the holders' signatures of that", "public",
+    MessageSpec(Kind.KEY, TO_HOLDER, "a public key that the sender's signatures are checked with", "random",
+        "No data went in.", forms=(WireFormat("0, 2", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.KEY, TO_SERVER, "public keys of a sum, a commitment to the own mask, signed", "random",
+        "No data went in; keys are new in every sum.", forms=(WireFormat("sum, 1", "uint8 [160]", "every sum"),)),
+    MessageSpec(Kind.KEY, FROM_SERVER, "those of all holders", "random", "No data went in.",
+        forms=(WireFormat("sum, 2", "uint8 [P, 160]", "every sum"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_SERVER,
+        "sealed shares of the sender's key of masks and own mask", "random", _SHARES,
+        forms=(WireFormat("sum, 0", "uint8 [P, 80]", "every sum"),)),
+    MessageSpec(Kind.MASK_SHARE, TO_SERVER, "one share of every holder's key of masks or own mask", "random", _OPENED,
+        forms=(WireFormat("sum, 2", "uint8 [P, 32]", "every sum"),)),
+    MessageSpec(Kind.MASK_SHARE, FROM_SERVER, "what others sealed for the receiver", "random", _SHARES,
+        forms=(WireFormat("sum, 1", "uint8 [P, 80]", "every sum"),)),
+    MessageSpec(Kind.CONTROL, FROM_SERVER, "who is in the sum, and the holders' signatures of that", "public",
         "It tells who was there in time.",
-        forms=(Form("sum, 1", "bool [P]", "every sum"), Form("sum, 3", "uint8 [P, 64]", "every sum"))),
-    Row(Kind.CONTROL, TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
-        forms=(Form("sum, 2", "uint8 [64]", "every sum"),)),
-    Row(Kind.CONTROL, TO_SERVER, "the survivors of sums that were opened in earlier sessions", "public",
+        forms=(WireFormat("sum, 1", "bool [P]", "every sum"), WireFormat("sum, 3", "uint8 [P, 64]", "every sum"))),
+    MessageSpec(Kind.CONTROL, TO_SERVER, "a signature of who is in the sum", "public", "No data went in.",
+        forms=(WireFormat("sum, 2", "uint8 [64]", "every sum"),)),
+    MessageSpec(Kind.CONTROL, TO_SERVER, "the survivors of sums that were opened in earlier sessions", "public",
         "The server opened these sums; a sum that is made again has the same survivors.",
-        forms=(Form("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
+        forms=(WireFormat("0, 4", "uint8 [sums, 25 + P]", "set-up, resumed, t < P"),)),
     # What is summed
-    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses, "
+    MessageSpec(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training nodes; masked losses, "
         "class counts and score histograms", "mask", _MASKED, (WEIGHTS, SCORES), (CLASSES, BARE),
-        forms=(Form("sum, 0", "ring [W + 2]", "every round"),
-               Form("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
-    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses, class counts and score "
+        forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),
+               WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+        "the weights that follow, and the mean loss; summed losses, class counts and score "
         "histograms", "none", _NEEDED, (WEIGHTS, SCORES), (CLASSES, BARE),
-        forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"),
-               Form("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation"))),
+        forms=(WireFormat("0, 0", "real [W]", "set-up"), WireFormat("sum, 0", "real [W + 2]", "every round"),
+               WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation"))),
     *_class_counts("nodes", SCORES, CLASSES),
     *_class_counts("graphs", TALLIES, OTHERS),
-    Row(Kind.MASKED, TO_SERVER, "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
+    MessageSpec(Kind.MASKED, TO_SERVER,
+        "masked noisy sums of clipped gradients of sampled training nodes, and 1 where there "
         "are labels", "mask", _NOISY, (WEIGHTS,), (NOISED,), paid=True,
-        forms=(Form("sum, 0", "ring [W + 2]", "every round"),)),
-    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow of noisy gradients alone", "noise", _NEEDED, (WEIGHTS,),
-        (NOISED,), forms=(Form("0, 0", "real [W]", "set-up"), Form("sum, 0", "real [W + 2]", "every round"))),
-    Row(Kind.MASKED, TO_SERVER, "masked changes of weights, loss and number of training examples; masked losses "
+        forms=(WireFormat("sum, 0", "ring [W + 2]", "every round"),)),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+        "the weights that follow of noisy gradients alone", "noise", _NEEDED, (WEIGHTS,),
+        (NOISED,), forms=(WireFormat("0, 0", "real [W]", "set-up"),
+            WireFormat("sum, 0", "real [W + 2]", "every round"))),
+    MessageSpec(Kind.MASKED, TO_SERVER,
+        "masked changes of weights, loss and number of training examples; masked losses "
         "and what the task counts", "mask", _AS_ALL, (WEIGHTS, TALLIES), (OTHERS,),
-        forms=(Form("sum, 0", "ring [15]", "every evaluation, values"),
-               Form("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
-               Form("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    Row(Kind.AVERAGED, FROM_SERVER, "the weights that follow, and the mean loss; summed losses and what the task "
+        forms=(WireFormat("sum, 0", "ring [15]", "every evaluation, values"),
+               WireFormat("sum, 0", "ring [3 + 6·bins]", "every evaluation, links"),
+               WireFormat("sum, 0", "ring [3 + 3C² + 4KB]", "every evaluation, graphs"))),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER,
+        "the weights that follow, and the mean loss; summed losses and what the task "
         "counts", "none", _NEEDED, (WEIGHTS, TALLIES), (OTHERS,),
-        forms=(Form("sum, 0", "float64 [15]", "every evaluation, values"),
-               Form("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
-               Form("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation, graphs"))),
-    Row(Kind.MASKED, TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
-        forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
-    Row(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),
-        forms=(Form("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
-    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
-    Row(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
-    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, SCORES), (CLASSES, BARE, GIVEN), forms=_CHECKPOINT),
-    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
-    Row(Kind.AVERAGED, TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
+        forms=(WireFormat("sum, 0", "float64 [15]", "every evaluation, values"),
+               WireFormat("sum, 0", "float64 [3 + 6·bins]", "every evaluation, links"),
+               WireFormat("sum, 0", "float64 [3 + 3C² + 4KB]", "every evaluation, graphs"))),
+    MessageSpec(Kind.MASKED, TO_SERVER, "masked sums of training targets", "mask", _AS_ALL, (TARGETS,), (SUMS_BEFORE,),
+        forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first round"),)),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER, "sums of training targets", "none", _NEEDED, (TARGETS,), (SUMS_BEFORE,),
+        forms=(WireFormat("1 … 2, 0", "float64 [3]; [1]", "before the first round"),)),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER, "that of two holders", "none", EXACTLY, (TWO,), (OF_TWO, BARE)),
+    MessageSpec(Kind.AVERAGED, FROM_SERVER, "that of two holders, noised", "noise", EXACTLY, (TWO,), (OF_TWO, NOISED)),
+    MessageSpec(Kind.AVERAGED, TO_HOLDER,
+        _BEHIND, "none", _TOLD, (WEIGHTS, SCORES), (CLASSES, BARE, GIVEN), forms=_CHECKPOINT),
+    MessageSpec(Kind.AVERAGED, TO_HOLDER, _BEHIND, "none", _TOLD, (WEIGHTS, TALLIES), (OTHERS, GIVEN)),
+    MessageSpec(Kind.AVERAGED, TO_HOLDER, _BEHIND, "noise", _TOLD, (WEIGHTS,), (NOISED, GIVEN)),
     *COLUMN_ROWS,
 )
 # fmt: on

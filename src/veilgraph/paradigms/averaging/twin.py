@@ -15,7 +15,7 @@ from veilgraph.core.secrets import system_secrets
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.mask import masked_sum
-from veilgraph.paradigms.averaging.network import AtHome, Averaged, Own
+from veilgraph.paradigms.averaging.network import Averaged, Own, Personalised
 from veilgraph.paradigms.averaging.settings import AveragingJob
 from veilgraph.paradigms.averaging.tasks import Public, Task
 from veilgraph.paradigms.averaging.training import PrivateTraining, averaged, check_rule, opened, public, summand
@@ -57,7 +57,7 @@ class PlainAveraging:
             graph.party: self.task.own(graph, self._streams[graph.party]) for graph in graphs
         }
         self.network = self._network(SERVER)
-        self._at_home = dict[PartyId, AtHome]()
+        self._at_home = dict[PartyId, Personalised]()
         self._home = {graph.party: self._kept(self._network(graph.party)) for graph in graphs}
         self.network.keep_facts(sum(self.task.sums_before.sizes))
         self._rule = job.averaging.rule.build(len(self.network.vector()), job.train.learning_rate)
@@ -148,7 +148,7 @@ class PlainAveraging:
             if own.graph.labels is None:
                 continue
             output = self.infer(party)
-            home = AtHome(given, own, output.shape[1], self._streams[party], output.dtype)  # type: ignore[arg-type]
+            home = Personalised(given, own, output.shape[1], self._streams[party], output.dtype)  # type: ignore[arg-type]
             home.learn(output)
             self._at_home[party] = home
 

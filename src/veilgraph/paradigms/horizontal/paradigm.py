@@ -52,7 +52,7 @@ from veilgraph.protocol.paradigm import (
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
 from veilgraph.protocol.releases import noised_labels
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.tables.column_settings import CategoricalFeatures, NumericFeatures
 from veilgraph.tables.columns import (
     HASH_BYTES,
@@ -145,7 +145,7 @@ class SameColumnsPrivacy(Privacy[J]):
     has_privacy: ClassVar[bool] = False
     protects: ClassVar[tuple[str, ...]] = ("label",)
 
-    def told_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
+    def disclosed_by_tables(self, job: J, features: Sequence[NumericFeatures | CategoricalFeatures]) -> dict[str, str]:
         filled = any(feature.missing == "mean" for feature in features)
         return {COLUMNS.name: "nodes.features with missing=mean"} if filled else {}
 
@@ -240,7 +240,7 @@ class HorizontalSessions(SameColumnsSessions[HorizontalJob]):
             fields["edge_columns"] = (0, MAX_FEATURES if job.inputs.edge_features else 0)
         return fields
 
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
             return HorizontalServer(session)
         return HorizontalHolder(session, aligned.graph, aligned.ids or ())

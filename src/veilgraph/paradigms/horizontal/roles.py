@@ -51,6 +51,7 @@ from veilgraph.paradigms.horizontal.settings import HorizontalJob, horizontal
 from veilgraph.paradigms.horizontal.tally import learnt_task
 from veilgraph.paradigms.vertical.server import Background
 from veilgraph.protocol.agreement import Hello, agreed_start, same_count
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.costs import ITEM_BYTES, PASSES
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.figures import Judged
@@ -58,9 +59,8 @@ from veilgraph.protocol.judge import Predicted, SharedJudge
 from veilgraph.protocol.plain_fitting import PlainResult
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import PartyModel, Role, Session
+from veilgraph.protocol.role import PartyModel, Role, RoleContext
 from veilgraph.protocol.scores import calibration_at
-from veilgraph.protocol.stated import agree_within
 
 GRADIENT_BITS: Final = 40
 """Fractional bits of a masked gradient of the weights: the sum stays below 2^21."""
@@ -72,7 +72,7 @@ _SECURE_MAX: Final = 4
 
 
 def agree_on_start(
-    session: Session,
+    session: RoleContext,
     held: Sequence[Point],
     enough: int | None = None,
     **facts: Any,  # noqa: ANN401 - fields of a hello
@@ -92,7 +92,7 @@ def agree_on_start(
         nonce=session.nonce(),
         **facts,
     )
-    hellos = agree_within(session, hello)
+    hellos = agree_within_bounds(session, hello)
     return hellos, agreed_start(session.link.party, hellos, enough)
 
 
@@ -130,7 +130,7 @@ class HorizontalHolder(SharedJudge):
         ids: of its nodes, one per row, distinct.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph, ids: Sequence[str]) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph, ids: Sequence[str]) -> None:
         super().__init__(session)
         graph.validate()
         job = horizontal(session.settings)
@@ -315,7 +315,7 @@ class HorizontalServer(Role):
     It is semi-honest: it aggregates over the holders, updates globally, and deals for secure maxima.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         self._settings = horizontal(session.settings).model
         self._secure: MaxServer | None = None

@@ -9,7 +9,7 @@ from veilgraph.core.types import Kind
 from veilgraph.paradigms.horizontal.network import first_is_fixed, learning_layers
 from veilgraph.paradigms.horizontal.settings import HorizontalJob
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.rows import (
+from veilgraph.protocol.messages import (
     COMMON_ROWS,
     DEGREES,
     EMBEDDING_SUMS,
@@ -28,12 +28,12 @@ from veilgraph.protocol.rows import (
     TO_SERVER,
     TRAINING_ROWS,
     TWO_HOLDERS,
-    Ends,
+    Condition,
     Exposed,
-    Fact,
-    Form,
-    Row,
-    Told,
+    MessageSpec,
+    Revelation,
+    Route,
+    WireFormat,
     judgement,
 )
 
@@ -66,78 +66,80 @@ def _label_privacy(job: HorizontalJob) -> str:
 
 
 # fmt: off
-COLUMNS: Final = Told[JobSettings](
+COLUMNS: Final = Revelation[JobSettings](
     "column-statistics", "Every holder learns how many rows all holders' tables have and every feature column's mean "
     "and variance over them, and each of two holders works out the other's exactly; of two jobs the difference is the "
     "row that was added, removed or changed in between.", _standardised,
     jobs="tables with `data.feature_scaling: standard`, or a party file with `missing: mean`")
-NODES: Final = Told[HorizontalJob](
+NODES: Final = Revelation[HorizontalJob](
     "node-lists", "The server learns which nodes several holders know, by hashes under a key that it lacks.",
     _paradigm)
-EDGES: Final = Told[HorizontalJob](
+EDGES: Final = Revelation[HorizontalJob](
     "edge-lists", "The server learns which edges several holders have, by hashes under a key that it lacks, and a "
     "holder learns which of its edges an earlier holder has.", lambda _: "model.edges=deduplicate")
-MAXIMA: Final = Told[HorizontalJob](
+MAXIMA: Final = Revelation[HorizontalJob](
     "embedding-maxima", "The server sees the element-wise maximum, or minimum, over the holders of every node's "
     "embeddings in every layer, which depend on all features and edges, and its gradient.", _aggregate)
-SUMS: Final = Told[HorizontalJob](*EMBEDDING_SUMS, _aggregate)
-SINGLE: Final = Told[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
-RAW: Final = Told[HorizontalJob](
+SUMS: Final = Revelation[HorizontalJob](*EMBEDDING_SUMS, _aggregate)
+SINGLE: Final = Revelation[HorizontalJob](*SINGLE_EMBEDDINGS, lambda job: f"model.combine={job.model.combine}")
+RAW: Final = Revelation[HorizontalJob](
     "raw-features", "The first layer shows the server raw features: joined with those of neighbours or, with "
     "update=concat and with aggregates mean and sum, by themselves.", lambda _: "model.message=none")
-POOLED: Final = Told[HorizontalJob](*POOLED_DEGREES, _aggregate)
-SINGLE_POOLED: Final = Told[HorizontalJob](*SINGLE_DEGREES, _aggregate)
-GLOBAL: Final = Told[HorizontalJob](
+POOLED: Final = Revelation[HorizontalJob](*POOLED_DEGREES, _aggregate)
+SINGLE_POOLED: Final = Revelation[HorizontalJob](*SINGLE_DEGREES, _aggregate)
+GLOBAL: Final = Revelation[HorizontalJob](
     "global-embeddings", "Every holder sees the global embeddings of its nodes, the last layer's being the aggregate "
     "itself, and where its own part prevails: others' features and edges there can be inferred.", _paradigm)
-TRAINED: Final = Told[HorizontalJob](*TRAINING_ROWS, _classes)
-TRAINED_NODES: Final = Told[HorizontalJob](
+TRAINED: Final = Revelation[HorizontalJob](*TRAINING_ROWS, _classes)
+TRAINED_NODES: Final = Revelation[HorizontalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.", _label_privacy, part_of="training-rows")
-TRAINED_TARGETS: Final = Told[HorizontalJob](
+TRAINED_TARGETS: Final = Revelation[HorizontalJob](
     "training-targets", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and work out the numbers to predict of them, the server up to unit and zero point.", _values)
-SPREAD: Final = Told[HorizontalJob](
+SPREAD: Final = Revelation[HorizontalJob](
     "edge-gradients", "Gradients of layers before the last go in the clear: the server sees each holder's and every "
     "holder their sum at its nodes, and they tell of edges around the training nodes.",
     lambda job: f"model.layers={job.model.layers}")
-WEIGHTS: Final = Told[HorizontalJob](
+WEIGHTS: Final = Revelation[HorizontalJob](
     "weight-gradients", "Every holder sees, in every step, the sum over the holders of the gradients of the weights "
     "that all share, and of the loss.", _paradigm)
-TALLIES: Final = Told[HorizontalJob](
+TALLIES: Final = Revelation[HorizontalJob](
     "label-tallies", "Every holder learns the number of all training nodes, with train.class_weights=balanced of each "
     "class, and, at every evaluation, sums over the holders of losses and of how many nodes of each class, in each "
     "split, are taken for which, and how many have which score.", _classes)
-VALUE_TALLIES: Final = Told[HorizontalJob](
+VALUE_TALLIES: Final = Revelation[HorizontalJob](
     "value-tallies", "Every holder learns the number of all training nodes and, at every evaluation, sums over the "
     "holders, for each split, of how many nodes have targets, of targets and of their squares, of errors and of their "
     "squares.", _values)
-TARGETS: Final = Told[HorizontalJob](*TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
-SUMMANDS: Final = Told[HorizontalJob](
+TARGETS: Final = Revelation[HorizontalJob](*TARGET_SUMS, lambda job: f"{_values(job)} without low and high")
+SUMMANDS: Final = Revelation[HorizontalJob](
     "single-summands", "Each of two holders can subtract its own part from the sums of weight gradients, losses, "
     "counts and targets, and has the other's exactly.", lambda _: "paradigm=horizontal, 2 holders")
 
 # fmt: on
 # In which jobs
 
-SECURE_MAX: Final = Fact[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
+SECURE_MAX: Final = Condition[HorizontalJob]("`combine: secure-max`", lambda job: job.model.combine == "secure-max")
 CLEAR: Final = SECURE_MAX.otherwise("`combine: max`")
-POOLING: Final = Fact[HorizontalJob]("`aggregate: max/min`", lambda job: job.model.pools)
+POOLING: Final = Condition[HorizontalJob]("`aggregate: max/min`", lambda job: job.model.pools)
 ADDED: Final = POOLING.otherwise("`aggregate: mean/sum`")
-MEAN: Final = Fact[HorizontalJob]("`aggregate: mean`", lambda job: job.model.aggregate == "mean")
-DEDUPLICATED: Final = Fact[HorizontalJob]("`edges: deduplicate`", lambda job: job.model.edges == "deduplicate")
-NO_MESSAGE: Final = Fact[HorizontalJob]("`message: none`", lambda job: job.model.message == "none")
-FIXED: Final = Fact[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.model))
-MORE_LAYERS: Final = Fact[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
-PERTURBED: Final = Fact[HorizontalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+MEAN: Final = Condition[HorizontalJob]("`aggregate: mean`", lambda job: job.model.aggregate == "mean")
+DEDUPLICATED: Final = Condition[HorizontalJob]("`edges: deduplicate`", lambda job: job.model.edges == "deduplicate")
+NO_MESSAGE: Final = Condition[HorizontalJob]("`message: none`", lambda job: job.model.message == "none")
+FIXED: Final = Condition[HorizontalJob]("fixed first layer", lambda job: first_is_fixed(job.model))
+MORE_LAYERS: Final = Condition[HorizontalJob]("`layers` > 1", lambda job: job.model.layers > 1)
+PERTURBED: Final = Condition[HorizontalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE: Final = PERTURBED.otherwise("no `label_privacy`")
-VALUES: Final = Fact[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
+VALUES: Final = Condition[HorizontalJob]("`horizontal.task: values`", lambda job: job.horizontal.task.is_values)
 CLASSES: Final = VALUES.otherwise("`horizontal.task: classes`")
-SUMS_BEFORE: Final = Fact[HorizontalJob](
+SUMS_BEFORE: Final = Condition[HorizontalJob](
     "`horizontal.task: values` without bounds", lambda job: bool(job.horizontal.task.sums_before)
 )
-BALANCED: Final = Fact[HorizontalJob]("`class_weights: balanced`", lambda job: job.train.class_weights == "balanced")
-MORE_LEARNING: Final = Fact[HorizontalJob](
+BALANCED: Final = Condition[HorizontalJob](
+    "`class_weights: balanced`", lambda job: job.train.class_weights == "balanced"
+)
+MORE_LEARNING: Final = Condition[HorizontalJob](
     "more than one layer with weights", lambda job: len(learning_layers(job.model)) > 1
 )
 
@@ -159,32 +161,36 @@ _ERRORS: Final = (
 _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid for in their holder's ledger."
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _BITS: Final = "Uniform for the receiver; the server, which dealt the masks, must not get it."
-_EMBEDDINGS: Final = (Form("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
-_RETURNED: Final = (Form("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
+_EMBEDDINGS: Final = (WireFormat("s, l", "real [N_p, s_l]", "every pass; fixed first layer: s = 0"),)
+_RETURNED: Final = (WireFormat("s, l", "real [N_p, s_l]", "training, but of a fixed first layer"),)
 _LAYERS: Final = Exposed("embedding", "{sender}'s embedding of layer {round}")
 _GRADIENTS: Final = Exposed("gradients", "{sender}'s gradients of the global embedding of layer {round}")
 
 
 def _summed(
-    kind: Kind, what: str, told: Told[HorizontalJob], *when: Fact[HorizontalJob], forms: tuple[Form, ...]
-) -> list[Row[HorizontalJob]]:
+    kind: Kind,
+    what: str,
+    told: Revelation[HorizontalJob],
+    *when: Condition[HorizontalJob],
+    forms: tuple[WireFormat, ...],
+) -> list[MessageSpec[HorizontalJob]]:
     """The rows of a sum that holders open among themselves: of two, each has the other's."""
     return [
-        Row(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS, *when), forms=forms),
-        Row(kind, TO_HOLDER, what, "none", EXACTLY, (told, SUMMANDS), (TWO_HOLDERS, *when), forms=forms),
+        MessageSpec(kind, TO_HOLDER, what, "mask", OPENED, (told,), (MORE_HOLDERS, *when), forms=forms),
+        MessageSpec(kind, TO_HOLDER, what, "none", EXACTLY, (told, SUMMANDS), (TWO_HOLDERS, *when), forms=forms),
     ]
 
 
 def _learned(
-    ends: Ends[Any],
+    ends: Route[Any],
     what: str,
     why: str,
-    *when: Fact[HorizontalJob],
-    forms: tuple[Form, ...],
+    *when: Condition[HorizontalJob],
+    forms: tuple[WireFormat, ...],
     exposed: Exposed | None = None,
-) -> list[Row[HorizontalJob]]:
+) -> list[MessageSpec[HorizontalJob]]:
     """The rows of a gradient: of labels as they are, of numbers, of perturbed labels, and of which nodes have one."""
-    of = partial(Row[HorizontalJob], Kind.GRADIENT, ends)
+    of = partial(MessageSpec[HorizontalJob], Kind.GRADIENT, ends)
     whole, noised = (
         partial(of, exposed=exposed, forms=forms),
         f"{what.replace(', in the clear', '')}, of perturbed labels",
@@ -199,50 +205,56 @@ def _learned(
 
 # One row, few lines: a table is read across.
 # fmt: off
-_OF_SUMS: Final = (Form("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
-COLUMN_ROWS: Final[tuple[Row[JobSettings], ...]] = (
-    Row(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
+_OF_SUMS: Final = (WireFormat("0 … 2, 0", "int64 [numbers, 10]", "collection with sums"),)
+COLUMN_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
+    MessageSpec(Kind.COLUMN_HASHES, TO_HOLDER, "hashes of feature columns with their settings, and of classes", "none",
         "No key: the receiver, which should have the same, reads no name but can test one that it guesses.",
-        forms=(Form("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "mask", OPENED,
+        forms=(WireFormat("0, 0", "uint8 [2 + columns, 16]", "collection"),)),
+    MessageSpec(Kind.COLUMN_SUMS, TO_HOLDER,
+        "masked number of rows, sums of columns and of their squares", "mask", OPENED,
         (COLUMNS,), (MORE_HOLDERS,), forms=_OF_SUMS),
-    Row(Kind.COLUMN_SUMS, TO_HOLDER, "masked number of rows, sums of columns and of their squares", "none", EXACTLY,
+    MessageSpec(Kind.COLUMN_SUMS, TO_HOLDER,
+        "masked number of rows, sums of columns and of their squares", "none", EXACTLY,
         (COLUMNS,), (TWO_HOLDERS,), forms=_OF_SUMS),
 )
 """What holders of the same columns tell each other of these, before all else."""
-ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
+ROWS: Final[tuple[MessageSpec[HorizontalJob], ...]] = (
     *COMMON_ROWS,
     judgement(LABELLED_TO_SERVER),
-    Row(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
+    MessageSpec(Kind.KEY, TO_HOLDER, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
-        forms=(Form("0, 0", "uint8 [32]", "set-up"), Form("0, 1", "uint8 [32]", "collection with sums"))),
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"), WireFormat("0, 1", "uint8 [32]", "collection with sums"))),
     # What the server gets in a pass, and gives back
-    Row(Kind.MASKED, TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", OPENED,
+    MessageSpec(Kind.MASKED, TO_SERVER, "masked embeddings where they are the largest, zeros elsewhere", "mask", OPENED,
         (MAXIMA,), (SECURE_MAX,), rounds=EMBEDDINGS,
-        forms=(Form("s, l", "ring [⌈ρ·N·s_l/8⌉]", "every pass; fixed first layer: s = 0"),)),
-    Row(Kind.MASKED, TO_SERVER, "of raw features in the first layer", "mask", _RAW, (RAW,), (SECURE_MAX, NO_MESSAGE),
+        forms=(WireFormat("s, l", "ring [⌈ρ·N·s_l/8⌉]", "every pass; fixed first layer: s = 0"),)),
+    MessageSpec(Kind.MASKED, TO_SERVER,
+        "of raw features in the first layer", "mask", _RAW, (RAW,), (SECURE_MAX, NO_MESSAGE),
         rounds=EMBEDDINGS),
-    Row(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
+    MessageSpec(Kind.MASKED, TO_SERVER, "the first layer's once a session", "mask", _FIXED, (), (SECURE_MAX, FIXED),
         rounds=EMBEDDINGS),
-    Row(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
+    MessageSpec(Kind.EMBEDDING, TO_SERVER, "local embeddings of every layer in the clear", "none", _SUMMED,
         (MAXIMA, SINGLE), (CLEAR, POOLING), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
-    Row(Kind.EMBEDDING, TO_SERVER, "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
+    MessageSpec(Kind.EMBEDDING, TO_SERVER,
+        "both parts of the local embeddings of every layer in the clear", "none", _SUMMED,
         (SUMS, SINGLE), (CLEAR, ADDED), rounds=EMBEDDINGS, exposed=_LAYERS, forms=_EMBEDDINGS),
-    Row(Kind.EMBEDDING, TO_SERVER, "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
+    MessageSpec(Kind.EMBEDDING, TO_SERVER,
+        "in the first layer of raw features", "none", _RAW, (RAW,), (CLEAR, NO_MESSAGE),
         rounds=EMBEDDINGS),
-    Row(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
+    MessageSpec(Kind.EMBEDDING, TO_SERVER, "the first layer's once a session", "none", _FIXED, (), (CLEAR, FIXED),
         rounds=EMBEDDINGS),
-    Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+    MessageSpec(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node that the sender knows, exactly.",
-        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES, forms=(Form("0, 0", "real [N_p, 1]", "set-up"),)),
-    Row(Kind.COMBINED, FROM_SERVER, "global embeddings of the receiver's nodes in the clear, of every layer", "none",
+        (POOLED, SINGLE_POOLED), (MEAN,), rounds=DEGREES, forms=(WireFormat("0, 0", "real [N_p, 1]", "set-up"),)),
+    MessageSpec(Kind.COMBINED, FROM_SERVER,
+        "global embeddings of the receiver's nodes in the clear, of every layer", "none",
         "The receiver needs them for the next layer and its loss; they tell of other holders' features and edges at "
         "its nodes, as it has all weights but the server's.", (GLOBAL,),
-        forms=(Form("s, l", "real [N_p, o_l]", "every pass"),)),
+        forms=(WireFormat("s, l", "real [N_p, o_l]", "every pass"),)),
     *_learned(TO_SERVER, "gradient of the last layer's global embeddings of the sender's nodes, in the clear",
               "Not protected: the non-zero rows are the sender's training nodes; rows of a class are alike.",
-              exposed=_GRADIENTS, forms=(Form("s, l", "real [N_p, o_l]", "training"),)),
-    Row(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
+              exposed=_GRADIENTS, forms=(WireFormat("s, l", "real [N_p, o_l]", "training"),)),
+    MessageSpec(Kind.GRADIENT, TO_SERVER, "those of earlier layers", "none",
         "Spread over the sender's edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS,)),
     *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear, zero where another's prevailed", _LABELS,
               CLEAR, POOLING, forms=_RETURNED),
@@ -250,45 +262,48 @@ ROWS: Final[tuple[Row[HorizontalJob], ...]] = (
               forms=_RETURNED),
     *_learned(FROM_SERVER, "gradient of what the receiver sent, in the clear", _LABELS, CLEAR, ADDED,
               forms=_RETURNED),
-    Row(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
+    MessageSpec(Kind.GRADIENT, FROM_SERVER, "of earlier layers as well", "none",
         "Spread over all holders' edges, those around training nodes show.", (SPREAD,), (MORE_LAYERS, MORE_LEARNING)),
     # Lists of nodes and edges
-    Row(Kind.NODE_KEY, FIRST_TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
-        "No data went in; nobody but the holders may know the key.", forms=(Form("0, 0", "uint8 [72]", "set-up"),)),
-    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,),
-        forms=(Form("0, 0", "uint8 [N_p, 16]", "set-up"),)),
-    Row(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,),
-        forms=(Form("0, 1", "uint8 [E_p, 16]", "set-up"),)),
-    Row(Kind.NODE_PLACES, FROM_SERVER, "number of all nodes, and a random place among them for each of the receiver's",
+    MessageSpec(Kind.NODE_KEY, FIRST_TO_HOLDER, "key of the hashes, seed of the shared weights", "random",
+        "No data went in; nobody but the holders may know the key.",
+        forms=(WireFormat("0, 0", "uint8 [72]", "set-up"),)),
+    MessageSpec(Kind.NODE_LIST, TO_SERVER, "keyed hashes of the sender's nodes", "blinding", _HASHED, (NODES,),
+        forms=(WireFormat("0, 0", "uint8 [N_p, 16]", "set-up"),)),
+    MessageSpec(Kind.NODE_LIST, TO_SERVER, "keyed hashes of its edges", "blinding", _HASHED, (EDGES,), (DEDUPLICATED,),
+        forms=(WireFormat("0, 1", "uint8 [E_p, 16]", "set-up"),)),
+    MessageSpec(Kind.NODE_PLACES, FROM_SERVER,
+        "number of all nodes, and a random place among them for each of the receiver's",
         "public", "The order is random and new; it tells the receiver nothing but the number.", when=(SECURE_MAX,),
-        forms=(Form("0, 0", "int64 [N_p + 1]", "set-up"),)),
-    Row(Kind.NODE_PLACES, FROM_SERVER, "which of the receiver's edges count", "none",
+        forms=(WireFormat("0, 0", "int64 [N_p + 1]", "set-up"),)),
+    MessageSpec(Kind.NODE_PLACES, FROM_SERVER, "which of the receiver's edges count", "none",
         "Those that do not are an earlier holder's too.", (EDGES,), (DEDUPLICATED,),
-        forms=(Form("0, 1", "bool [E_p]", "set-up"),)),
+        forms=(WireFormat("0, 1", "bool [E_p]", "set-up"),)),
     # The secure maximum
-    Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
+    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks of bits", "random",
         "Made of random numbers; nobody but the server and the receiver may know it.", when=(SECURE_MAX,),
-        forms=(Form("0, 1", "uint8 [32]", "set-up"),)),
-    Row(Kind.BIT_CORRELATION, FROM_SERVER, "products of masks of bits under a fresh mask", "random",
+        forms=(WireFormat("0, 1", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.BIT_CORRELATION, FROM_SERVER, "products of masks of bits under a fresh mask", "random",
         "Computed from random numbers alone.", when=(SECURE_MAX,),
-        forms=(Form("s, exchange", "int64 [groups, planes, count, ⌈n_b/64⌉]", "every pass, ahead"),)),
-    Row(Kind.MASKED_BITS, TO_HOLDER, "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
-        when=(SECURE_MAX,), forms=(Form("s, exchange", "int64 [planes, count, ⌈n_b/64⌉]", "every pass"),)),
-    Row(Kind.WIN_SHARE, TO_HOLDER, "shares of where the receiver attains the maximum", "share",
+        forms=(WireFormat("s, exchange", "int64 [groups, planes, count, ⌈n_b/64⌉]", "every pass, ahead"),)),
+    MessageSpec(Kind.MASKED_BITS, TO_HOLDER,
+        "bits of embeddings and of comparisons, under one-time masks", "mask", _BITS,
+        when=(SECURE_MAX,), forms=(WireFormat("s, exchange", "int64 [planes, count, ⌈n_b/64⌉]", "every pass"),)),
+    MessageSpec(Kind.WIN_SHARE, TO_HOLDER, "shares of where the receiver attains the maximum", "share",
         "Uniform by itself; the sum tells the receiver where its own embedding is the largest, which it is to learn.",
-        (GLOBAL,), (SECURE_MAX,), forms=(Form("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
+        (GLOBAL,), (SECURE_MAX,), forms=(WireFormat("s, l", "int64 [⌈N·s_l/64⌉]", "every pass"),)),
     # What holders open among themselves
     *_summed(Kind.MASKED_GRADIENT, "masked gradients of the shared weights, and the loss", WEIGHTS,
-             forms=(Form("s, 0", "ring [W + 1]", "training"),)),
+             forms=(WireFormat("s, 0", "ring [W + 1]", "training"),)),
     *_summed(Kind.MASKED, "masked numbers of training nodes, losses, class counts and score histograms", TALLIES,
-             CLASSES, forms=(Form("0, 0", "ring [1]", "set-up"),
-                             Form("tally, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
+             CLASSES, forms=(WireFormat("0, 0", "ring [1]", "set-up"),
+                             WireFormat("tally, 0", "ring [3 + 3C² + 4KB]", "every evaluation"))),
     *_summed(Kind.MASKED, "masked numbers of training nodes of each class", TALLIES, BALANCED,
-             forms=(Form("1, 0", "ring [C]", "before the first epoch"),)),
+             forms=(WireFormat("1, 0", "ring [C]", "before the first epoch"),)),
     *_summed(Kind.MASKED, "masked numbers of targets, sums of these, of errors and of squares", VALUE_TALLIES, VALUES,
-             forms=(Form("0, 0", "ring [1]", "set-up"), Form("tally, 0", "ring [15]", "every evaluation"))),
+             forms=(WireFormat("0, 0", "ring [1]", "set-up"), WireFormat("tally, 0", "ring [15]", "every evaluation"))),
     *_summed(Kind.MASKED, "masked sums of training targets", TARGETS, SUMS_BEFORE,
-             forms=(Form("1 … 2, 0", "ring [3]; [1]", "before the first epoch"),)),
+             forms=(WireFormat("1 … 2, 0", "ring [3]; [1]", "before the first epoch"),)),
     *COLUMN_ROWS,
 )
 # fmt: on

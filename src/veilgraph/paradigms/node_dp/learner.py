@@ -32,7 +32,7 @@ from veilgraph.protocol.job import TrainSettings
 from veilgraph.protocol.judge import Judge, Judgement
 from veilgraph.protocol.releases import ReleasedLabels
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import IdleRole, PartyModel, Session
+from veilgraph.protocol.role import IdleRole, PartyModel, RoleContext
 from veilgraph.protocol.scores import Objective, Scores
 
 
@@ -152,7 +152,7 @@ class LocalLearner(Judge):
 
     def __init__(
         self,
-        session: Session,
+        session: RoleContext,
         graph: PartyGraph,
         features: Sequence[AffineFeatures],
         labels: ReleasedLabels | None,
@@ -230,7 +230,7 @@ class EdgePrivateLearner(LocalLearner):
     one door to its edges.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph, features: Sequence[AffineFeatures]) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph, features: Sequence[AffineFeatures]) -> None:
         settings = node_dp(session.settings)
         alone = graph.with_edges(torch.zeros(graph.num_edges, dtype=torch.bool))
         super().__init__(session, alone, features, None, settings.model.model_copy(update={"hops": 0}))

@@ -18,11 +18,22 @@ from veilgraph.paradigms.vertical.network import ModelSettings
 from veilgraph.privacy.aggregation import too_many_neighbours
 from veilgraph.privacy.local_features import feature_mechanism
 from veilgraph.privacy.plan import Plan
-from veilgraph.protocol import rows
+from veilgraph.protocol import messages as rows
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedSessions
 from veilgraph.protocol.costs import unread_of_passes
 from veilgraph.protocol.feature_release import agree_on_release, checked, misplaced_labels, released_features
+from veilgraph.protocol.messages import (
+    ALIGNMENT_ROWS,
+    COMMON_ROWS,
+    PERTURBED,
+    PERTURBED_FEATURES,
+    Condition,
+    MessageSpec,
+    Revelation,
+    Route,
+    WireFormat,
+)
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import (
     MAX_CLASSES,
@@ -39,18 +50,7 @@ from veilgraph.protocol.paradigm import (
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs
-from veilgraph.protocol.role import Role, Session
-from veilgraph.protocol.rows import (
-    ALIGNMENT_ROWS,
-    COMMON_ROWS,
-    PERTURBED,
-    PERTURBED_FEATURES,
-    Ends,
-    Fact,
-    Form,
-    Row,
-    Told,
-)
+from veilgraph.protocol.role import Role, RoleContext
 
 
 def _said(release: Any, setting: str) -> str:  # noqa: ANN401 - of either of the two kinds of values
@@ -61,24 +61,24 @@ def _of_labels(job: NodeDpJob) -> tuple[str, ...]:
     return () if job.release.labels is None else (job.release.labels.holder,)
 
 
-LABELS: Final = Told[NodeDpJob](
+LABELS: Final = Revelation[NodeDpJob](
     "perturbed-labels",
     "The label holder sees labels under randomised response with the job's ε, and in the clear "
     "which nodes have one for training or validation.",
     lambda job: _said(job.release.labels, "labels"),
     _of_labels,
 )
-ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
+ROWS: Final[tuple[MessageSpec[NodeDpJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
     rows.released_features(
-        Told[NodeDpJob](
+        Revelation[NodeDpJob](
             *PERTURBED_FEATURES, lambda job: _said(job.release.features, "features"), lambda job: job.duties.releasing
         )
     ),
-    Row(
+    MessageSpec(
         Kind.PERTURBED_LABELS,
-        Ends[NodeDpJob](
+        Route[NodeDpJob](
             "holder of private labels",
             "learner",
             lambda job, sender, receiver: sender in _of_labels(job) and receiver == job.data.label_party,
@@ -87,9 +87,9 @@ ROWS: Final[tuple[Row[NodeDpJob], ...]] = (
         "noise",
         PERTURBED,
         (LABELS,),
-        (Fact[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None),),
+        (Condition[NodeDpJob]("`release.labels`", lambda job: job.release.labels is not None),),
         paid=True,
-        forms=(Form("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
+        forms=(WireFormat("0, 0", "uint8 [N, 2]; with 255 classes or more int64", "[release](#a-local-job)"),),
     ),
 )
 
@@ -202,14 +202,14 @@ class NodeDpSessions(AlignedSessions[NodeDpJob]):
         like = ModelSettings()  # what waits unread is bounded as in a vertical job of the usual size
         return unread_of_passes(hellos, width=like.dim, dim=like.dim, rounds=like.rounds)
 
-    def release(self, session: Session, aligned: Aligned) -> Aligned:
+    def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
         graph = aligned.graph
         if graph is not None:
             rule = session.settings.inputs.degree_rules.get(graph.party)
             session = replace(session, refuses=session.refuses or too_many_neighbours(rule, graph.common_part()))
         return replace(aligned, releases=agree_on_release(session, graph))
 
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         graph, releases = aligned.graph, aligned.releases
         if graph is None or releases is None or session.link.party not in session.settings.duties.learning:
             return Bystander(session)
@@ -251,12 +251,12 @@ class NodeDpGuarantee(Guarantee[NodeDpJob]):
             return "its noise bounds nothing: raise privacy.noise_multiplier"
         return "its noise bounds nothing: lower release.features.epsilon"
 
-    def holds_against(self, job: NodeDpJob) -> str:
+    def threat_model(self, job: NodeDpJob) -> str:
         if job.privacy is None:
             return "everybody"
         return f"whoever is given {listed(job.duties.summing)}'s model, predictions or scores"
 
-    def whose_noise(self, job: NodeDpJob) -> str:
+    def noise_source(self, job: NodeDpJob) -> str:
         return f"this ε is about {listed(job.duties.summing)}'s own edges, and counts its own noise alone"
 
     def privacy_notes(self, job: NodeDpJob) -> list[str]:

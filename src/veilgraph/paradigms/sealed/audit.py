@@ -26,7 +26,7 @@ from veilgraph.graph.party import PartyGraph
 from veilgraph.link.view import Seen
 from veilgraph.mpc.sealed.functions import BITS
 from veilgraph.mpc.sealed.hops import steps_of
-from veilgraph.paradigms.sealed.entering import hidden_edges
+from veilgraph.paradigms.sealed.inputs import hidden_edges
 from veilgraph.paradigms.sealed.networks.decoupled import VOTES
 from veilgraph.paradigms.sealed.plan import deviation_of, shrink
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed

@@ -18,7 +18,7 @@ from veilgraph.mpc.sealed.correlations import AHEAD_STRIDES, STRIDE_BYTES
 from veilgraph.mpc.sealed.cut_and_choose import DIGEST_BYTES
 from veilgraph.mpc.sealed.functions import LARGEST_DIVISOR
 from veilgraph.mpc.sealed.machine import CountingMachine
-from veilgraph.paradigms.sealed.entering import most_edges_at_a_node, plan_of, slots_of, suited
+from veilgraph.paradigms.sealed.inputs import fit_bounds_to, most_edges_at_a_node, plan_of, slots_of
 from veilgraph.paradigms.sealed.networks import network_of
 from veilgraph.paradigms.sealed.plan import Context, Sizes, release_plan
 from veilgraph.paradigms.sealed.program import SealedProgram
@@ -43,7 +43,7 @@ from veilgraph.protocol.paradigm import (
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 
 
 def _noise(job: SealedJob) -> str:
@@ -138,8 +138,8 @@ class SealedData(AlignedData[SealedJob]):
             "that are on one machine (data.graphs, of veilgraph data align)"
         )
 
-    def suited(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
-        return suited(job, graphs)
+    def fit_bounds_to(self, job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
+        return fit_bounds_to(job, graphs)
 
 
 class SealedSessions(AlignedSessions[SealedJob]):
@@ -193,7 +193,7 @@ class SealedSessions(AlignedSessions[SealedJob]):
         width = max(columns, classes, job.model.hidden) if training >= columns else max(columns, training, classes)
         return 2 * _WIDE * nodes * max(width, 256) + (AHEAD_STRIDES + 1) * STRIDE_BYTES + SLACK_BYTES
 
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         if aligned.graph is None:
             return SealedDealer(session)
         labelled = session.link.party == session.settings.data.label_party
@@ -230,10 +230,10 @@ class SealedGuarantee(Guarantee[SealedJob]):
 
     way: ClassVar[str] = "sealed, noise on votes"
 
-    def holds_against(self, job: SealedJob) -> str:
+    def threat_model(self, job: SealedJob) -> str:
         return f"{job.data.label_party} and all other holders together, without the dealer, which draws the noise"
 
-    def whose_noise(self, job: SealedJob) -> str:
+    def noise_source(self, job: SealedJob) -> str:
         return "each holder's ε is about its own edges; the noise is the dealer's, and one for all holders together"
 
     def privacy_notes(self, job: SealedJob) -> list[str]:

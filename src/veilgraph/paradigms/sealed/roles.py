@@ -25,16 +25,16 @@ from veilgraph.link.collectives import gather
 from veilgraph.mpc.sealed.cut_and_choose import Dealing, checked_link, dealer_of, unfinished
 from veilgraph.mpc.sealed.machine import DealerMachine, HolderMachine, Machine
 from veilgraph.nn.calibration import Calibration
-from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
+from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import OUTSIDE, SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob, sealed
 from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.judge import Judge, Predicted
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import PartyModel, Role, Session
+from veilgraph.protocol.role import PartyModel, Role, RoleContext
 from veilgraph.protocol.scores import Objective, Scores
-from veilgraph.protocol.stated import agree_within
 
 _KEPT: Final = "named"
 _COUNT: Final = "nodes"
@@ -139,7 +139,7 @@ class Shares(PartyModel):
         goes_on: whether training goes on from these.
     """
 
-    def __init__(self, session: Session, program: SealedProgram) -> None:
+    def __init__(self, session: RoleContext, program: SealedProgram) -> None:
         super().__init__(session, {})
         self._program = program
         self.saved: dict[str, Tensor] | None = None
@@ -167,7 +167,7 @@ class SealedRole(Role):
 
     model: Shares
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         self._job = sealed(session.settings)
         self._naming = NamedNodes(self._job, session.keeper)
@@ -210,7 +210,7 @@ class SealedRole(Role):
         stated = self.hello().model_copy(
             update={"checkpoints": list(held), "nonce": session.nonce(), "refuses": session.refuses or self.declines()}
         )
-        hellos = agree_within(session, stated)
+        hellos = agree_within_bounds(session, stated)
         start, label_party = agreed_start(session.link.party, hellos), session.settings.data.label_party
         self.nodes = hellos[session.holders[0]].nodes
         if self._trains:
@@ -338,7 +338,7 @@ def _passed(epoch: int) -> Tag:
     return Tag(Kind.READY, epoch, 1)
 
 
-class Counted(Scores):
+class ValidationCount(Scores):
     """Of a step, of which the label holder knows but how many validation nodes are right."""
 
     @override
@@ -346,7 +346,7 @@ class Counted(Scores):
         return {"val_accuracy": self.val_accuracy}
 
 
-class Untold(Scores):
+class NoScores(Scores):
     """Of a model that has predicted none of the label holder's nodes, or named ones alone."""
 
     @override
@@ -359,7 +359,7 @@ class SealedDealer(SealedRole):
 
     in_lockstep = False  # it deals ahead of the holders
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         self._unheard: int | None = None
 
@@ -407,7 +407,7 @@ class HolderShares(Shares):
         noise_id: Tensor[SEED_BYTES] uint8, of the votes' noise.
     """
 
-    def __init__(self, session: Session, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
+    def __init__(self, session: RoleContext, program: SealedProgram, tables: Tensor, data: Tensor) -> None:
         super().__init__(session, program)
         self._tables, self._data = tables, data
         self._is_private = session.settings.privacy is not None
@@ -461,7 +461,7 @@ class SealedHolder(SealedRole):
 
     model: HolderShares
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
         graph.validate()
         self.graph = graph
@@ -527,7 +527,7 @@ class SealedHolder(SealedRole):
 class SealedLabelHolder(SealedHolder, Judge):
     """Has labels as well, and learns what the job says of every node."""
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, torch.float64)
@@ -586,9 +586,9 @@ class SealedLabelHolder(SealedHolder, Judge):
     def scores(self, *, everything: bool = False) -> Scores:
         """While training the one number that is known; of classes alone no ranking can be made."""
         if self._learns:
-            return Counted(math.nan, 0.0, math.nan, self._right, None)
+            return ValidationCount(math.nan, 0.0, math.nan, self._right, None)
         if self.predicted is not None:
-            return Untold(math.nan, math.nan, math.nan, math.nan, None)
+            return NoScores(math.nan, math.nan, math.nan, math.nan, None)
         found = self._objective.score(self.logits.detach(), everything=everything)
         if self._job.output == "probabilities":
             return found

@@ -7,7 +7,7 @@ from typing import Final
 
 from veilgraph.core.types import Kind, PartyId
 from veilgraph.paradigms.sealed.settings import SealedJob
-from veilgraph.protocol.rows import (
+from veilgraph.protocol.messages import (
     ALIGNMENT_ROWS,
     COMMON_ROWS,
     FROM_SERVER,
@@ -15,11 +15,11 @@ from veilgraph.protocol.rows import (
     LABELLED_TO_SERVER,
     TO_HOLDER,
     TO_SERVER,
-    Ends,
-    Fact,
-    Form,
-    Row,
-    Told,
+    Condition,
+    MessageSpec,
+    Revelation,
+    Route,
+    WireFormat,
     judgement,
 )
 
@@ -32,35 +32,35 @@ def _all(job: SealedJob) -> Sequence[PartyId]:
     return job.data.names
 
 
-PREDICTIONS: Final = Told[SealedJob](
+PREDICTIONS: Final = Revelation[SealedJob](
     "predicted-classes",
     "The label holder learns the class that the trained network predicts for every common node, which depends on "
     "all holders' features and edges.",
     lambda job: f"output={job.output}",
     _others,
 )
-PROBABILITIES: Final = Told[SealedJob](
+PROBABILITIES: Final = Revelation[SealedJob](
     "predicted-probabilities",
     "The label holder learns the probability of every class for every common node, which tells more of all "
     "holders' features and edges than the class alone.",
     lambda job: f"output={job.output}",
     _others,
 )
-NAMED: Final = Told[SealedJob](
+NAMED: Final = Revelation[SealedJob](
     "named-classes",
     "The label holder learns the class that the trained network predicts for nodes that it names, of no more in all "
     "predictions of a run than named_nodes says, which depends on all holders' features and edges.",
     lambda job: f"named_nodes={job.named_nodes}",
     _others,
 )
-NAMED_PROBABILITIES: Final = Told[SealedJob](
+NAMED_PROBABILITIES: Final = Revelation[SealedJob](
     "named-probabilities",
     "The label holder learns the probability of every class for the nodes that it names, which tells more of all "
     "holders' features and edges than the class alone.",
     lambda job: f"output={job.output}",
     _others,
 )
-RELEASED: Final = Told[SealedJob](
+RELEASED: Final = Revelation[SealedJob](
     "released-weights",
     "Every holder learns, at the end of training, the weights of its own columns in the first layer, which depend on "
     "all holders' features and edges and on the labels; where it has many columns it can work out from them which of "
@@ -68,22 +68,22 @@ RELEASED: Final = Told[SealedJob](
     lambda job: f"release={job.release}",
     _all,
 )
-SCORES: Final = Told[SealedJob](
+SCORES: Final = Revelation[SealedJob](
     "sealed-scores",
     "The label holder learns at every evaluation how many validation nodes the network classifies rightly, which "
     "depends on all holders' features and edges, and all parties whether that was the best so far.",
     lambda job: f"train.select_by={job.train.select_by}",
     _others,
 )
-CLASSES_ONLY: Final = Fact[SealedJob]("`output: classes`", lambda job: job.output == "classes")
-SCORED: Final = Fact[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
-WITH_PROBABILITIES: Final = Fact[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
-ALL_NODES: Final = Fact[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
+CLASSES_ONLY: Final = Condition[SealedJob]("`output: classes`", lambda job: job.output == "classes")
+SCORED: Final = Condition[SealedJob]("`select_by: accuracy`", lambda job: job.train.select_by != "last")
+WITH_PROBABILITIES: Final = Condition[SealedJob]("`output: probabilities`", lambda job: job.output == "probabilities")
+ALL_NODES: Final = Condition[SealedJob]("`named_nodes: null`", lambda job: not job.outcome.predicts_named)
 NAMED_NODES: Final = ALL_NODES.otherwise("`named_nodes`")
-CHECKED: Final = Fact[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
-NOISED: Final = Fact[SealedJob]("`privacy`", lambda job: job.privacy is not None)
-RELEASES: Final = Fact[SealedJob]("`release: holders`", lambda job: job.release == "holders")
-TO_LABEL_HOLDER: Final = Ends[SealedJob](
+CHECKED: Final = Condition[SealedJob]("`dealer_checks`", lambda job: job.dealer_checks > 0)
+NOISED: Final = Condition[SealedJob]("`privacy`", lambda job: job.privacy is not None)
+RELEASES: Final = Condition[SealedJob]("`release: holders`", lambda job: job.release == "holders")
+TO_LABEL_HOLDER: Final = Route[SealedJob](
     "holder", "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
 
@@ -107,26 +107,26 @@ _RANGE: Final = (
 )
 _OUTPUT: Final = "Opens the predictions to the receiver, and nothing else: the mask is of that one value."
 
-ROWS: Final[tuple[Row[SealedJob], ...]] = (
+ROWS: Final[tuple[MessageSpec[SealedJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
-    Row(
+    MessageSpec(
         Kind.SEED,
         FROM_SERVER,
         "the seed of the receiver's own masks",
         "random",
         _DEALT,
-        forms=(Form("0, 0", "uint8 [32]", "set-up"),),
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),),
     ),
-    Row(
+    MessageSpec(
         Kind.CORRELATION,
         FROM_SERVER,
         "products of masks under fresh masks",
         "random",
         _DEALT,
-        forms=(Form("k, 0", "uint8", "every pass"),),
+        forms=(WireFormat("k, 0", "uint8", "every pass"),),
     ),
-    Row(
+    MessageSpec(
         Kind.COMMITMENT,
         FROM_SERVER,
         "digests of what is going to be dealt, or the key of a dealing that is not used",
@@ -134,72 +134,75 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _DEALT,
         when=(CHECKED,),
         forms=(
-            Form("dealing, 0", "uint8 [1 + messages, 32]", "set-up"),
-            Form("dealing, 3", "uint8 [32]", "set-up, where it is opened"),
+            WireFormat("dealing, 0", "uint8 [1 + messages, 32]", "set-up"),
+            WireFormat("dealing, 3", "uint8 [32]", "set-up, where it is opened"),
         ),
     ),
-    Row(
+    MessageSpec(
         Kind.COMMITMENT,
         TO_HOLDER,
         "the digest of a dealer's key, and whether a dealing is opened",
         "random",
         _DEALT,
         when=(CHECKED,),
-        forms=(Form("dealing, 1", "uint8 [1, 32]", "set-up"), Form("dealing, 2", "bool [1]", "set-up")),
+        forms=(WireFormat("dealing, 1", "uint8 [1, 32]", "set-up"), WireFormat("dealing, 2", "bool [1]", "set-up")),
     ),
-    Row(
+    MessageSpec(
         Kind.COMMITMENT,
         TO_SERVER,
         "whether a dealing is opened",
         "random",
         "A bit that the first holder draws.",
         when=(CHECKED,),
-        forms=(Form("dealing, 2", "bool [1]", "set-up"),),
+        forms=(WireFormat("dealing, 2", "bool [1]", "set-up"),),
     ),
-    Row(
+    MessageSpec(
         Kind.READY,
         TO_SERVER,
         "that so much of what was dealt has been used, or a checkpoint passed",
         "none",
         "One byte, always the same.",
-        forms=(Form("stride, 0", "uint8 [1]", "every 16 MiB"),),
+        forms=(WireFormat("stride, 0", "uint8 [1]", "every 16 MiB"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASKED_WIRE,
         TO_HOLDER,
         "secrets, or shares of them, under fresh masks",
         "mask",
         _WIRE,
-        forms=(Form("k, round", "ring, as what is opened", "every pass"),),
+        forms=(WireFormat("k, round", "ring, as what is opened", "every pass"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASKED_BITS,
         TO_HOLDER,
         "bits of comparisons, and with two holders of truncations, under one-time masks",
         "mask",
         _WIRE,
         forms=(
-            Form("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
-            Form("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"),
+            WireFormat("k, level", "ring [1 or 2, groups, ⌈entries/64⌉]", "every pass"),
+            WireFormat("k, 0", "ring [⌈entries/64⌉]", "every pass, with two holders"),
         ),
     ),
-    Row(
+    MessageSpec(
         Kind.PLACEMENT,
         TO_HOLDER,
         "orders of edges and rows relative to random ones",
         "blinding",
         _PLACES,
-        forms=(Form("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"), Form("k, 0", "int64 [rows]", "rows chosen")),
+        forms=(
+            WireFormat("k, 0", "int64 [2·(N + Ē_p) + N]", "set-up"),
+            WireFormat("k, 0", "int64 [rows]", "rows chosen"),
+        ),
     ),
-    Row(
+    MessageSpec(
         Kind.MASKED_ROWS,
         TO_HOLDER,
         "shares of masks under further masks",
         "mask",
         _ROWS,
-        forms=(Form("k, 0", "int32 [N + Ē_p, columns]", "every hop"),),
+        forms=(WireFormat("k, 0", "int32 [N + Ē_p, columns]", "every hop"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of the predicted classes",
@@ -207,9 +210,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _OUTPUT,
         (PREDICTIONS,),
         (CLASSES_ONLY, ALL_NODES),
-        forms=(Form("k, 0", "int64 [N, 1]", "inference"),),
+        forms=(WireFormat("k, 0", "int64 [N, 1]", "inference"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of the predicted probabilities",
@@ -217,9 +220,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _OUTPUT,
         (PREDICTIONS, PROBABILITIES),
         (WITH_PROBABILITIES, ALL_NODES),
-        forms=(Form("k, 0", "int64 [N, C]", "inference"),),
+        forms=(WireFormat("k, 0", "int64 [N, C]", "inference"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of the named nodes' classes",
@@ -227,9 +230,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _NAMED,
         (NAMED,),
         (CLASSES_ONLY, NAMED_NODES),
-        forms=(Form("k, 0", "int64 [named, 1]", "prediction"),),
+        forms=(WireFormat("k, 0", "int64 [named, 1]", "prediction"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of the named nodes' probabilities",
@@ -237,9 +240,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _NAMED,
         (NAMED, NAMED_PROBABILITIES),
         (WITH_PROBABILITIES, NAMED_NODES),
-        forms=(Form("k, 0", "int64 [named, C]", "prediction"),),
+        forms=(WireFormat("k, 0", "int64 [named, C]", "prediction"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "of edges of all holders but the receiver, nothing but what follows from noisy counts",
@@ -248,7 +251,7 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         when=(NOISED,),
         paid=True,
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_HOLDER,
         "shares of the mask of the weights of the receiver's own columns",
@@ -256,9 +259,9 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _OWN,
         (RELEASED,),
         (RELEASES,),
-        forms=(Form("k, 0", "int64 [own columns, d]", "end of training"),),
+        forms=(WireFormat("k, 0", "int64 [own columns, d]", "end of training"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_LABEL_HOLDER,
         "shares of the mask of how many validation nodes are right",
@@ -266,15 +269,15 @@ ROWS: Final[tuple[Row[SealedJob], ...]] = (
         _COUNT,
         (SCORES,),
         (SCORED,),
-        forms=(Form("k, 0", "int64 [1, 1]", "evaluation"),),
+        forms=(WireFormat("k, 0", "int64 [1, 1]", "evaluation"),),
     ),
-    Row(
+    MessageSpec(
         Kind.MASK_SHARE,
         TO_HOLDER,
         "shares of the mask of the bit that says whether numbers left their range",
         "share",
         _RANGE,
-        forms=(Form("k, 0", "int64 [1]", "inference, release"),),
+        forms=(WireFormat("k, 0", "int64 [1]", "inference, release"),),
     ),
     judgement(LABELLED_TO_HOLDER, SCORED),
     judgement(LABELLED_TO_SERVER, SCORED),

@@ -15,7 +15,7 @@ from veilgraph.core.randomness import LearningStreams
 from veilgraph.core.tensor_file import Record
 from veilgraph.graph.party import PartyGraph
 from veilgraph.mpc.sealed.machine import PlainMachine
-from veilgraph.paradigms.sealed.entering import own_data, plan_of, slots_of, with_labels
+from veilgraph.paradigms.sealed.inputs import own_data, plan_of, slots_of, with_labels
 from veilgraph.paradigms.sealed.plan import Context, OwnData, Sizes
 from veilgraph.paradigms.sealed.program import SealedProgram
 from veilgraph.paradigms.sealed.settings import SealedJob

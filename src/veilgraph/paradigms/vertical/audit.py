@@ -41,7 +41,7 @@ from veilgraph.protocol.evidence import (
 )
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.view import Floats, Passes, View, less_own, numbers, together
+from veilgraph.protocol.view import Floats, Observations, View, aggregate, numbers, subtract_own
 
 _MOST_UPDATES: Final = 10
 _MOST_HOPS: Final = 80
@@ -84,14 +84,14 @@ class VerticalSource(Source):
         if view.party == SERVER and job.passes.is_masked and not job.sums_releases:
             # Sums of releases are whole numbers of one public grid, whatever their summands are.
             for round_ in range(1, model.rounds + 1):
-                rows = together(trained, Kind.MASKED, round_, publishing)
+                rows = aggregate(trained, Kind.MASKED, round_, publishing)
                 yield OpenedSum(f"the sums of round {round_}", rows, model.combine.bits, publishing)
-                rows = together(trained, Kind.MASKED_GRADIENT, round_, publishing)
+                rows = aggregate(trained, Kind.MASKED_GRADIENT, round_, publishing)
                 yield OpenedSum(f"the sums of gradients of round {round_}", rows, GRADIENT_BITS, publishing)
         if view.party != SERVER and model.initial.method == "secure-sum":
             everybody = (view.party, *view.others)
             for kind, words in ((Kind.MASKED, "h0"), (Kind.MASKED_GRADIENT, "gradients of h0")):
-                yield OpenedSum(f"the sums of {words}", together(trained, kind, 0, everybody), SUM_BITS, everybody)
+                yield OpenedSum(f"the sums of {words}", aggregate(trained, kind, 0, everybody), SUM_BITS, everybody)
 
     @override
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
@@ -275,7 +275,7 @@ def _combined(view: View) -> Iterator[Evidence]:
         words = "the network's output z_L" if is_last else f"the combined embedding of round {round_}"
         yield from embedding_of(view, Kind.COMBINED, round_, words, [SERVER], about=view.others)
     last = model.rounds - (model.server.layers > 0)
-    combined = {round_: together(view, Kind.COMBINED, round_, [SERVER]) for round_ in range(1, last + 1)}
+    combined = {round_: aggregate(view, Kind.COMBINED, round_, [SERVER]) for round_ in range(1, last + 1)}
     yield from _hops(view, combined, combined, view.others, "inputs and outputs of the exchange rounds")
 
 
@@ -283,18 +283,24 @@ def _hops_at_server(view: View) -> Iterator[Evidence]:
     """What the server sent back and what it got in the next round: a hop of propagation."""
     job = vertical(view.settings)
     holders, rounds = job.duties.publishing, range(1, job.model.rounds + 1)
-    sent = {round_: Passes([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds}
+    sent = {
+        round_: Observations([(seen,) for seen in view.sent(Kind.COMBINED, holders[0], round_)]) for round_ in rounds
+    }
     if job.passes.is_masked:
-        sums = {round_: together(view, Kind.MASKED, round_, holders) for round_ in rounds}
+        sums = {round_: aggregate(view, Kind.MASKED, round_, holders) for round_ in rounds}
         yield from _hops(view, sent, sums, holders, "what went into the exchange rounds and the sums that came out")
         return
     for holder in holders:
-        own = {round_: together(view, Kind.EMBEDDING, round_, [holder]) for round_ in rounds}
+        own = {round_: aggregate(view, Kind.EMBEDDING, round_, [holder]) for round_ in rounds}
         yield from _hops(view, sent, own, [holder], f"what went into the exchange rounds and came out at {holder}")
 
 
 def _hops(
-    view: View, inputs: Mapping[int, Passes], outputs: Mapping[int, Passes], about: Sequence[PartyId], words: str
+    view: View,
+    inputs: Mapping[int, Observations],
+    outputs: Mapping[int, Observations],
+    about: Sequence[PartyId],
+    words: str,
 ) -> Iterator[Evidence]:
     """Pairs of what went into a round and what the next made of it, of the same pass: the newest; with noise more.
 
@@ -304,12 +310,12 @@ def _hops(
     for round_, given in inputs.items():
         if pairs and round_ + 1 == max(outputs):
             break
-        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Passes()).pieces}
+        made = {_pass(pieces): pieces for pieces in outputs.get(round_ + 1, Observations()).pieces}
         pairs += [(pieces, made[_pass(pieces)]) for pieces in given.pieces if _pass(pieces) in made]
     most = _MOST_HOPS if view.settings.privacy is None else _MOST_NOISY_HOPS
     newest = sorted(pairs, key=lambda pair: _pass(pair[0]))[-most:]
     if newest:
-        steps, made_of_them = (Passes([pair[side] for pair in newest]) for side in (0, 1))
+        steps, made_of_them = (Observations([pair[side] for pair in newest]) for side in (0, 1))
         messages = (*steps.messages, *made_of_them.messages)
         yield Evidence("propagation", words, tuple(about), steps=steps, outputs=made_of_them, messages=messages)
 
@@ -336,7 +342,7 @@ def _initial(view: View) -> Iterator[Evidence]:
     """At a holder: h^0 of every pass, which all holders open, and its own part of what changes W."""
     method = vertical(view.settings).model.initial.method
     kind = {"collaborative": Kind.SHARE, "secure-sum": Kind.MASKED}.get(method)
-    opened = Passes() if kind is None else together(view, kind, 0, (view.party, *view.others))
+    opened = Observations() if kind is None else aggregate(view, kind, 0, (view.party, *view.others))
     if opened:
         yield Evidence(
             "initial",
@@ -355,7 +361,7 @@ def _initial_gradients(view: View) -> Iterator[Evidence]:
     yield from gradients_of(view, Kind.MASKED_GRADIENT, 0, words, (view.party, *view.others), about)
 
 
-def _own_updates(view: View, opened: Passes) -> tuple[Floats, ...]:
+def _own_updates(view: View, opened: Observations) -> tuple[Floats, ...]:
     """What a holder put into the product that changed W after the first passes: B = F + V, V from the dealer's seed.
 
     They end where the next h^0 is not that of the next step: where a session ended, or a view was cut off.
@@ -384,11 +390,11 @@ def _sums_less_own(server: View, holders: Sequence[View], outside: Sequence[Part
         return
     whose = "of the others" if len(about) > 1 else f"of {about[0]}"
     for round_ in range(1, job.model.rounds + 1):
-        left = less_own(together(server, Kind.MASKED, round_, job.duties.publishing), publishing)
+        left = subtract_own(aggregate(server, Kind.MASKED, round_, job.duties.publishing), publishing)
         yield from embeddings(server, [left], f"the embeddings {whose} in round {round_}, the rest taken off", about)
     labelled = job.data.label_party
     for round_ in range(1, job.model.rounds):
-        left = less_own(together(server, Kind.MASKED_GRADIENT, round_, job.duties.publishing), publishing)
+        left = subtract_own(aggregate(server, Kind.MASKED_GRADIENT, round_, job.duties.publishing), publishing)
         if labelled in outside:
             words = f"gradients {whose} of the combined embedding of round {round_}, the rest taken off,"
             yield from gradients(server, left, words, (labelled,))
@@ -398,7 +404,7 @@ def _first_layer_less_own(holders: Sequence[View], outside: Sequence[PartyId]) -
     """``secure-sum``: h^0 less the friends' own parts, which are their features times weights that they know."""
     first = holders[0]
     if vertical(first.settings).model.initial.method == "secure-sum":
-        left = less_own(together(first, Kind.MASKED, 0, first.settings.data.names), holders)
+        left = subtract_own(aggregate(first, Kind.MASKED, 0, first.settings.data.names), holders)
         yield from embeddings(first, [left], "the others' part of the initial embeddings h0", tuple(outside))
 
 
@@ -424,7 +430,7 @@ def _unmasked(server: View, friend: View, outside: Sequence[PartyId]) -> Iterato
     labelled, backward = server.settings.data.label_party, Direction.BACKWARD
     if labelled not in outside:
         return
-    sent = together(friend, Kind.MASKED_OPERAND, int(backward), names)
+    sent = aggregate(friend, Kind.MASKED_OPERAND, int(backward), names)
     parts = [
         [less_mask(piece, operand_mask_name(piece.sender, backward, piece.tag.step)) for piece in pieces]
         for pieces in sent.pieces[:_MOST_UNMASKED]
@@ -456,7 +462,7 @@ def _releases(job: VerticalJob, run: Audited, view: View) -> dict[tuple[PartyId,
         bits = job.model.combine.bits if channel == "embeddings" else GRADIENT_BITS
         unit = 2.0 ** (40 - bits)  # passes take all sums to have 40 fractional bits
         for round_ in range(1, job.model.rounds + 1):
-            for rows in together(view, kind, round_, holders):
+            for rows in aggregate(view, kind, round_, holders):
                 found.setdefault(holders, []).extend(_side_by_side(rows * unit, deviation, lengths))
     for kind, channel in _CLEAR.items():
         parts = job.sent_divisor if channel == "embeddings" else 1

@@ -24,14 +24,14 @@ from veilgraph.paradigms.vertical.once import off_the_ring
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.privacy.local_publisher import LabelPublisher
 from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.releases import learned_graph
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import Batch, PartyModel, Role, Session
+from veilgraph.protocol.role import Batch, PartyModel, Role, RoleContext
 from veilgraph.protocol.scores import Objective
 from veilgraph.protocol.spreading import LocalPart
-from veilgraph.protocol.stated import agree_within
 
 
 class BatchPass:
@@ -102,7 +102,7 @@ class DataHolder(Role):
     to round with its own t, and no message of the job tells of them (alignment tells how many ids a holder has).
     """
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session)
         graph.validate()
         self.graph = graph
@@ -152,7 +152,7 @@ class DataHolder(Role):
             refuses=session.refuses or refuses or off_the_ring(job, graph),
             steps=steps,
         )
-        hellos = agree_within(session, mine)
+        hellos = agree_within_bounds(session, mine)
         start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
         masks = PairwiseMasks.agree(session.link, session.holders, session.secrets, rounding_key=session.rounding_key)
@@ -265,7 +265,7 @@ class HolderModel(PartyModel):
 
     def __init__(
         self,
-        session: Session,
+        session: RoleContext,
         networks: Mapping[str, nn.Module],
         rates: Mapping[nn.Parameter, float],
         embedding: InitialEmbedding,
@@ -302,7 +302,7 @@ class LabelHolder(DataHolder, Judge):
     The joint network predicts the common nodes; labels of the holder's own nodes take no part.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         common = graph.common_part()
         self._objective = Objective(common, session.settings.train, session.dtype)

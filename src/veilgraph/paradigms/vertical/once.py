@@ -33,13 +33,13 @@ from veilgraph.privacy.event import Joint
 from veilgraph.privacy.mechanism import Mechanism
 from veilgraph.protocol.agreement import Hello, agreed_release, room_said
 from veilgraph.protocol.aligning import send_columns
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import GRADIENT_BITS, HolderCut, ServerCut
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.releases import KeptRelease
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import IdleRole, Session
-from veilgraph.protocol.stated import agree_within
+from veilgraph.protocol.role import IdleRole, RoleContext
 
 
 def random_projection(columns: int, dim: int, streams: LearningStreams, dtype: torch.dtype) -> Tensor:
@@ -79,7 +79,7 @@ def fixed_embedding(
     return embedding
 
 
-def embedding_to_release(graph: PartyGraph, session: Session) -> Tensor:
+def embedding_to_release(graph: PartyGraph, session: RoleContext) -> Tensor:
     """The rows of the common nodes before they are clipped and noised: Tensor[C, d]."""
     job = session.settings
     edges, weight = released_edges(graph, job)
@@ -101,7 +101,7 @@ def released_edges(graph: PartyGraph, job: JobSettings) -> tuple[Tensor, Tensor 
     return edges[:, kept], None if weight is None else weight[kept]
 
 
-def sums_to_release(graph: PartyGraph, session: Session) -> tuple[Tensor, csr_array]:
+def sums_to_release(graph: PartyGraph, session: RoleContext) -> tuple[Tensor, csr_array]:
     """Rows of all nodes, each made of its own features, Tensor[N, d], and the pairs over which they are summed."""
     job = session.settings
     if job.privacy is None or job.privacy.aggregation is None:
@@ -154,7 +154,7 @@ def to_length_1(job: JobSettings, nodes: int | None = None) -> Tensor:
     return each.repeat(_pieces(job))
 
 
-def noise_variance(session: Session, nodes: int) -> Tensor:
+def noise_variance(session: RoleContext, nodes: int) -> Tensor:
     """Tensor[w] float64: of the noise in each column that the label holder has, public as job and number of nodes are.
 
     James-Stein's shrinking is left out of the account: it only ever makes the noise smaller.
@@ -183,7 +183,7 @@ class OnceRole(IdleRole, ABC):
         is_new: whether that release was made in this session.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph | None) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph | None) -> None:
         super().__init__(session)
         self._kept = None
         if graph is not None:
@@ -213,7 +213,7 @@ class OnceRole(IdleRole, ABC):
             release=self._newest(),
             restarts=session.restarts,
         )
-        hellos = agree_within(session, mine)
+        hellos = agree_within_bounds(session, mine)
         self.release_number, self.is_new = agreed_release(hellos, session.holders)
         spent = [holder for holder in session.settings.duties.publishing if hellos[holder].steps == 0]
         if self.is_new and spent:
@@ -244,7 +244,7 @@ class ReleasingHolder(OnceRole):
 
     trains = False
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         self.graph = graph
 
@@ -298,7 +298,7 @@ class ReleaseServer(OnceRole):
 
     trains = False
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session, None)
 
     @override

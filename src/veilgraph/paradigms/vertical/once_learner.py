@@ -35,7 +35,7 @@ from veilgraph.protocol.aligning import beside, receive_columns
 from veilgraph.protocol.cut import HolderCut, gradient_of, leaf
 from veilgraph.protocol.judge import Judge
 from veilgraph.protocol.resumption import Point, Start, alone
-from veilgraph.protocol.role import PartyModel, Session
+from veilgraph.protocol.role import PartyModel, RoleContext
 from veilgraph.protocol.scores import Objective
 
 _log: Final = logging.getLogger("veilgraph")
@@ -188,7 +188,7 @@ class LearningHolder(OnceRole, Judge):
             is set up, where nothing was kept.
     """
 
-    def __init__(self, session: Session, graph: PartyGraph) -> None:
+    def __init__(self, session: RoleContext, graph: PartyGraph) -> None:
         super().__init__(session, graph)
         self.graph = graph
         kept: Mapping[str, Tensor] = {} if self._kept is None else self._kept.tensors

@@ -43,7 +43,7 @@ from veilgraph.protocol.paradigm import (
     Words,
 )
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
-from veilgraph.protocol.role import Role, Session
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.protocol.spreading import LocalPart
 
 
@@ -121,12 +121,12 @@ class VerticalSessions(AlignedSessions[VerticalJob]):
     def local_part(self, role: Role) -> LocalPart | None:
         return role.local_part() if isinstance(role, DataHolder) else None
 
-    def release(self, session: Session, aligned: Aligned) -> Aligned:
+    def release(self, session: RoleContext, aligned: Aligned) -> Aligned:
         if session.settings.noise.feature_release is None:
             return aligned
         return with_released_features(session, aligned)
 
-    def role(self, session: Session, aligned: Aligned) -> Role:
+    def role(self, session: RoleContext, aligned: Aligned) -> Role:
         job, graph = session.settings, aligned.graph
         if graph is None:
             return ReleaseServer(session) if job.passes.learns_alone else Server(session)
@@ -156,16 +156,16 @@ class VerticalPrivacy(Privacy[VerticalJob]):
 class VerticalGuarantee(Guarantee[VerticalJob]):
     """The ε of vertical jobs in words."""
 
-    def holds_against(self, job: VerticalJob) -> str:
+    def threat_model(self, job: VerticalJob) -> str:
         """Where h0 goes to all holders without noise, the server alone; noise made jointly withstands so many."""
         if job.has_joint_noise:
             return _withstood(job)
-        return super().holds_against(job) if job.model.initial.method == "individual" else "the server only"
+        return super().threat_model(job) if job.model.initial.method == "individual" else "the server only"
 
-    def whose_noise(self, job: VerticalJob) -> str:
+    def noise_source(self, job: VerticalJob) -> str:
         joint = job.joint_noise
         if joint is None:
-            return super().whose_noise(job)
+            return super().noise_source(job)
         return (
             "each holder's ε is about its own data and counts the noise that holders make together: each adds "
             f"{joint.share:.3g} of the deviation that ε needs, and any {joint.honest} of the {joint.holders} that "

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.rows import (
+from veilgraph.protocol.messages import (
     ALIGNMENT_ROWS,
     ANY,
     COMMON_ROWS,
@@ -29,12 +29,12 @@ from veilgraph.protocol.rows import (
     TRAINING,
     TRAINING_ROWS,
     TWO_HOLDERS,
-    Ends,
-    Fact,
-    Form,
+    Condition,
+    MessageSpec,
     Protection,
-    Row,
-    Told,
+    Revelation,
+    Route,
+    WireFormat,
     judgement,
     released_features,
 )
@@ -75,39 +75,39 @@ _OUTPUT: Final = (
 _AS_OUTPUT: Final = (
     "combined-as-output", "The label holder sees the last combined embedding of every node itself: with concat every "
     "holder's part alone, with two holders it can subtract its own; edges can be inferred.")
-H0: Final = Told[VerticalJob](
+H0: Final = Revelation[VerticalJob](
     "initial-embeddings", "Every holder sees h0, the joint linear image of all holders' features of every node, after "
     "every change of its weights; the changes tell of inner products of the nodes' features.", _method)
-H0_GRADIENTS: Final = Told[VerticalJob](
+H0_GRADIENTS: Final = Revelation[VerticalJob](
     "initial-gradients", "Every holder sees, in every step, the sum of all holders' gradients of h0, whose non-zero "
     "rows tell of the edges around the training nodes.", _method)
-SINGLE_H0: Final = Told[VerticalJob](
+SINGLE_H0: Final = Revelation[VerticalJob](
     "single-initial-embeddings", "Each of two holders can subtract its own part from h0 and its gradient and has, in "
     "every step, the linear image of the other's features and the other's gradient exactly.",
     lambda job: f"{_method(job)}, 2 holders")
-COMBINED: Final = Told[VerticalJob](
+COMBINED: Final = Revelation[VerticalJob](
     "combined-embeddings", "Every holder sees the combined embeddings of all rounds but the last; holders and server "
     "then know what goes into propagation and what comes out, from which edges can be inferred.",
     lambda job: f"model.rounds={job.model.rounds}")
-OUTPUT: Final = Told[VerticalJob](*_OUTPUT, lambda _: "every job", _others)
-AS_OUTPUT: Final = Told[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
+OUTPUT: Final = Revelation[VerticalJob](*_OUTPUT, lambda _: "every job", _others)
+AS_OUTPUT: Final = Revelation[VerticalJob](*_AS_OUTPUT, lambda _: "model.server.layers=0", _others)
 RELEASE: Final = tuple(
-    Told[VerticalJob](*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
-SUMS: Final = Told[VerticalJob](*EMBEDDING_SUMS, _strategy)
-SINGLE: Final = Told[VerticalJob](*SINGLE_EMBEDDINGS, _single)
-POOLED: Final = Told[VerticalJob](*POOLED_DEGREES, _strategy)
-SINGLE_POOLED: Final = Told[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
-OWN_ROWS: Final = Told[VerticalJob](
+    Revelation[VerticalJob](*shown, lambda _: "privacy.schedule=once", _others) for shown in (_OUTPUT, _AS_OUTPUT))
+SUMS: Final = Revelation[VerticalJob](*EMBEDDING_SUMS, _strategy)
+SINGLE: Final = Revelation[VerticalJob](*SINGLE_EMBEDDINGS, _single)
+POOLED: Final = Revelation[VerticalJob](*POOLED_DEGREES, _strategy)
+SINGLE_POOLED: Final = Revelation[VerticalJob](*SINGLE_DEGREES, lambda job: f"{_strategy(job)}, masked=false")
+OWN_ROWS: Final = Revelation[VerticalJob](
     "own-columns", "The label holder gets every common node's features at each releasing holder as they are; how many "
     "columns there are is in the clear.",
     lambda job: "privacy.aggregation.own_rows=clear" if job.gives_columns else "")
-TRAINED: Final = Told[VerticalJob](*TRAINING_ROWS, lambda _: "every job", _label_holder)
-TRAINED_NODES: Final = Told[VerticalJob](
+TRAINED: Final = Revelation[VerticalJob](*TRAINING_ROWS, lambda _: "every job", _label_holder)
+TRAINED_NODES: Final = Revelation[VerticalJob](
     "training-nodes", "Gradients go in the clear: the server and every holder can infer which nodes are trained on, "
     "and of their labels no more than the job's ε allows.",
     lambda job: "" if job.label_privacy is None else f"label_privacy.epsilon={job.label_privacy.epsilon:g}",
     _label_holder, part_of="training-rows")
-EDGES: Final = Told[VerticalJob](
+EDGES: Final = Revelation[VerticalJob](
     "label-holder-edges", "Gradients in the clear are spread over the label holder's edges: the server and every "
     "holder learn of its edges around the training nodes.",
     lambda job: f"model.head.logit_hops={job.model.head.logit_hops}", _label_holder)
@@ -115,48 +115,52 @@ EDGES: Final = Told[VerticalJob](
 # fmt: on
 # In which jobs, and between whom
 
-NOISED: Final = Fact[VerticalJob](
+NOISED: Final = Condition[VerticalJob](
     "`privacy`", lambda job: job.privacy is not None and job.privacy.noise_multiplier != 0
 )
 BARE: Final = NOISED.otherwise("no noise")
-PERTURBED_LABELS: Final = Fact[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
+PERTURBED_LABELS: Final = Condition[VerticalJob]("`label_privacy`", lambda job: job.label_privacy is not None)
 TRUE_LABELS: Final = PERTURBED_LABELS.otherwise("no `label_privacy`")
-ONCE: Final = Fact[VerticalJob]("`schedule: once`", lambda job: job.passes.learns_alone)
+ONCE: Final = Condition[VerticalJob]("`schedule: once`", lambda job: job.passes.learns_alone)
 EVERY_STEP: Final = ONCE.otherwise("not `schedule: once`")
-CLEAR_ROWS: Final = Fact[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
-COLLABORATIVE: Final = Fact[VerticalJob](
+CLEAR_ROWS: Final = Condition[VerticalJob]("`aggregation.own_rows: clear`", lambda job: job.gives_columns)
+COLLABORATIVE: Final = Condition[VerticalJob](
     "`initial.method: collaborative`", lambda job: job.model.initial.method == "collaborative"
 )
-SECURE_SUM: Final = Fact[VerticalJob](
+SECURE_SUM: Final = Condition[VerticalJob](
     "`initial.method: secure-sum`", lambda job: job.model.initial.method == "secure-sum"
 )
-OWN_NOISE: Final = Fact[VerticalJob]("`initial.method: perturbed`", lambda job: job.noise.feature_release is not None)
-JOINT: Final = Fact[VerticalJob]("`joint_noise`", lambda job: job.has_joint_noise)
-OWN_NOISED: Final = Fact[VerticalJob](
+OWN_NOISE: Final = Condition[VerticalJob](
+    "`initial.method: perturbed`", lambda job: job.noise.feature_release is not None
+)
+JOINT: Final = Condition[VerticalJob]("`joint_noise`", lambda job: job.has_joint_noise)
+OWN_NOISED: Final = Condition[VerticalJob](
     "`privacy`, no `joint_noise`", lambda job: NOISED.holds(job) and not JOINT.holds(job)
 )
-MASKED: Final = Fact[VerticalJob]("masked", lambda job: job.passes.is_masked)
+MASKED: Final = Condition[VerticalJob]("masked", lambda job: job.passes.is_masked)
 UNMASKED: Final = MASKED.otherwise("not masked")
-WEIGHTED: Final = Fact[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
-MORE_ROUNDS: Final = Fact[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
-NO_LAYERS: Final = Fact[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
-LOGIT_HOPS: Final = Fact[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
+WEIGHTED: Final = Condition[VerticalJob]("`strategy: degree-weighted`", lambda job: job.model.combine.kind.needs_weight)
+MORE_ROUNDS: Final = Condition[VerticalJob]("`rounds` > 1", lambda job: job.model.rounds > 1)
+NO_LAYERS: Final = Condition[VerticalJob]("`server.layers: 0`", lambda job: job.model.server.layers == 0)
+LOGIT_HOPS: Final = Condition[VerticalJob]("`logit_hops` > 0", lambda job: job.model.head.logit_hops > 0)
 
-PAIRED: Final = Ends[VerticalJob](
+PAIRED: Final = Route[VerticalJob](
     "holder",
     "holder",
     lambda job, *pair: not job.passes.learns_alone or (job.passes.is_masked and {*pair} <= set(job.duties.publishing)),
 )
-PUBLISHED: Final = Ends[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
-GIVEN: Final = Ends[VerticalJob](
+PUBLISHED: Final = Route[VerticalJob]("holder", SERVER, lambda job, sender, _: sender in job.duties.publishing)
+GIVEN: Final = Route[VerticalJob](
     "holder",
     "label holder",
     lambda job, sender, receiver: sender in job.duties.publishing and receiver == job.data.label_party,
 )
-TO_LABELLED: Final = Ends[VerticalJob](
+TO_LABELLED: Final = Route[VerticalJob](
     SERVER, "label holder", lambda job, _, receiver: receiver == job.data.label_party
 )
-TO_ANOTHER: Final = Ends[VerticalJob](SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party)
+TO_ANOTHER: Final = Route[VerticalJob](
+    SERVER, "other holder", lambda job, _, receiver: receiver != job.data.label_party
+)
 
 # What is sent
 
@@ -177,122 +181,132 @@ _OF_PERTURBED: Final = "Computed from labels that were perturbed once, and paid 
 _WHO: Final = "Not protected: the receiver can infer which nodes are trained on."
 _CLEAR: Final = "Not protected: of edges, which ε is about, it says nothing, and of features everything."
 _UNCHANGED: Final = "No layer of the server has changed it."
-_EVERY_H0: Final = (Form("e, 0", "ring [N, d]", "every h⁰"),)
-_H0_GRADIENTS: Final = (Form("e, 0", "ring [N, d]", "training"),)
-_RETURNED: Final = (Form("s, r", "real [N, d]", "training"),)
+_EVERY_H0: Final = (WireFormat("e, 0", "ring [N, d]", "every h⁰"),)
+_H0_GRADIENTS: Final = (WireFormat("e, 0", "ring [N, d]", "training"),)
+_RETURNED: Final = (WireFormat("s, r", "real [N, d]", "training"),)
 
 
 def _either(
     kind: Kind,
-    ends: Ends[Any],
+    ends: Route[Any],
     bare: tuple[str, Protection, str],
     noised: tuple[str, Protection, str],
-    reveals: tuple[Told[VerticalJob], ...],
-    *when: Fact[VerticalJob],
-    bare_when: tuple[Fact[VerticalJob], ...] = (),
+    reveals: tuple[Revelation[VerticalJob], ...],
+    *when: Condition[VerticalJob],
+    bare_when: tuple[Condition[VerticalJob], ...] = (),
     rounds: range = ANY,
-    forms: tuple[Form, ...] = (),
-    noised_when: Fact[VerticalJob] = NOISED,
-) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
+    forms: tuple[WireFormat, ...] = (),
+    noised_when: Condition[VerticalJob] = NOISED,
+) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
     """The rows of one thing, of what it is without noise and of what with noise: what, protection, why."""
     paid = ends.receiver == SERVER
     return (
-        Row(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
-        Row(kind, ends, *noised, reveals, (*when, noised_when), paid=paid, rounds=rounds, forms=forms),
+        MessageSpec(kind, ends, *bare, reveals, (*when, *bare_when, BARE), rounds=rounds, forms=forms),
+        MessageSpec(kind, ends, *noised, reveals, (*when, noised_when), paid=paid, rounds=rounds, forms=forms),
     )
 
 
 def _masked(
     kind: Kind,
-    ends: Ends[Any],
+    ends: Route[Any],
     what: str,
-    reveals: tuple[Told[VerticalJob], ...],
-    *when: Fact[VerticalJob],
+    reveals: tuple[Revelation[VerticalJob], ...],
+    *when: Condition[VerticalJob],
     rounds: range = ANY,
-    forms: tuple[Form, ...],
-) -> tuple[Row[VerticalJob], ...]:
+    forms: tuple[WireFormat, ...],
+) -> tuple[MessageSpec[VerticalJob], ...]:
     """The rows of what holders send under masks: bare, with each one's own noise, or with a share of the sum's."""
     mask: Protection = "mask"
     bare, noised = (f"masked {what}", mask, OPENED), (f"masked noisy {what}", mask, _NOISED_SUM)
     shared, joint = f"masked noisy {what}, each with a share of the noise", (*when, MASKED, JOINT)
     return (
         *_either(kind, ends, bare, noised, reveals, *when, MASKED, rounds=rounds, forms=forms, noised_when=OWN_NOISED),
-        Row(kind, ends, shared, mask, _SHARED, reveals, joint, paid=True, rounds=rounds, forms=forms),
+        MessageSpec(kind, ends, shared, mask, _SHARED, reveals, joint, paid=True, rounds=rounds, forms=forms),
     )
 
 
-def _learned(ends: Ends[Any], what: str, *forms: Form) -> tuple[Row[VerticalJob], Row[VerticalJob]]:
+def _learned(
+    ends: Route[Any], what: str, *forms: WireFormat
+) -> tuple[MessageSpec[VerticalJob], MessageSpec[VerticalJob]]:
     """The rows of a gradient of perturbed labels: of these, and of which nodes have one."""
     when = (EVERY_STEP, PERTURBED_LABELS)
     return (
-        Row(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
-        Row(Kind.GRADIENT, ends, "which of its rows are not zero, in the clear", "none", _WHO, (TRAINED_NODES,), when),
+        MessageSpec(Kind.GRADIENT, ends, what, "noise", _OF_PERTURBED, (TRAINED,), when, forms=forms),
+        MessageSpec(
+            Kind.GRADIENT, ends, "which of its rows are not zero, in the clear", "none", _WHO, (TRAINED_NODES,), when
+        ),
     )
 
 
 # One row, few lines: a table is read across.
 # fmt: off
-ROWS: Final[tuple[Row[VerticalJob], ...]] = (
+ROWS: Final[tuple[MessageSpec[VerticalJob], ...]] = (
     *COMMON_ROWS,
     *ALIGNMENT_ROWS,
     judgement(LABELLED_TO_HOLDER),
     judgement(LABELLED_TO_SERVER),
     # Initial embeddings
-    Row(Kind.KEY, PAIRED, "a fresh public key", "random",
+    MessageSpec(Kind.KEY, PAIRED, "a fresh public key", "random",
         "Made of random numbers; its secret half stays at the sender.",
-        forms=(Form("0, 0", "uint8 [32]", "set-up; `once`: between publishing holders"),)),
-    Row(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random",
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up; `once`: between publishing holders"),)),
+    MessageSpec(Kind.SEED, FROM_SERVER, "the seed of the receiver's own masks", "random",
         "Made of random numbers; nobody but the server and the receiver may know it.", when=(COLLABORATIVE,),
-        forms=(Form("0, 0", "uint8 [32]", "set-up"),)),
-    Row(Kind.CORRELATION, FROM_SERVER, "products of masks under a fresh mask", "random",
+        forms=(WireFormat("0, 0", "uint8 [32]", "set-up"),)),
+    MessageSpec(Kind.CORRELATION, FROM_SERVER, "products of masks under a fresh mask", "random",
         "Computed from random numbers alone.", when=(COLLABORATIVE,),
-        forms=(Form("e, 0", "ring [N, d]", "every h⁰"), Form("e, 1", "ring [F_i, d], i the receiver", "training"))),
-    Row(Kind.READY, TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
+        forms=(WireFormat("e, 0", "ring [N, d]", "every h⁰"),
+            WireFormat("e, 1", "ring [F_i, d], i the receiver", "training"))),
+    MessageSpec(Kind.READY, TO_SERVER, "that a dealt matrix has been used, where there are many", "none",
         "One byte, always the same; a large graph's rows are multiplied in blocks.", when=(COLLABORATIVE,),
-        forms=(Form("e, block", "uint8 [1]", "every h⁰ of a graph of more than two blocks"),)),
-    Row(Kind.STATIC_DIFFERENCE, TO_HOLDER, "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,),
-        forms=(Form("0, 0", "ring [N, F_i], i the sender", "set-up"),)),
-    Row(Kind.MASKED_OPERAND, TO_HOLDER, "shares of weights and, in training, gradients of h0, minus one-time masks",
+        forms=(WireFormat("e, block", "uint8 [1]", "every h⁰ of a graph of more than two blocks"),)),
+    MessageSpec(Kind.STATIC_DIFFERENCE, TO_HOLDER,
+        "features minus a one-time mask", "mask", _DEALT, when=(COLLABORATIVE,),
+        forms=(WireFormat("0, 0", "ring [N, F_i], i the sender", "set-up"),)),
+    MessageSpec(Kind.MASKED_OPERAND, TO_HOLDER,
+        "shares of weights and, in training, gradients of h0, minus one-time masks",
         "mask", _DEALT, when=(COLLABORATIVE,),
-        forms=(Form("e, 0", "ring [F_i, d], i the receiver", "every h⁰"), Form("e, 1", "ring [N, d]", "training"))),
-    Row(Kind.SHARE, TO_HOLDER, "additive shares of h0", "share",
+        forms=(WireFormat("e, 0", "ring [F_i, d], i the receiver", "every h⁰"),
+            WireFormat("e, 1", "ring [N, d]", "training"))),
+    MessageSpec(Kind.SHARE, TO_HOLDER, "additive shares of h0", "share",
         "Uniform by itself; the sum over all holders is h0, which every holder is meant to learn.",
         (H0,), (COLLABORATIVE,), forms=_EVERY_H0),
-    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS),
+    MessageSpec(Kind.MASKED, TO_HOLDER, "masked parts of h0", "mask", OPENED, (H0,), (SECURE_SUM, MORE_HOLDERS),
         forms=_EVERY_H0),
-    Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "mask", OPENED, (H0_GRADIENTS,),
+    MessageSpec(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "mask", OPENED, (H0_GRADIENTS,),
         (SECURE_SUM, MORE_HOLDERS), forms=_H0_GRADIENTS),
-    Row(Kind.MASKED, TO_HOLDER, "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS),
+    MessageSpec(Kind.MASKED, TO_HOLDER,
+        "masked parts of h0", "none", EXACTLY, (H0, SINGLE_H0), (SECURE_SUM, TWO_HOLDERS),
         forms=_EVERY_H0),
-    Row(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
+    MessageSpec(Kind.MASKED_GRADIENT, TO_HOLDER, "masked gradients of h0", "none", EXACTLY, (H0_GRADIENTS, SINGLE_H0),
         (SECURE_SUM, TWO_HOLDERS), forms=_H0_GRADIENTS),
-    released_features(Told[VerticalJob](*PERTURBED_FEATURES, _perturbed), OWN_NOISE),
-    Row(Kind.COLUMNS, GIVEN, "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
-        forms=(Form("0, 0", "int64 [N]", "[one release](#one-release)"),
-               Form("0, 1", "int32 [entries]", "[one release](#one-release)"),
-               Form("0, 2", "real [entries]", "[one release](#one-release)"))),
+    released_features(Revelation[VerticalJob](*PERTURBED_FEATURES, _perturbed), OWN_NOISE),
+    MessageSpec(Kind.COLUMNS, GIVEN,
+        "the common nodes' features as they are", "none", _CLEAR, (OWN_ROWS,), (CLEAR_ROWS,),
+        forms=(WireFormat("0, 0", "int64 [N]", "[one release](#one-release)"),
+               WireFormat("0, 1", "int32 [entries]", "[one release](#one-release)"),
+               WireFormat("0, 2", "real [entries]", "[one release](#one-release)"))),
     # COMBINE
     *_masked(Kind.MASKED, PUBLISHED, "embeddings", (SUMS,), rounds=EMBEDDINGS,
-             forms=(Form("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
+             forms=(WireFormat("s, r", "ring [N, d]", "every pass; `once`: 0, 1"),)),
     *_either(Kind.EMBEDDING, PUBLISHED,
              ("embeddings in the clear", "none", "Not protected: the server has the sender's embedding of every node."),
              ("noisy embeddings", "noise", _NOISED), (SUMS, SINGLE), UNMASKED, rounds=EMBEDDINGS,
-             forms=(Form("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
-    Row(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES,
-        forms=(Form("0, 0", "ring [N, 1]", "set-up"),)),
-    Row(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
+             forms=(WireFormat("s, r", "real [N, d]", "every pass; `once`: 0, 1"),)),
+    MessageSpec(Kind.MASKED, TO_SERVER, "masked degrees", "mask", OPENED, (POOLED,), (MASKED, WEIGHTED), rounds=DEGREES,
+        forms=(WireFormat("0, 0", "ring [N, 1]", "set-up"),)),
+    MessageSpec(Kind.EMBEDDING, TO_SERVER, "degrees in the clear", "none",
         "Not protected: the server has the sender's degree of every node, exactly.",
         (POOLED, SINGLE_POOLED), (UNMASKED, WEIGHTED), rounds=DEGREES,
-        forms=(Form("0, 0", "real [N, 1]", "set-up"),)),
+        forms=(WireFormat("0, 0", "real [N, 1]", "set-up"),)),
     # Earlier rounds
     *_masked(Kind.MASKED_GRADIENT, TO_SERVER, "gradients of earlier rounds", (COMBINED,), MORE_ROUNDS,
-             forms=(Form("s, r < R", "ring [N, d]", "training"),)),
+             forms=(WireFormat("s, r < R", "ring [N, d]", "training"),)),
     # The output
     *_either(Kind.COMBINED, TO_LABELLED,
              ("output z_L in the clear", "none",
               "The label holder needs it for loss and predictions; it tells of all holders' features and edges."),
              ("output z_L of noisy embeddings", "noise", _AFTERWARDS), (OUTPUT,), EVERY_STEP,
-             forms=(Form("s, R", "real [N, w]", "every pass"),)),
+             forms=(WireFormat("s, R", "real [N, w]", "every pass"),)),
     *_either(Kind.COMBINED, TO_LABELLED, ("which is the combined embedding itself", "none", _UNCHANGED),
              ("which is the combined noisy embedding itself", "noise", _UNCHANGED), (AS_OUTPUT,), EVERY_STEP,
              NO_LAYERS),
@@ -300,24 +314,25 @@ ROWS: Final[tuple[Row[VerticalJob], ...]] = (
              ("combined embeddings of earlier rounds in the clear", "none",
               "Not protected: the receiver can infer other holders' edges from them."),
              ("combined noisy embeddings of earlier rounds", "noise", _AFTERWARDS), (COMBINED,), MORE_ROUNDS,
-             forms=(Form("s, r < R", "real [N, d]", "every pass"),)),
+             forms=(WireFormat("s, r < R", "real [N, d]", "every pass"),)),
     *_either(Kind.COMBINED, TO_LABELLED,
              ("the combined release, without noise, in the clear", "none",
               "The label holder trains on it; it tells of the senders' features and edges."),
              ("the combined release", "noise", _AFTERWARDS), RELEASE, ONCE,
-             forms=(Form("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
+             forms=(WireFormat("0, 1", "real [N, d]; `concat`: [N, Q·d]", "[one release](#one-release)"),)),
     # Gradients
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("gradient of z_L in the clear", "none", TRAINING),
              ("noisy gradient of z_L", "noise", _NOISED), (TRAINED,), EVERY_STEP, bare_when=(TRUE_LABELS,),
-             forms=(Form("s, 0", "real [N, w]", "training"),)),
-    *_learned(LABELLED_TO_SERVER, "gradient of z_L, of perturbed labels", Form("s, 0", "real [N, w]", "training")),
+             forms=(WireFormat("s, 0", "real [N, w]", "training"),)),
+    *_learned(LABELLED_TO_SERVER,
+        "gradient of z_L, of perturbed labels", WireFormat("s, 0", "real [N, w]", "training")),
     *_either(Kind.GRADIENT, LABELLED_TO_SERVER, ("spread over the label holder's edges", "none", _SPREAD),
              ("spread over the label holder's edges", "noise", _NOISED), (EDGES,), EVERY_STEP, LOGIT_HOPS),
     *_either(Kind.GRADIENT, TO_SERVER,
              ("gradients of earlier rounds in the clear", "none",
               "Not protected: the server has the sender's own gradients of the combined embeddings."),
              ("noisy gradients of earlier rounds", "noise", _NOISED), (SINGLE,), MORE_ROUNDS, UNMASKED,
-             forms=(Form("s, r < R", "real [N, d]", "training"),)),
+             forms=(WireFormat("s, r < R", "real [N, d]", "training"),)),
     *_either(Kind.GRADIENT, TO_LABELLED,
              ("gradient of what the receiver published, in the clear", "none",
               "It comes from the receiver's own labels."),

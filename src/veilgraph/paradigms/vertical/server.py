@@ -17,10 +17,10 @@ from veilgraph.nn.layers import handed
 from veilgraph.paradigms.vertical.network import ServerNetwork
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello, agreed_start
+from veilgraph.protocol.bounds import agree_within_bounds
 from veilgraph.protocol.cut import ServerCut, gradient_of, leaf
 from veilgraph.protocol.resumption import Point, Start
-from veilgraph.protocol.role import PartyModel, Role, Session
-from veilgraph.protocol.stated import agree_within
+from veilgraph.protocol.role import PartyModel, Role, RoleContext
 
 P = ParamSpec("P")
 
@@ -51,7 +51,7 @@ class Background:
 class Server(Role):
     """Sees combined (or, where the job says so, single) embeddings and their gradients; deals masks it never uses."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: RoleContext) -> None:
         super().__init__(session)
         job = vertical(session.settings)
         self._model, combine = job.model, job.model.combine
@@ -84,7 +84,7 @@ class Server(Role):
             nonce=session.nonce(),
             alignment=session.alignment,
         )
-        hellos = agree_within(session, mine)
+        hellos = agree_within_bounds(session, mine)
         start = agreed_start(session.link.party, hellos)
         self.allow_steps(hellos)
         self.nodes = nodes = hellos[session.holders[0]].nodes

@@ -31,8 +31,7 @@ from veilgraph.protocol.limits import LimitSettings, delta_too_large
 from veilgraph.protocol.organisation import Aligned, Organisation
 from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.protocol.resumption import Point
-from veilgraph.protocol.role import Role
-from veilgraph.protocol.role import Session as RoleContext
+from veilgraph.protocol.role import Role, RoleContext
 from veilgraph.protocol.spreading import Machines, installed_spreading
 from veilgraph.runtime.session.exchange import record_exchange
 from veilgraph.runtime.session.peer_heads import PeerHeads

@@ -22,7 +22,7 @@ def _publishing(job: JobSettings) -> Sequence[PartyId]:
 
 
 @dataclass(frozen=True, eq=False)
-class Told(Generic[J_contra]):
+class Revelation(Generic[J_contra]):
     """What messages of a paradigm's jobs may reveal.
 
     Attributes:
@@ -79,7 +79,7 @@ EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings
 
 
 @dataclass(frozen=True, eq=False)
-class Fact(Generic[J_contra]):
+class Condition(Generic[J_contra]):
     """What has to be true of a job for a row to be of it.
 
     Attributes:
@@ -90,15 +90,15 @@ class Fact(Generic[J_contra]):
 
     words: str
     holds: Callable[[J_contra], bool]
-    opposite: Fact[J_contra] | None = None
+    opposite: Condition[J_contra] | None = None
 
-    def otherwise(self, words: str) -> Fact[J_contra]:
+    def otherwise(self, words: str) -> Condition[J_contra]:
         """The opposite."""
-        return Fact(words, lambda job: not self.holds(job), self)
+        return Condition(words, lambda job: not self.holds(job), self)
 
 
 @dataclass(frozen=True, eq=False)
-class Ends(Generic[J_contra]):
+class Route(Generic[J_contra]):
     """Between whom messages go.
 
     Attributes:
@@ -117,7 +117,7 @@ class Ends(Generic[J_contra]):
         return roles and (self.among is None or self.among(job, sender, receiver))
 
 
-class Form(NamedTuple):
+class WireFormat(NamedTuple):
     """What messages look like on the wire, for the documentation: its notation is that of docs/protocol.md.
 
     Attributes:
@@ -145,7 +145,7 @@ class Exposed:
 
 
 @dataclass(frozen=True, eq=False)
-class Row(Generic[J_contra]):
+class MessageSpec(Generic[J_contra]):
     """What messages of one kind between some parties carry, in jobs of which all facts are true.
 
     A message is of a job when at least one row fits; what all that fit say is said.
@@ -165,16 +165,16 @@ class Row(Generic[J_contra]):
     """
 
     kind: Kind
-    ends: Ends[J_contra]
+    ends: Route[J_contra]
     what: str
     protection: Protection
     why: str
-    reveals: tuple[Told[J_contra], ...] = ()
-    when: tuple[Fact[J_contra], ...] = ()
+    reveals: tuple[Revelation[J_contra], ...] = ()
+    when: tuple[Condition[J_contra], ...] = ()
     paid: bool = False
     rounds: range = ANY
     exposed: Exposed | None = None
-    forms: tuple[Form, ...] = ()
+    forms: tuple[WireFormat, ...] = ()
 
     @property
     def is_bounded(self) -> bool:
@@ -186,16 +186,20 @@ class Row(Generic[J_contra]):
         return all(fact.holds(job) for fact in self.when)
 
 
-TO_HOLDER: Final = Ends[JobSettings]("holder", "holder")
-TO_SERVER: Final = Ends[JobSettings]("holder", SERVER)
-FROM_SERVER: Final = Ends[JobSettings](SERVER, "holder")
-FIRST_TO_HOLDER: Final = Ends[JobSettings]("first holder", "holder", lambda job, sender, _: sender == job.data.names[0])
-LABELLED_TO_HOLDER: Final = Ends[JobSettings]("label holder", "holder", lambda job, sender, _: _has_labels(job, sender))
-LABELLED_TO_SERVER: Final = Ends[JobSettings]("label holder", SERVER, lambda job, sender, _: _has_labels(job, sender))
+TO_HOLDER: Final = Route[JobSettings]("holder", "holder")
+TO_SERVER: Final = Route[JobSettings]("holder", SERVER)
+FROM_SERVER: Final = Route[JobSettings](SERVER, "holder")
+FIRST_TO_HOLDER: Final = Route[JobSettings](
+    "first holder", "holder", lambda job, sender, _: sender == job.data.names[0]
+)
+LABELLED_TO_HOLDER: Final = Route[JobSettings](
+    "label holder", "holder", lambda job, sender, _: _has_labels(job, sender)
+)
+LABELLED_TO_SERVER: Final = Route[JobSettings]("label holder", SERVER, lambda job, sender, _: _has_labels(job, sender))
 
-TWO_HOLDERS: Final = Fact[JobSettings]("two holders", lambda job: len(job.data.names) == 2)
+TWO_HOLDERS: Final = Condition[JobSettings]("two holders", lambda job: len(job.data.names) == 2)
 MORE_HOLDERS: Final = TWO_HOLDERS.otherwise("three holders or more")
-JUDGED: Final = Fact[JobSettings](
+JUDGED: Final = Condition[JobSettings](
     "not `select_by: last`", lambda job: not job.passes.learns_alone and job.train.select_by != "last"
 )
 
@@ -231,59 +235,59 @@ _AUDIT: Final = "an [audit](audit.md#across-organisations)"
 
 # One row, few lines: a table is read across.
 # fmt: off
-COMMON_ROWS: Final[tuple[Row[JobSettings], ...]] = (
-    *(Row(Kind.HELLO, ends, "facts of the job", "public", _HELLO,
-          forms=(Form("0, 0 … 8", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
+COMMON_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
+    *(MessageSpec(Kind.HELLO, ends, "facts of the job", "public", _HELLO,
+          forms=(WireFormat("0, 0 … 8", "uint8 [bytes of JSON]; round 3: [32]", "[agreement](#agreement), records"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
-    *(Row(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL,
-          forms=(Form("0, 0 … 1", "uint8 [bytes]", "handshake of a `SealedLink`, which no command uses"),))
+    *(MessageSpec(Kind.SEAL, ends, "certificate, fresh public key, signature", "public", _SEAL,
+          forms=(WireFormat("0, 0 … 1", "uint8 [bytes]", "handshake of a `SealedLink`, which no command uses"),))
       for ends in (TO_HOLDER, TO_SERVER, FROM_SERVER)),
-    *(Row(Kind.AUDIT_QUESTION, ends, "random pairs of nodes", "random", _ASKED,
-          forms=(Form("0, 0 … 1", "uint8 [bytes of JSON]; int64 [pairs, 2]", _AUDIT),))
+    *(MessageSpec(Kind.AUDIT_QUESTION, ends, "random pairs of nodes", "random", _ASKED,
+          forms=(WireFormat("0, 0 … 1", "uint8 [bytes of JSON]; int64 [pairs, 2]", _AUDIT),))
       for ends in (TO_HOLDER, TO_SERVER)),
-    *(Row(Kind.AUDIT_ANSWER, ends, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED,
-          forms=(Form("answer, 0 … 2", "uint8 [bytes of JSON]; int64 [targets, 2]; float32 [targets]", _AUDIT),))
+    *(MessageSpec(Kind.AUDIT_ANSWER, ends, "how attacks on what the sender saw rank pairs of nodes", "none", _RANKED,
+          forms=(WireFormat("answer, 0 … 2", "uint8 [bytes of JSON]; int64 [targets, 2]; float32 [targets]", _AUDIT),))
       for ends in (TO_HOLDER, FROM_SERVER)),
 )
 """What every job has: agreement, sealing, audits across organisations."""
 
-ALIGNMENT_ROWS: Final[tuple[Row[JobSettings], ...]] = (
-    Row(Kind.BLINDED_IDS, TO_HOLDER, "node ids as curve points under secret keys", "blinding",
+ALIGNMENT_ROWS: Final[tuple[MessageSpec[JobSettings], ...]] = (
+    MessageSpec(Kind.BLINDED_IDS, TO_HOLDER, "node ids as curve points under secret keys", "blinding",
         "Without the keys the receiver can neither read nor test an id (decisional Diffie-Hellman); it learns how many "
-        "ids a holder has.", forms=(Form("piece, holders passed", "uint8 [≤ 8,192, 33]", "alignment"),)),
-    Row(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
+        "ids a holder has.", forms=(WireFormat("piece, holders passed", "uint8 [≤ 8,192, 33]", "alignment"),)),
+    MessageSpec(Kind.ID_TOKENS, TO_SERVER, "hashes of the node ids under all holders' keys", "blinding",
         "No party can compute one alone; the server, which must not collude with a holder, learns how many ids each "
         "holder has and how many they have in common.",
-        forms=(Form("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
-    Row(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
+        forms=(WireFormat("0, 0", "uint8 [ids of the sender, 16]", "alignment"),)),
+    MessageSpec(Kind.COMMON_IDS, FROM_SERVER, "the hashes that all holders sent", "none",
         "The purpose of alignment: the receiver learns which of its own ids all other holders have.",
-        forms=(Form("0, 0", "uint8 [N, 16]", "alignment"),)),
-    Row(Kind.ROW_ORDER, FIRST_TO_HOLDER, "where the common nodes stand in the order of rows", "blinding",
+        forms=(WireFormat("0, 0", "uint8 [N, 16]", "alignment"),)),
+    MessageSpec(Kind.ROW_ORDER, FIRST_TO_HOLDER, "where the common nodes stand in the order of rows", "blinding",
         "Follows from ids that the receiver has as well, and from the first holder's seed; nobody but the holders may "
-        "know it.", forms=(Form("0, 0", "int32 [N]", "alignment, not for an inference"),)),
+        "know it.", forms=(WireFormat("0, 0", "int32 [N]", "alignment, not for an inference"),)),
 )
 """Where rows of all holders are the same nodes."""
 # fmt: on
 
 
-def judgement(ends: Ends[JobSettings], when: Fact[Any] = JUDGED) -> Row[Any]:
+def judgement(ends: Route[JobSettings], when: Condition[Any] = JUDGED) -> MessageSpec[Any]:
     """What the label holder tells of the validation scores, where it has any."""
     why = "In the clear: tells whether the validation scores rose, not by how much."
-    form = Form("epoch, 0", "bool [2]: best so far, stop", "every evaluation but the last inference")
-    return Row(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(when,), forms=(form,))
+    form = WireFormat("epoch, 0", "bool [2]: best so far, stop", "every evaluation but the last inference")
+    return MessageSpec(Kind.CONTROL, ends, "best so far? stop?", "none", why, when=(when,), forms=(form,))
 
 
-def released_features(told: Told[J_contra], *when: Fact[J_contra]) -> Row[J_contra]:
+def released_features(told: Revelation[J_contra], *when: Condition[J_contra]) -> MessageSpec[J_contra]:
     """Features that nodes perturbed by themselves, as a paradigm reveals them."""
-    ends = Ends[JobSettings](
+    ends = Route[JobSettings](
         "holder",
         "holder",
         lambda job, sender, receiver: sender in job.duties.releasing and receiver in job.duties.learning,
     )
     what = "every node's features, perturbed by itself, a single time"
     exposed = Exposed("releases", "features that {sender}'s nodes perturbed")
-    form = Form("0, 0", "int64 [N, m], uint8 [N, F_i] or float32 [N, F_i]", "[release](#a-local-job)")
-    return Row(
+    form = WireFormat("0, 0", "int64 [N, m], uint8 [N, F_i] or float32 [N, F_i]", "[release](#a-local-job)")
+    return MessageSpec(
         Kind.PERTURBED_FEATURES,
         ends,
         what,

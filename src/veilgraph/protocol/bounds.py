@@ -14,7 +14,7 @@ from veilgraph.core.types import PartyId
 from veilgraph.protocol.agreement import Hello, agree
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.role import Session
+from veilgraph.protocol.role import RoleContext
 
 # How far a holder's release can be ahead of all others': they count up by one, from the largest that anyone states.
 MAX_RELEASES_APART: Final = 2**20
@@ -22,7 +22,7 @@ MAX_RELEASES_APART: Final = 2**20
 _RELEASES: Final = 4  # round of the agreement on perturbed features; that on the rest is 0
 
 
-def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
+def agree_within_bounds(session: RoleContext, mine: Hello, *, releases: bool = False) -> dict[PartyId, Hello]:
     """As ``agree``, over what a job allows; ``releases``: on perturbed features, which comes before the rest.
 
     Raises:
@@ -30,15 +30,15 @@ def agree_within(session: Session, mine: Hello, *, releases: bool = False) -> di
         VeilgraphError: as ``agree``.
     """
     hellos = agree(session.link, session.holders, mine, _RELEASES if releases else 0)
-    check_stated(session.settings, hellos, releases=releases)
+    check_bounds(session.settings, hellos, releases=releases)
     unread = paradigm_of(session.settings).session.unread_bytes(session.settings, hellos)
     if unread is not None:
         session.link.expect(unread)
     return hellos
 
 
-def check_stated(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
-    """Hold every party to what a job allows; errors as ``agree_within``."""
+def check_bounds(job: JobSettings, hellos: Mapping[PartyId, Hello], *, releases: bool = False) -> None:
+    """Hold every party to what a job allows; errors as ``agree_within_bounds``."""
     for party, hello in hellos.items():
         for field, (low, high) in paradigm_of(job).session.stated(job, party, releases=releases).items():
             value = getattr(hello, field)

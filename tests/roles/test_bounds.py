@@ -17,10 +17,10 @@ from veilgraph.link.factory import MemoryHub
 from veilgraph.paradigms.node_dp.learner import Bystander
 from veilgraph.paradigms.vertical.settings import vertical
 from veilgraph.protocol.agreement import Hello
+from veilgraph.protocol.bounds import MAX_RELEASES_APART, agree_within_bounds, check_bounds
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.protocol.paradigm import MAX_CLASSES, MAX_FEATURES
-from veilgraph.protocol.stated import MAX_RELEASES_APART, agree_within, check_stated
 from veilgraph.runtime.session.training import last_epoch
 
 COLLABORATIVE = small_job()
@@ -55,8 +55,8 @@ def epoch_of(value: object) -> object:
 
 @pytest.mark.parametrize("job", [COLLABORATIVE, BITS, INDIVIDUAL])
 def test_honest_parties_pass(job: JobSettings) -> None:
-    check_stated(job, stated(job, {}))
-    check_stated(job, stated(job, {"checkpoints": [(1, 2, "a"), (1, job.train.epochs, "a")]}))
+    check_bounds(job, stated(job, {}))
+    check_bounds(job, stated(job, {"checkpoints": [(1, 2, "a"), (1, job.train.epochs, "a")]}))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_what_a_job_does_not_allow_is_refused_with_party_field_and_value(
     ((field, value),) = changes.items()
     shown = epoch_of(max(value) if isinstance(value, list) else value)
     with refused(ProtocolError, code="stated", key=field, value=shown, party="B"):
-        check_stated(job, stated(job, changes))
+        check_bounds(job, stated(job, changes))
 
 
 @pytest.mark.parametrize("field", ["nodes", "features", "feature_bits", "classes", "release", "steps"])
 def test_a_server_states_nothing_of_data(field: str) -> None:
     with refused(ProtocolError, code="stated", key=field, value=1, party="server"):
-        check_stated(COLLABORATIVE, stated(COLLABORATIVE, {field: 1}, SERVER))
+        check_bounds(COLLABORATIVE, stated(COLLABORATIVE, {field: 1}, SERVER))
 
 
 def test_a_horizontal_job_has_columns_and_classes_and_no_common_nodes() -> None:
@@ -97,10 +97,10 @@ def test_a_horizontal_job_has_columns_and_classes_and_no_common_nodes() -> None:
         facts["B"] |= changes
         return {name: Hello(job=HORIZONTAL.hash(), **stated) for name, stated in facts.items()}
 
-    check_stated(HORIZONTAL, hellos(classes=MAX_CLASSES))
+    check_bounds(HORIZONTAL, hellos(classes=MAX_CLASSES))
     for field, value in (("classes", MAX_CLASSES + 1), ("features", 2**32), ("nodes", 60), ("feature_bits", 3)):
         with refused(ProtocolError, code="stated", key=field, value=value, party="B"):
-            check_stated(HORIZONTAL, hellos(**{field: value}))
+            check_bounds(HORIZONTAL, hellos(**{field: value}))
 
 
 @pytest.mark.parametrize(("start", "last"), [(0, None), (1, 1), (4, 4)])
@@ -108,7 +108,7 @@ def test_whose_budget_ends_a_training_is_said(start: int, last: int | None, capl
     """One party's ``steps: 0`` ends everybody's training: legal, for a budget may be spent, but not anonymous."""
     hellos = stated(PRIVATE, {"steps": 0, "nodes": 60, "features": 0})
     hellos["A"] = hellos["A"].model_copy(update={"steps": 40})
-    check_stated(PRIVATE, hellos)
+    check_bounds(PRIVATE, hellos)
     role = Bystander(session_of(PRIVATE, MemoryHub(["A", "B"], 1).link("A")))
     role.allow_steps(hellos)
     assert role.scarcest == ("B",)
@@ -131,7 +131,7 @@ def test_a_role_hears_who_states_too_much_before_anything_is_set_aside(changes: 
         hub.link(sender).send("A", Tag(Kind.HELLO), text_tensor(hellos[sender].model_dump_json()))
     ((field, value),) = changes.items()
     with refused(ProtocolError, code="stated", key=field, value=value, party="B"):
-        agree_within(session_of(COLLABORATIVE, hub.link("A")), hellos["A"])
+        agree_within_bounds(session_of(COLLABORATIVE, hub.link("A")), hellos["A"])
 
 
 def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:
@@ -147,7 +147,7 @@ def test_a_release_is_not_numbered_far_ahead_of_all_others() -> None:
         return {name: Hello(job=job.hash(), **stated) for name, stated in facts.items()}
 
     for ahead in (7, -7, 0, 7 + MAX_RELEASES_APART):
-        check_stated(job, hellos(ahead), releases=True)
+        check_bounds(job, hellos(ahead), releases=True)
     for ahead in (8 + MAX_RELEASES_APART, -(2**32)):
         with refused(ProtocolError, code="stated", key="release", value=ahead, party="B"):
-            check_stated(job, hellos(ahead), releases=True)
+            check_bounds(job, hellos(ahead), releases=True)

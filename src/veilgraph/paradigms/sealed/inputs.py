@@ -71,7 +71,7 @@ def padded(edges: int) -> int:
     return max(1, -(-edges // step) * step)
 
 
-def suited(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
+def fit_bounds_to(job: SealedJob, graphs: Sequence[PartyGraph]) -> SealedJob:
     """The job, of weighted edges where some graph has weights, and of directed ones where some edge goes one way."""
     parts = [graph.common_part() for graph in graphs]
     says = {
