@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 
 def say_matches(settings: JobSettings) -> None:
-    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here.
-
-    Raises:
-        ConfigError: a holder refuses the job.
-    """
+    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here."""
     from veilgraph.protocol.aligning import match_rates
     from veilgraph.runtime.launch.inputs import accepted_by_parties
 
@@ -240,7 +236,6 @@ def resume_command(
 
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[Progress]:
-    """Shows a training's epochs."""
     from veilgraph.report.progress import TrainingBars
 
     shown = TrainingBars(messages(), settings.measures)
@@ -260,7 +255,6 @@ def _resumable(path: Path) -> Iterator[None]:
 
 
 def _machine_counts(texts: list[str] | None) -> dict[str, int]:
-    """What ``--machines`` says: holder → number of processes."""
     counts: dict[str, int] = {}
     for text in texts or ():
         name, _, count = text.rpartition("=")

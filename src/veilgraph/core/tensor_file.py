@@ -29,11 +29,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> No
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
-    """Reads what ``save_tensors`` wrote.
-
-    Raises:
-        RunError: the file is missing or damaged.
-    """
+    """Read what ``save_tensors`` wrote; raises ``RunError`` if the file is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as file:
             facts: Record = json.loads((file.metadata() or {})["facts"])
@@ -43,11 +39,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
 
 
 def load_facts(path: Path) -> Record:
-    """The facts alone.
-
-    Raises:
-        RunError: as ``load_tensors``.
-    """
+    """Read the facts alone; raises ``RunError`` as ``load_tensors``."""
     try:
         with safe_open(path, framework="pt") as file:
             facts: Record = json.loads((file.metadata() or {})["facts"])
@@ -72,11 +64,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def get(self, name: str) -> Kept | None:
-        """What was put there last; None where nothing was.
-
-        Raises:
-            RunError: it is damaged.
-        """
+        """What was put there last; None where nothing was. Raises ``RunError`` if it is damaged."""
 
     @abstractmethod
     def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:

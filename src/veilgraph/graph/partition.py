@@ -78,14 +78,10 @@ def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *,
 def split_for_learner(
     whole: PartyGraph, *, names: Sequence[PartyId], learner: PartyId, labels_at: PartyId, seed: int
 ) -> list[PartyGraph]:
-    """Divides a graph as paradigm node-dp has it: one holder knows all edges, the others' nodes have the features.
+    """Divide a validated graph as paradigm node-dp has it: one holder knows all edges, the others' nodes the features.
 
-    Args:
-        whole: validated, with labels and masks.
-        names: all holders.
-        learner: who gets the edges, and one column of zeros, as every holder has a column.
-        labels_at: who gets the labels and masks.
-        seed: of the deal of the columns to the other holders, even shares.
+    The learner gets the edges, and one column of zeros, as every holder has a column. ``labels_at`` gets labels and
+    masks. ``seed`` deals the columns to the other holders, in even shares.
     """
     others = [name for name in names if name != learner]
     dealt = deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed))
@@ -155,9 +151,8 @@ def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argumen
 def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
     """What one holder could learn from by itself, judged as the federation is.
 
-    It has all its nodes, those that the others do not know included; validation and test nodes are common ones. Without
-    labels of its own it is lent the label holder's, as in the paper, so that figures tell what its features and edges
-    are worth.
+    It has all its nodes; validation and test nodes are common ones. Without labels of its own it is lent the label
+    holder's, as in the paper, so that figures tell what its features and edges are worth.
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = find_label_holder(graphs, label_holder)
@@ -181,11 +176,9 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
 def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: bool = False) -> PartyGraph:
     """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
 
-    Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once,
-    with the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'.
-
-    Only the common nodes and the edges between them: which of their own nodes several holders share is not known
-    here, so nodes of a single holder are left out.
+    Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once, with
+    the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'. Nodes of a single holder
+    are left out, since which of them several holders share is not known here.
 
     Args:
         graphs: all holders' graphs.
@@ -203,7 +196,6 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
 
 
 def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """All columns, and every edge once."""
     edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float64)
     unique, place = torch.unique(edges, dim=1, return_inverse=True)
     features = join_columns([graph.features for graph in graphs])
@@ -233,12 +225,7 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class HorizontalPart:
-    """What one holder has, and where its rows stand in the whole.
-
-    Attributes:
-        graph: its nodes, in ascending order of ``ids``.
-        ids: Tensor[N_p] int64, distinct, ascending: positions in the graph that was split.
-    """
+    """What one holder has, and where its rows stand in the whole: ``ids`` Tensor[N_p] int64, distinct, ascending."""
 
     graph: PartyGraph
     ids: Tensor
@@ -542,7 +529,6 @@ def _masks(graph: PartyGraph) -> dict[str, Tensor]:
 
 
 def _in_mask(graph: PartyGraph) -> Tensor:
-    """Whether a node is in any mask, Tensor[N] bool."""
     found = torch.zeros(graph.num_nodes, dtype=torch.bool)
     for mask in _masks(graph).values():
         found |= mask

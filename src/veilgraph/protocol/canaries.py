@@ -46,8 +46,6 @@ class DrawnCanaries:
     """One holder's, for all sessions of a run.
 
     Attributes:
-        count: m, of each holder that has any.
-        nodes: N, that all who know the places know.
         key: 32 secret bytes, from which the coins are expanded.
         public: SHA-256 of the job, from which places follow.
     """
@@ -63,18 +61,12 @@ class DrawnCanaries:
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        """What everybody can draw who has the job."""
+        """Draw what everybody can draw who has the job."""
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
 
 def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
-    """The graph with these edges alone at the nodes that canaries take, and none of these in a split.
-
-    Args:
-        graph: of the holder.
-        taken: Tensor[N] bool.
-        edges: Tensor[2, E] int64, both directions of each.
-    """
+    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
     rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
     weight, relation = rest.edge_weight, rest.edge_relation
     return replace(
@@ -87,7 +79,7 @@ def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
 
 
 def _largest(features: Tensor) -> float:
-    """The largest magnitude of any value, 1 where all are zero or there are none."""
+    """The largest magnitude of any value; 1 where all are zero or there are none."""
     values = features.values() if is_sparse(features) else features
     return (float(values.abs().max()) if values.numel() else 1.0) or 1.0
 
@@ -118,14 +110,9 @@ class Inserted(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job; every holder needs them, to keep the others' apart from its own nodes.
+        """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        Args:
-            job: with ``privacy.canaries_in: data``.
-            party: a holder.
-            nodes: N.
-            source: of the key, where there is none yet.
-            kept: the key of an earlier session.
+        ``source`` makes the key, unless an earlier session ``kept`` one.
 
         Raises:
             ConfigError: there are too few common nodes, or the job has no such canaries.
@@ -180,12 +167,10 @@ class Inserted(DrawnCanaries):
         return torch.cat([self.places(owner).flatten() for owner in self.owners]).sort().values
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its own canaries in it, and the others' kept apart.
+        """The holder's graph with its own canaries in it, and the others' kept apart; raises ``RunError`` as
+        ``check_nodes``.
 
         They are in no split: nobody learns from them, or is scored on what is predicted for them.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
         """
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
@@ -251,11 +236,7 @@ class NodeCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job whose nodes release their features; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or there are fewer nodes.
-        """
+        """Those of a job whose nodes release their features; as ``Inserted.of``."""
         release = job.noise.feature_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
@@ -278,16 +259,9 @@ class NodeCanaries(DrawnCanaries):
         return self._coins("labels")
 
     def into(self, graph: PartyGraph, low: float, high: float, *, labels: bool) -> PartyGraph:
-        """The holder's graph with its canaries in it.
+        """The holder's graph with its canaries in it, for values declared from ``low`` to ``high``.
 
-        Args:
-            graph: of the holder.
-            low: α of the declared range.
-            high: β.
-            labels: whether the holder releases its labels.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
+        ``labels`` says whether the holder releases its labels. Raises ``RunError`` as ``check_nodes``.
         """
         check_nodes(self.nodes, graph.common)
         features = graph.features.to_dense().clone()
@@ -308,12 +282,7 @@ class LabelCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or fewer nodes are trained with.
-            DataError: no node is.
-        """
+        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``."""
         private, trained = job.label_privacy, len(_trained(graph))
         wanted = 0 if private is None else private.canaries
         if not 0 < wanted <= trained:
@@ -336,11 +305,7 @@ class LabelCanaries(DrawnCanaries):
         return self._coins("labels")
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The label holder's graph with its canaries in it.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
-        """
+        """The label holder's graph with its canaries in it; raises ``RunError`` as ``check_nodes``."""
         check_nodes(self.nodes, graph.common)
         if graph.labels is None:
             return graph
@@ -376,11 +341,7 @@ class TrainedCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or the holder has fewer nodes than they take.
-        """
+        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``."""
         plan = job.training_plan
         leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
         wanted, most = 0 if plan is None else plan.settings.canaries, graph.num_nodes // (1 + leaves)
@@ -406,19 +367,11 @@ class TrainedCanaries(DrawnCanaries):
         return self._drawn("places", (self.nodes,)).argsort()[:taken].view(self.count, 1 + self.leaves)
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its canaries in it, in or out as their coins say.
-
-        Raises:
-            RunError: they were drawn for another number of nodes.
-        """
+        """The holder's graph with its canaries in it, in or out as their coins say; errors as ``world``."""
         return self.world(graph, self.coins)
 
     def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
-        """The holder's graph with canaries as other coins would have them.
-
-        Args:
-            graph: of the holder, with labels.
-            coins: Tensor[m] bool, True for in.
+        """The holder's graph with canaries as other coins, Tensor[m] bool, would have them.
 
         Raises:
             RunError: they were drawn for another number of nodes.

@@ -253,11 +253,7 @@ class JobSettings(Settings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does.
-
-        Args:
-            said: what the job says, all of which every party knows.
-        """
+        """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does."""
         return ()
 
     @model_validator(mode="after")
@@ -281,7 +277,6 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
-        """Refuses what is for paradigm vertical alone, which takes it."""
         if self.device != "cpu":
             raise ValueError(
                 f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
@@ -303,7 +298,6 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        """Refuses differential privacy, which paradigms vertical, sealed and node-dp take."""
         if self.privacy is not None:
             raise ValueError(
                 "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
@@ -425,7 +419,7 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
     """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
 
-    Of test nodes where several holders learn how well the model does, of sums over all.
+    They include test nodes where several holders learn how well the model does, of sums over all.
     """
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
@@ -441,11 +435,7 @@ J = TypeVar("J", bound=JobSettings)
 
 
 def job_of(kind: type[J], job: JobSettings) -> J:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
+    """A job as what it is; raises ``ConfigError`` if it is of another paradigm."""
     if not isinstance(job, kind):
         wanted = kind.model_fields["paradigm"].default
         raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm {wanted}; give one of these")

@@ -114,11 +114,7 @@ class LimitSettings(Settings):
 
 
 def parse_limits(data: object, source: str) -> LimitSettings:
-    """Validate limits that came from YAML or a dictionary.
-
-    Raises:
-        ConfigError: names the first broken key, its value and the rule.
-    """
+    """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
     try:
@@ -238,8 +234,7 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
-    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; empty where there
-    cannot.
+    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; or empty.
 
     A δ that follows from their number always fits.
     """

@@ -82,10 +82,7 @@ EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings
 class Fact(Generic[J_contra]):
     """What has to be true of a job for a row to be of it.
 
-    Attributes:
-        words: the option, for the documentation.
-        holds: whether it is.
-        opposite: what is true of all other jobs, where that has a name.
+    ``words`` name the option in the documentation; ``opposite`` is true of all other jobs, where that has a name.
     """
 
     words: str
@@ -99,12 +96,9 @@ class Fact(Generic[J_contra]):
 
 @dataclass(frozen=True, eq=False)
 class Ends(Generic[J_contra]):
-    """Between whom messages go.
+    """Between whom messages go: a role each, or ``SERVER``.
 
-    Attributes:
-        sender: which role, ``SERVER`` or which holders.
-        receiver: likewise.
-        among: job, sender, receiver → whether these two are meant, where not all of the roles are.
+    ``among`` takes job, sender and receiver, and says whether these two are meant, where not all of the roles are.
     """
 
     sender: str
@@ -118,12 +112,9 @@ class Ends(Generic[J_contra]):
 
 
 class Form(NamedTuple):
-    """What messages look like on the wire, for the documentation: its notation is that of docs/protocol.md.
+    """What messages look like on the wire, in the notation of docs/protocol.md.
 
-    Attributes:
-        tag: step and round.
-        shape: type and shape.
-        part: of a session in which they are sent.
+    ``tag`` has step and round, ``shape`` type and shape, ``part`` the part of a session in which they are sent.
     """
 
     tag: str
@@ -135,9 +126,8 @@ class Form(NamedTuple):
 class Exposed:
     """What of one sender's messages attacks can be mounted on, round by round.
 
-    Attributes:
-        sort: rows of the sender's nodes; gradients of such rows, step by step; or what nodes perturbed by themselves.
-        words: what it is, ``{sender}``'s, of ``{round}``.
+    ``sort`` is rows of the sender's nodes, gradients of such rows, or what nodes perturbed by themselves; ``words``
+    have ``{sender}`` and ``{round}``.
     """
 
     sort: Literal["embedding", "gradients", "releases"]
@@ -146,18 +136,13 @@ class Exposed:
 
 @dataclass(frozen=True, eq=False)
 class Row(Generic[J_contra]):
-    """What messages of one kind between some parties carry, in jobs of which all facts are true.
+    """What messages of one kind between some parties carry, in jobs of which all facts (``when``) are true.
 
     A message is of a job when at least one row fits; what all that fit say is said.
 
     Attributes:
-        kind: of the messages.
-        ends: between whom they go.
-        what: they carry.
-        protection: against the receiver.
         why: it may leave the sender or, where nothing protects it, what follows from that.
         reveals: what comes true by it, together with the other senders' messages.
-        when: what has to be true of a job.
         paid: whether the sender's ledger pays for it.
         rounds: of the tags of the messages that carry it; all by default.
         exposed: what of it the audit attacks by itself; what several messages make together its ``Source`` finds.

@@ -29,11 +29,8 @@ class LinksConformance(ABC):
 
     @abstractmethod
     def links(self, timeout_s: float, limit: int) -> Mapping[PartyId, Link]:
-        """Joined ends of ``PARTIES``.
-
-        Args:
-            timeout_s: longest wait of a receive, in seconds.
-            limit: of one message as it is encoded, in bytes.
+        """Joined ends of ``PARTIES``, with the longest wait of a receive in seconds and the limit of one encoded
+        message in bytes.
         """
 
     @pytest.fixture
@@ -301,11 +298,7 @@ class LinksConformance(ABC):
 
 
 class LinkConformance(LinksConformance):
-    """Of a wire that joins parties on one machine.
-
-    Attributes:
-        factory: what makes it.
-    """
+    """Of a wire that joins parties on one machine; ``factory`` makes it."""
 
     factory: ClassVar[LinkFactory]
 
