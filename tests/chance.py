@@ -46,7 +46,7 @@ class Chance:
     def is_fixed(self) -> Iterator[None]:
         """While the block lasts."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(computing, "Session", self._session)
+            patch.setattr(computing, "RoleContext", self._session)
             patch.setattr(ledgers, "NoisedPublisher", self._noised)
             patch.setattr(ledgers, "SampledPublisher", self._sampled)
             for module in (ledgers, collecting, randomness):

@@ -1,10 +1,16 @@
-"""What every job has, whatever its paradigm: frozen, validated once, unknown keys refused.
+"""What a job says of itself to people: what it is for, how long its files are kept, who answers for what.
+
+What every job has, whatever its paradigm: frozen, validated once, unknown keys refused.
 
 ``protocol.job_file.read_job`` turns a YAML file into the settings of its paradigm, a subclass of ``JobSettings``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated, Final, Self
+from pydantic import AfterValidator, Field, model_validator
+from veilgraph.core.settings import Settings
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -12,10 +18,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
-
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import override
-
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings
@@ -33,7 +37,37 @@ from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
-from veilgraph.protocol.record import RecordSettings
+
+MOST_CHARACTERS: Final = 2000
+
+
+def _readable(text: str) -> str:
+    if any(not (character.isprintable() or character == "\n") for character in text):
+        raise ValueError("has control characters, which change what a terminal shows; take them out")
+    if not text.strip():
+        raise ValueError("is empty; say something or leave it out")
+    return text
+
+
+Words = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_readable)]
+
+
+class RecordSettings(Settings):
+    """Free text of a job, which no party computes with and every party agrees to."""
+
+    purpose: Words | None = Field(None, description="what the model and its predictions are for, and for what not")
+    retention: Words | None = Field(None, description="how long runs, models and predictions are kept, and who deletes")
+    roles: Words | None = Field(None, description="who is controller, processor or contact of which party")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not any(self.told()):
+            raise ValueError("record says nothing; give purpose, retention or roles, or leave record out")
+        return self
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """(Name, text) of what is said."""
+        yield from ((name, text) for name, text in self if text is not None)
 
 
 class TrainSettings(Settings):

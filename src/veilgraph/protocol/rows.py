@@ -3,6 +3,8 @@
 Each paradigm has its rows beside it (``paradigms/*/rows.py``). Limits, disclosures, the audit and the documentation's
 tables all follow from them. What a row reveals has a name, so that a party can state once, in its own settings, what
 may be learnt from its data. Public facts (settings, counts, sizes, times) have no name.
+
+The paradigms by name, for modules that the seam of paradigms itself is made of: ``paradigm.PARADIGMS`` is typed.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
-
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
+from typing import Any, Final
+from veilgraph.core.settings import Registry
 
 J_contra = TypeVar("J_contra", bound=JobSettings, contravariant=True)
 
@@ -280,3 +283,16 @@ def released_features(told: Told[J_contra], *when: Fact[J_contra]) -> Row[J_cont
         exposed=exposed,
         forms=(form,),
     )
+
+
+PARADIGMS: Final[Registry[Any]] = Registry(
+    "veilgraph.paradigms",
+    {
+        "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
+        "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
+        "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
+        "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
+        "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
+    },
+    kind="veilgraph.protocol.paradigm:Paradigm",
+)
