@@ -81,17 +81,27 @@ Ledgers = Annotated[
 ]
 
 
+def by_party(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
+    """Read an option that is given once a party, as NAME=VALUE: party → its value.
+
+    Raises:
+        BadParameter: a text is of another form, which ``example`` has, or a party is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise typer.BadParameter(f"{text!r} is not {example}", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is given twice; give it once", param_hint=option)
+        found[name] = value
+    return found
+
+
 def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
     """What ``--ledger`` says: holder → folder; None where it says nothing."""
-    found: dict[str, Path] = {}
-    for text in texts or ():
-        name, _, folder = text.partition("=")
-        if not name or not folder:
-            raise typer.BadParameter(f"{text!r} is not PARTY=FOLDER, as in shop=ledgers/shop", param_hint="--ledger")
-        if name in found:
-            raise typer.BadParameter(f"{name!r} is given twice; a holder has one ledger", param_hint="--ledger")
-        found[name] = Path(folder)
-    return found or None
+    found = by_party(texts, "--ledger", "PARTY=FOLDER, as in shop=ledgers/shop")
+    return {name: Path(folder) for name, folder in found.items()} or None
 
 
 def command(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, read_chosen, read_settings
+from veilgraph.cli.app import Overrides, by_party, command, read_chosen, read_settings
 from veilgraph.cli.data import show_party
 from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
@@ -302,17 +302,15 @@ class Sizes:
 
 
 def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
-    found: dict[PartyId, int] = {}
-    for word in words or []:
-        name, _, number = word.partition("=")
+    form = f"NAME=NUMBER with a holder of {', '.join(settings.data.names)}"
+    found = by_party(words, option, form)
+    for name, number in found.items():
         if name not in settings.data.names or not number.isdecimal():
-            holders = ", ".join(settings.data.names)
-            raise typer.BadParameter(f"{word!r} is not NAME=NUMBER with a holder of {holders}", param_hint=option)
-        found[name] = int(number)
+            raise typer.BadParameter(f"'{name}={number}' is not {form}", param_hint=option)
     missing = [name for name in settings.data.names if name not in found]
     if missing:
         raise typer.BadParameter(f"of {', '.join(missing)} as well: {_EACH}", param_hint=option)
-    return found
+    return {name: int(number) for name, number in found.items()}
 
 
 # What its differential privacy costs

@@ -32,6 +32,9 @@ from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions
 
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
 ROOT_VARIABLE: Final = "VEILGRAPH_DATA"
 
 
@@ -56,10 +59,6 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
     found.check_split()
     return found
-
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
 
 
 class DataSet:
@@ -128,10 +127,6 @@ class DataSet:
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""
         return None
-
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:

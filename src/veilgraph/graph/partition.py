@@ -353,13 +353,8 @@ def split_horizontally(
     the training, validation and test nodes among them. There is one valid part per name; every node is at one of them
     at least.
 
-    Args:
-        data: as for ``split_vertically``.
-        names: the holders, one or more.
-        seed: fixes the split.
-        overlap: share of the edges, in [0, 1], that a second holder has too.
-        knows: see ``Knows``. The paper does not say; its figures for separate training are nearer to those of ``all``.
-        num_classes: default: the largest label plus one.
+    Arguments are those of ``split_vertically``, and ``overlap``: share of the edges, in [0, 1], that a second holder
+    has too. The paper does not say what a holder ``knows``; its figures for separate training are nearer to ``all``.
 
     Raises:
         DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
@@ -375,13 +370,12 @@ def split_horizontally(
     second = _second_owner(whole, owner, len(names), overlap, generator)
     home = _deal_nodes(whole, len(names), generator)
     parts = []
+    everywhere = torch.ones_like(home, dtype=torch.bool)
     for index, name in enumerate(names):
-        edges = (owner == index) | (second == index)
-        own = home == index
-        known = own.clone()
-        known[whole.edge_index[:, edges].reshape(-1)] = True
-        everything = torch.ones_like(own)
-        known, labelled = (everything, everything) if knows == "all" else (known, own)
+        edges, own = (owner == index) | (second == index), home == index
+        touched = own.clone()
+        touched[whole.edge_index[:, edges].reshape(-1)] = True
+        known, labelled = (everywhere, everywhere) if knows == "all" else (touched, own)
         parts.append(_part(whole, name, known, edges, labelled))
     return parts
 
@@ -393,12 +387,7 @@ def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[H
     ``split_horizontally``.
     """
     whole = PartyGraph.from_data(POOLED, data)
-    home = _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed))
-    source, target = home[whole.edge_index]
-    return [
-        _part(whole, name, home == index, (source == index) & (target == index), home == index)
-        for index, name in enumerate(names)
-    ]
+    return _at_home(whole, names, _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
 
 
 def split_by_label(
@@ -416,16 +405,10 @@ def split_by_label(
     between two nodes of one holder remain. As in the paper's figure 3, whose counts say so, nodes that are in no mask
     are left out.
 
-    Args:
-        data: with ``y`` and masks.
-        names: the holders.
-        seed: fixes the split.
-        mixed: q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others.
-        knows: ``all`` gives every holder all nodes in a mask with their labels, and the edges between those dealt to
-            it: the split on which the paper measures PPGNN, which needs aligned nodes.
-
-    Returns:
-        As ``split_horizontally``; ``ids`` are positions in ``data``, and not all of them occur.
+    ``mixed`` is q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others. With
+    ``knows="all"`` every holder has all nodes in a mask with their labels, and the edges between those dealt to it: the
+    split on which the paper measures PPGNN, which needs aligned nodes. ``ids`` are positions in ``data``, and not all
+    of them occur.
 
     Raises:
         DataError: there are no labels, ``mixed`` is no share or there is no other holder, or a part breaks a rule.
@@ -445,18 +428,19 @@ def split_by_label(
         leaving = nodes[: round(mixed * len(nodes))]
         home[leaving] = (index + 1 + torch.arange(len(leaving)) % max(len(names) - 1, 1)) % len(names)
     home = home[first_nodes(whole)]
+    return _at_home(whole, names, home, home != UNKNOWN if knows == "all" else None)
+
+
+def _at_home(
+    whole: PartyGraph, names: Sequence[PartyId], home: Tensor, known: Tensor | None = None
+) -> list[HorizontalPart]:
+    """Each holder's nodes, Tensor[N], or those that all know, and the edges between two nodes at home there."""
     source, target = home[whole.edge_index]
-    in_mask = home != UNKNOWN
-    return [
-        _part(
-            whole,
-            name,
-            in_mask if knows == "all" else home == index,
-            (source == index) & (target == index),
-            in_mask if knows == "all" else home == index,
-        )
-        for index, name in enumerate(names)
-    ]
+    parts = []
+    for index, name in enumerate(names):
+        nodes = home == index if known is None else known
+        parts.append(_part(whole, name, nodes, (source == index) & (target == index), nodes))
+    return parts
 
 
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:

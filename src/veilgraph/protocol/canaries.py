@@ -51,13 +51,18 @@ class DrawnCanaries:
     """
 
     kind: ClassVar[str]
+    coin: ClassVar[str] = "coins"
     count: int
     nodes: int
     key: bytes = field(repr=False)
     public: str
 
+    @cached_property
+    def coins(self) -> Tensor:
+        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
+        return self._coins(self.coin)
+
     def _coins(self, what: str) -> Tensor:
-        """True for in, or for the second class: Tensor[m] bool."""
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
@@ -149,11 +154,6 @@ class Inserted(DrawnCanaries):
         """Nodes that a canary takes."""
         return _SIZES.get(self.unit, 1 + self.leaves)
 
-    @cached_property
-    def coins(self) -> Tensor:
-        """What an audit guesses, True for in: Tensor[m] bool."""
-        return self._coins("coins")
-
     def places(self, owner: PartyId) -> Tensor:
         """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
         taken = self.count * self.size
@@ -233,6 +233,7 @@ class NodeCanaries(DrawnCanaries):
     """One holder's, of nodes that perturb their own values; their places are the same at all holders."""
 
     kind: ClassVar[str] = "node canaries"
+    coin: ClassVar[str] = "features"
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
@@ -247,11 +248,6 @@ class NodeCanaries(DrawnCanaries):
     def places(self) -> Tensor:
         """Their nodes, the same at all holders: Tensor[m] int64."""
         return self._drawn("places", (self.nodes,)).argsort()[: self.count]
-
-    @cached_property
-    def coins(self) -> Tensor:
-        """Of the features, True for high: Tensor[m] bool."""
-        return self._coins("features")
 
     @cached_property
     def label_coins(self) -> Tensor:
@@ -279,6 +275,7 @@ class LabelCanaries(DrawnCanaries):
     """The label holder's, of perturbed labels."""
 
     kind: ClassVar[str] = "label canaries"
+    coin: ClassVar[str] = "labels"
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
@@ -298,11 +295,6 @@ class LabelCanaries(DrawnCanaries):
         """Their nodes in the label holder's graph, which follow from the training nodes: Tensor[m] int64."""
         trained = _trained(graph)
         return trained[self._drawn("places", (self.nodes,))[trained].argsort()[: self.count]]
-
-    @cached_property
-    def coins(self) -> Tensor:
-        """True for the second class: Tensor[m] bool."""
-        return self._coins("labels")
 
     def into(self, graph: PartyGraph) -> PartyGraph:
         """The label holder's graph with its canaries in it; raises ``RunError`` as ``check_nodes``."""
@@ -354,11 +346,6 @@ class TrainedCanaries(DrawnCanaries):
             )
         key = source(SEED_BYTES) if kept is None else kept
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
-
-    @cached_property
-    def coins(self) -> Tensor:
-        """What an audit guesses, True for in: Tensor[m] bool."""
-        return self._coins("coins")
 
     @cached_property
     def places(self) -> Tensor:

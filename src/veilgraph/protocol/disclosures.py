@@ -19,8 +19,7 @@ from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.registered import PARADIGMS
-from veilgraph.protocol.rows import Protection, Row, Told
+from veilgraph.protocol.rows import PARADIGMS, Protection, Row, Told
 
 if TYPE_CHECKING:
     from veilgraph.link.view import TrafficEntry

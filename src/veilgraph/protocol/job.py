@@ -1,25 +1,21 @@
-"""What a job says of itself to people: what it is for, how long its files are kept, who answers for what.
-
-What every job has, whatever its paradigm: frozen, validated once, unknown keys refused.
+"""What every job has, whatever its paradigm: frozen, validated once, unknown keys refused.
 
 ``protocol.job_file.read_job`` turns a YAML file into the settings of its paradigm, a subclass of ``JobSettings``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Final, Self
-from pydantic import AfterValidator, Field, model_validator
-from veilgraph.core.settings import Settings
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import override
+
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN, Settings

@@ -17,7 +17,7 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.registered import PARADIGMS as _REGISTERED
+from veilgraph.protocol.rows import PARADIGMS as _REGISTERED
 from veilgraph.protocol.rows import Row
 
 if TYPE_CHECKING:

@@ -3,8 +3,6 @@
 Each paradigm has its rows beside it (``paradigms/*/rows.py``). Limits, disclosures, the audit and the documentation's
 tables all follow from them. What a row reveals has a name, so that a party can state once, in its own settings, what
 may be learnt from its data. Public facts (settings, counts, sizes, times) have no name.
-
-The paradigms by name, for modules that the seam of paradigms itself is made of: ``paradigm.PARADIGMS`` is typed.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+
+from veilgraph.core.settings import Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
-from typing import Any, Final
-from veilgraph.core.settings import Registry
 
 J_contra = TypeVar("J_contra", bound=JobSettings, contravariant=True)
 
@@ -296,3 +294,4 @@ PARADIGMS: Final[Registry[Any]] = Registry(
     },
     kind="veilgraph.protocol.paradigm:Paradigm",
 )
+"""The paradigms by name, for modules that their seam is made of, which ``paradigm.PARADIGMS`` types for all others."""
