@@ -38,7 +38,7 @@ TASK = {
 SUITE = """
 from veilgraph.testing.combine import CombineConformance
 from veilgraph.testing.local_model import LocalModelConformance
-from veilgraph.testing.task import TaskConformance
+from veilgraph.paradigms.averaging.testing import TaskConformance
 
 
 class TestSmooth(LocalModelConformance):

@@ -89,6 +89,8 @@ def test_predict_by_id(trained: Path, tmp_path: Path) -> None:
         some = veilgraph("predict", trained, *arguments)
         assert [line.split(",")[0] for line in some.stdout.splitlines()[1:]] == ids
     assert "is not among the 320 nodes" in one_error(veilgraph("predict", trained, "--ids", "nobody"))
+    file.write_text("'=nobody\n", encoding="utf-8")  # as a table has it, of which a spreadsheet runs no cell
+    assert one_error(veilgraph("predict", trained, "--ids-file", file)).startswith("ids: '=nobody' (1 of 1)")
     assert "nodes or ids" in usage_error(veilgraph("predict", trained, "--ids", "a", "--nodes", "1"))
     assert "--ids or --ids-file" in usage_error(veilgraph("predict", trained, "--ids", "a", "--ids-file", file))
 

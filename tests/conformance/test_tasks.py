@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.paradigms.averaging.own_graphs import graphs_for
 from veilgraph.graph.party import PartyGraph
-from veilgraph.testing.task import TaskConformance
+from veilgraph.paradigms.averaging.testing import TaskConformance
 
 
 class TestClasses(TaskConformance):

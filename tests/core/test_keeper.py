@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from safetensors.torch import save
 
 from tests.errors import refused
 from veilgraph.core.errors import RunError
@@ -29,6 +30,7 @@ def test_a_folder_keeps_for_whoever_opens_it_next_and_tells_damage(tmp_path: Pat
     assert kept.facts == {"number": 1}
     path = FolderKeeper(tmp_path).path("release")
     assert path.stat().st_mode & 0o077 == 0
-    path.write_bytes(path.read_bytes()[:20])
-    with refused(RunError, key=path):
-        FolderKeeper(tmp_path).get("release")
+    for damaged in (path.read_bytes()[:20], save({"rows": torch.ones(2)})):  # the second has no facts
+        path.write_bytes(damaged)
+        with refused(RunError, key=path):
+            FolderKeeper(tmp_path).get("release")

@@ -623,6 +623,10 @@ def test_an_epsilon_of_0_is_nothing_without_its_delta_either() -> None:
         assert refusal(limits, settings, "A", 100, epsilon=largest_epsilon(settings, "A", 100)) is None
     assert without(settings, []) == ["B"], "it pays from a ledger all the same"
     assert without(settings, ["B"]) == []
+    apart = {"paradigm": "averaging", "preset": "auto", "data": {"holders": ["A", "B"]}}
+    averaged = parse_job({**apart, "averaging": {"privacy": {"epsilon_total": 1, "batch": 9, "degree_bound": 7}}})
+    asked = LimitSettings(leakage=tuple(all_revelations()), max_epsilon=1, **about.ROWS)
+    assert (refusal(asked, averaged, "A", epsilon=0) or "").startswith("limits.epsilon_unit=row and the job's ε is")
 
 
 def test_a_bound_on_neighbours_is_asked_of_who_rests_on_it() -> None:

@@ -5,10 +5,11 @@ from tests.errors import refused
 from tests.nn.graphs import dense, random_adjacency
 from veilgraph.core.errors import ConfigError
 from veilgraph.core.randomness import LearningStreams
-from veilgraph.nn.combine import COMBINES, CombineSettings, build_combine
+from veilgraph.nn.combine import COMBINES, CombineSettings, build_combine, combine_settings
 from veilgraph.nn.local.build import build_local, local_settings
 from veilgraph.nn.propagate import Adjacency
 from veilgraph.testing.combine import CombineConformance
+from veilgraph.testing.graphs import check_part
 
 HOLDERS = 3
 
@@ -31,6 +32,14 @@ class TestDegreeWeighted(CombineConformance):
 
 def test_every_strategy_is_held_to_the_suite():
     assert {each.name for each in CombineConformance.__subclasses__()} == set(COMBINES.own)
+
+
+def test_a_strategy_that_takes_what_is_no_setting_does_not_pass():
+    def read(said):
+        return combine_settings({key: value for key, value in said.items() if key != "no_such_setting"})
+
+    with pytest.raises(AssertionError):
+        check_part(COMBINES, "mean", read, {"strategy": "mean"})
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from tests.errors import refused
 from tests.paradigms.averaging.own_graphs import graphs_for
 from veilgraph.core.errors import ConfigError
 from veilgraph.graph.party import PartyGraph
+from veilgraph.paradigms.averaging.testing import TaskConformance
 from veilgraph.protocol.job import write_job
 from veilgraph.protocol.job_file import read_job
 from veilgraph.testing.dataset import DataSetConformance
-from veilgraph.testing.task import TaskConformance
 
 SMALL: Mapping[str, Any] = {"cameras": 2, "recordings": 1, "frames": 12, "objects": 3}
 

@@ -81,30 +81,36 @@ Ledgers = Annotated[
 ]
 
 
+def by_party(texts: Sequence[str] | None, option: str, example: str) -> dict[str, str]:
+    """Read an option that is given once a party, as NAME=VALUE: party → its value.
+
+    Raises:
+        BadParameter: a text is of another form, which ``example`` has, or a party is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise typer.BadParameter(f"{text!r} is not {example}", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is given twice; give it once", param_hint=option)
+        found[name] = value
+    return found
+
+
 def ledgers_of(texts: Sequence[str] | None) -> dict[str, Path] | None:
     """What ``--ledger`` says: holder → folder; None where it says nothing."""
-    found: dict[str, Path] = {}
-    for text in texts or ():
-        name, _, folder = text.partition("=")
-        if not name or not folder:
-            raise typer.BadParameter(f"{text!r} is not PARTY=FOLDER, as in shop=ledgers/shop", param_hint="--ledger")
-        if name in found:
-            raise typer.BadParameter(f"{name!r} is given twice; a holder has one ledger", param_hint="--ledger")
-        found[name] = Path(folder)
-    return found or None
+    found = by_party(texts, "--ledger", "PARTY=FOLDER, as in shop=ledgers/shop")
+    return {name: Path(folder) for name, folder in found.items()} or None
 
 
 def command(
     name: str, example: str, group: typer.Typer | None = None, *, json: bool = False, further: bool = False
 ) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Registers a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
+    """Register a command, of ``group`` if there is one, that reports its errors on one line and exits with 1.
 
-    Args:
-        name: of the command.
-        example: a call of it.
-        group: that it is of; None: of the program itself.
-        json: whether it has ``--json``, and tells what it found.
-        further: whether it refuses words beyond its arguments itself, which are in its context's ``args``.
+    ``example`` is a call of it. With ``json`` it has ``--json``, and emits what it found; with ``further`` it refuses
+    words beyond its arguments itself, which are in its context's ``args``.
     """
 
     def register(function: Callable[Parameters, None]) -> Callable[Parameters, None]:
@@ -131,16 +137,7 @@ def add_installed() -> None:
 
 
 def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
-    """Refuses options that have no meaning here, where they are given.
-
-    Args:
-        context: of the command.
-        names: of its parameters.
-        why: and the way out.
-
-    Raises:
-        BadParameter: one of them is.
-    """
+    """Refuse parameters of a command that have no meaning here, where they are given; ``why`` says the way out."""
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
@@ -195,11 +192,7 @@ def _veilgraph(
 
 
 def check_new(out: Path, *, replace: bool) -> None:
-    """Refuses to write over a file, unless that was asked for.
-
-    Raises:
-        ConfigError: it is there.
-    """
+    """Refuse to write over a file, unless that was asked for."""
     if out.exists() and not replace:
         raise ConfigError(f"--out {out}: exists; choose another name, or add --replace to write it anew")
 

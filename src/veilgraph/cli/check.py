@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from veilgraph.cli.app import Overrides, command, read_chosen, read_settings
+from veilgraph.cli.app import Overrides, by_party, command, read_chosen, read_settings
 from veilgraph.cli.data import show_party
 from veilgraph.cli.kits import PassphraseFile, open_kit
 from veilgraph.cli.output import echo, emit, messages, plain, results
@@ -189,7 +189,6 @@ def _size(of: PartyDescription) -> PartySizes:
 
 
 def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
-    """Say what the job's preset chose of what the job leaves out, and why."""
     if not choices:
         echo(f"preset {settings.preset} chose nothing: what the job leaves out has the defaults of docs/settings.md")
     for choice in choices:
@@ -197,7 +196,6 @@ def _show_preset(settings: JobSettings, choices: Sequence[Choice]) -> None:
 
 
 def _check_accepted(settings: JobSettings) -> None:
-    """Refuse a job that a holder would refuse, by its party file."""
     from veilgraph.protocol.acceptance import refusal_of
     from veilgraph.protocol.aligning import split_by_labels
     from veilgraph.protocol.organisation import Organisation
@@ -211,7 +209,6 @@ def _check_accepted(settings: JobSettings) -> None:
 def _ask_sites(
     settings: JobSettings, net: Path, within: float | None, passphrase_file: Path | None
 ) -> tuple[SiteCheck, ...]:
-    """Ask every site of a job, and show a line of each."""
     from veilgraph.deploy.checking import WITHIN_S, check_sites
     from veilgraph.report.tables import table
 
@@ -247,11 +244,7 @@ def _show_costs(costs: Costs, mbit: float, round_trip_ms: float) -> dict[str, ob
 
 
 def _no_costs(settings: JobSettings) -> Costs:
-    """Refuse ``--costs`` where they are not known.
-
-    Raises:
-        ConfigError: always; it says what to give, where anything can be given.
-    """
+    """Refuse ``--costs`` where they are not known, and say what to give, where anything can be given."""
     from veilgraph.protocol.paradigm import paradigm_of
 
     if not paradigm_of(settings).session.has_costs or settings.data.parties or not settings.data.from_tables:
@@ -309,17 +302,15 @@ class Sizes:
 
 
 def _numbers(option: str, words: list[str] | None, settings: JobSettings) -> dict[PartyId, int]:
-    found: dict[PartyId, int] = {}
-    for word in words or []:
-        name, _, number = word.partition("=")
+    form = f"NAME=NUMBER with a holder of {', '.join(settings.data.names)}"
+    found = by_party(words, option, form)
+    for name, number in found.items():
         if name not in settings.data.names or not number.isdecimal():
-            holders = ", ".join(settings.data.names)
-            raise typer.BadParameter(f"{word!r} is not NAME=NUMBER with a holder of {holders}", param_hint=option)
-        found[name] = int(number)
+            raise typer.BadParameter(f"'{name}={number}' is not {form}", param_hint=option)
     missing = [name for name in settings.data.names if name not in found]
     if missing:
         raise typer.BadParameter(f"of {', '.join(missing)} as well: {_EACH}", param_hint=option)
-    return found
+    return {name: int(number) for name, number in found.items()}
 
 
 # What its differential privacy costs
@@ -467,7 +458,6 @@ def _show_expected(settings: JobSettings, epsilons: dict[float, float]) -> list[
 
 
 def _organisation(path: Path, settings: JobSettings | None) -> Organisation:
-    """Whose party file it is, which is one of the job's holders."""
     from veilgraph.protocol.organisation import Organisation
     from veilgraph.protocol.party_settings import party_folder, read_party_settings
 

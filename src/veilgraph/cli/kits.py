@@ -29,12 +29,10 @@ PassphraseFile = Annotated[
 
 
 def passphrase_source(file: Path | None, *, of: Path, fresh: bool = False) -> Passphrase:
-    """Asks once, when it is first needed.
+    """Ask once, when it is first needed: a ``file``, else the environment, else a person who sees the folder's name
+    (``of``).
 
-    Args:
-        file: what ``--passphrase-file`` named.
-        of: the folder whose key it opens, to be named in the prompt.
-        fresh: it will seal a key, so a person types it twice.
+    With ``fresh`` it will seal a key, so a person types it twice.
     """
 
     @cache

@@ -150,7 +150,6 @@ def join_command(
 
 
 def _metrics_at(text: str | None, beyond: bool) -> Address | None:
-    """Where ``--metrics`` says."""
     from veilgraph.deploy.metrics.address import read_address
 
     if text is None and beyond:
@@ -244,7 +243,6 @@ def status_command(
 
 
 def _show_site(kit: Kit) -> None:
-    """A site's own jobs, newest first."""
     from veilgraph.deploy.progress import SiteJobs
 
     jobs = SiteJobs(kit).now()

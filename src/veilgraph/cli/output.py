@@ -1,10 +1,7 @@
-"""What long-lived commands say while they run: lines for people, or one JSON object on each for programs.
+"""What commands write: tables and lines for people, ``--json`` and logs of JSON lines for programs.
 
-The one way of commands to a terminal: what data, files and other parties say cannot control it.
-
-``--json``: what a command found as one JSON document on standard output, in place of its tables and lines.
-
-A command that can says ``json=True`` where it is registered, and ``tell(facts)`` where it shows its results.
+It is the one way of commands to a terminal: what data, files and other parties say cannot control it. A command with
+``--json`` says ``json=True`` where it is registered, and calls ``emit(facts)`` where it shows its results.
 """
 
 from __future__ import annotations
@@ -47,11 +44,7 @@ _PREFIX: Final = "error: "
 
 @dataclass
 class JsonLog:
-    """A log of JSON lines.
-
-    Attributes:
-        party: whose; None until that is known.
-    """
+    """A log of JSON lines, of a party once that is known."""
 
     party: str | None = None
 
@@ -78,12 +71,7 @@ LOG: Final[ContextVar[JsonLog | None]] = ContextVar("log", default=None)
 
 
 def begun(log_format: str, otherwise: Callable[[str], None]) -> Callable[[str], None]:
-    """What a command reports with from now on, its errors included.
-
-    Args:
-        log_format: what ``--log-format`` says.
-        otherwise: speaks to people.
-    """
+    """What a command reports with from now on, its errors included; ``otherwise`` speaks to people."""
     if log_format != "json":
         return otherwise
     log = JsonLog()
@@ -147,11 +135,7 @@ _TOLD: Final[ContextVar[list[object] | None]] = ContextVar("told", default=None)
 
 
 def emit(facts: object) -> None:
-    """What the command found, for programs; without ``--json`` nothing is done with it.
-
-    Args:
-        facts: dataclasses, settings, mappings, sequences, numbers and text.
-    """
+    """What the command found, for programs; without ``--json`` nothing is done with it."""
     if (told := _TOLD.get()) is not None:
         told[:] = [facts]
 
@@ -195,11 +179,7 @@ def with_json(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401, PLR0911 - what JSON has, of whatever it was
-    """A value as JSON has it; numbers that are none, or infinite, are null.
-
-    Raises:
-        TypeError: JSON has nothing for it.
-    """
+    """A value as JSON has it, null for numbers that are none or infinite; raises ``TypeError`` for what JSON lacks."""
     if value is None or isinstance(value, bool | int | str):
         return str(value) if isinstance(value, str) else value
     if isinstance(value, float):

@@ -1,7 +1,4 @@
-"""The command that attacks a run.
-
-The command that tells what a run was: tables, a page, or whether its records are those that were signed.
-"""
+"""Commands about a finished run: audit attacks it; report tells what it was, and whether its records were signed so."""
 
 from __future__ import annotations
 
@@ -144,7 +141,6 @@ def audit_command(
 
 
 def _compare(run: Path, other: Path) -> None:
-    """Holds two runs' sessions against each other."""
     from veilgraph.audit.beside import audit_beside
 
     sessions, found = audit_beside([run, other])
@@ -157,12 +153,7 @@ def _compare(run: Path, other: Path) -> None:
 
 
 def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
-    """What an audit across organisations found; None where more than one party's part is here.
-
-    Raises:
-        ConfigError: something is asked for that it was not made with.
-        RunError: there was none.
-    """
+    """What an audit across organisations found; None where more than one party's part is here."""
     from veilgraph.audit.audit import AuditPlan
     from veilgraph.report.audit import read_audit
     from veilgraph.runtime.store.run_directory import RunDirectory
@@ -182,7 +173,6 @@ def _of_others(run: Path, plan: AuditPlan) -> AuditResult | None:
 
 
 def _limits(texts: Sequence[str]) -> dict[str, AttackLimit]:
-    """The limits of a command line, those of one attack together."""
     found: dict[str, dict[LimitedFigure, float]] = {}
     for text in texts:
         attack, figure, highest = _limit(text)
@@ -299,7 +289,6 @@ def report_command(
 def _check(
     runs: list[Path], out: Path | None, by: str | None, party: Path | None, root: Path | None, *, verify: bool
 ) -> None:
-    """Refuses options that do not go together, before anything is read."""
     wrong = {
         "--out": (verify and out is not None, "--verify writes no page; leave one of the two out"),
         "--verify": (verify and len(runs) > 1, "is of one run; give one, or leave it out"),

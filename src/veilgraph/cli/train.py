@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +16,7 @@ from veilgraph.cli.app import (
     Out,
     Overrides,
     Processes,
+    by_party,
     command,
     ledgers_of,
     read_settings,
@@ -33,11 +34,7 @@ if TYPE_CHECKING:
 
 
 def say_matches(settings: JobSettings) -> None:
-    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here.
-
-    Raises:
-        ConfigError: a holder refuses the job.
-    """
+    """Say, before anything is trained, how many of the holders' ids are common, where all tables are here."""
     from veilgraph.protocol.aligning import match_rates
     from veilgraph.runtime.launch.inputs import accepted_by_parties
 
@@ -240,7 +237,6 @@ def resume_command(
 
 @contextmanager
 def _progress(settings: JobSettings) -> Iterator[Progress]:
-    """Shows a training's epochs."""
     from veilgraph.report.progress import TrainingBars
 
     shown = TrainingBars(messages(), settings.measures)
@@ -260,14 +256,12 @@ def _resumable(path: Path) -> Iterator[None]:
 
 
 def _machine_counts(texts: list[str] | None) -> dict[str, int]:
-    """What ``--machines`` says: holder → number of processes."""
-    counts: dict[str, int] = {}
-    for text in texts or ():
-        name, _, count = text.rpartition("=")
-        if not name or not (count.isascii() and count.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not PARTY=COUNT, as in A=2", param_hint="--machines")
-        counts[name] = int(count)
-    return counts
+    example = "PARTY=COUNT, as in A=2"
+    counts = by_party(texts, "--machines", example)
+    for name, count in counts.items():
+        if not (count.isascii() and count.isdigit()):
+            raise typer.BadParameter(f"'{name}={count}' is not {example}", param_hint="--machines")
+    return {name: int(count) for name, count in counts.items()}
 
 
 @command("predict", "veilgraph predict runs/digits --nodes 1,5,7 --out predictions.csv", json=True)
@@ -337,43 +331,34 @@ def predict_command(
     echo(f"wrote {len(predictions.nodes)} predictions to {out}")
 
 
-def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
-    if ids is not None and ids_file is not None:
-        raise typer.BadParameter("give --ids or --ids-file, not both")
-    if ids is not None:
-        return _some(ids.split(","), "--ids")
-    if ids_file is None:
-        return None
+def _given(here: str | None, file: Path | None, option: str, what: str) -> str | None:
+    """What an option says, or the file that stands in its place; None without either."""
+    if here is not None and file is not None:
+        raise typer.BadParameter(f"give {option} or {option}-file, not both")
+    if file is None:
+        return here
     try:
-        lines = ids_file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{ids_file}: cannot be read ({error}); give a text file with one id on each line") from error
-    return _some([text_of_cell(line) for line in lines], "--ids-file")
+        raise ConfigError(f"{file}: cannot be read ({error}); give a text file {what}") from error
 
 
-def _some(words: Sequence[str], option: str) -> list[str]:
-    found = [word for word in words if word]
-    if not found:
+def _chosen_ids(ids: str | None, ids_file: Path | None) -> list[str] | None:
+    text = _given(ids, ids_file, "--ids", "with one id on each line")
+    if text is None:
+        return None
+    words = text.split(",") if ids_file is None else map(text_of_cell, text.splitlines())
+    if not (found := [word for word in words if word]):
+        option = "--ids" if ids_file is None else "--ids-file"
         raise typer.BadParameter("there is no id in it; name one, or leave it out for all nodes", param_hint=option)
     return found
 
 
 def _chosen_nodes(nodes: str | None, nodes_file: Path | None) -> list[int] | None:
-    if nodes is not None and nodes_file is not None:
-        raise typer.BadParameter("give --nodes or --nodes-file, not both")
-    if nodes is not None:
-        return _numbers(nodes, "--nodes")
-    if nodes_file is None:
+    text = _given(nodes, nodes_file, "--nodes", "of node numbers")
+    if text is None:
         return None
-    try:
-        text = nodes_file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{nodes_file}: cannot be read ({error}); give a text file of node numbers") from error
-    return _numbers(text, "--nodes-file")
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    words = text.replace(",", " ").split()
+    words, option = text.replace(",", " ").split(), "--nodes" if nodes_file is None else "--nodes-file"
     wrong = next((word for word in words if not (word.isascii() and word.isdigit())), None)
     if wrong is not None:
         raise typer.BadParameter(f"{wrong!r} is not a node number; give numbers as in 1,5,7", param_hint=option)

@@ -91,7 +91,6 @@ class Study(BaseModel):
     """What was found, as ``comparison.json`` has it.
 
     Attributes:
-        job: its name.
         test_nodes: of each seed.
         recall_at: share of the nodes that are looked at, of ``recall``.
         recall_of: the class that is looked for, where there are two.
@@ -183,7 +182,7 @@ def compare_job(
     row: Row = lambda name, found: None,
     at: At = lambda done, total: None,
 ) -> Study:
-    """Trains a job and what it is compared with, on the same nodes, and judges all on the same test nodes.
+    """Train a job and what it is compared with, on the same nodes, and judge all on the same test nodes.
 
     These are the label holder's; where holders have nodes of their own, they are all holders'. What was trained is
     kept: called again with the same directory, or with more seeds, only what is missing is trained.

@@ -169,10 +169,8 @@ def beside_job(job: JobSettings) -> JobSettings | None:
 def ways(inputs: Inputs, *, at_home: bool = False, alone_by: JobSettings | None = None) -> dict[str, Kind]:
     """Name → what a job is compared with, itself among it; those of the label holder by itself come first.
 
-    Args:
-        inputs: a job's, with every holder's graph; at home the label holder's alone.
-        at_home: leave out all that needs others' data.
-        alone_by: the label holder's network alone with the settings of this job also; None leaves it out.
+    ``at_home`` leaves out all that needs others' data. ``alone_by`` adds the label holder's network with that job's
+    settings.
     """
     job, graphs = inputs.settings, inputs.graphs
     if not job.is_aligned:

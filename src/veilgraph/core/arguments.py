@@ -27,12 +27,7 @@ def kind_of(value: object) -> str:
 def wrong_type(key: str, value: object, wanted: str, way_out: str, *, party: PartyId | None = None) -> ConfigError:
     """The error of an argument of the wrong type; its ``value`` is the type's name.
 
-    Args:
-        key: the argument.
-        value: what was given.
-        wanted: what it takes, as in ``a path (str or Path)``.
-        way_out: what to give.
-        party: whose.
+    ``wanted`` is what it takes, as in ``a path (str or Path)``; ``way_out`` what to give.
     """
     whose = "" if party is None else f"{party!r} brings "
     found = kind_of(value)
@@ -42,11 +37,7 @@ def wrong_type(key: str, value: object, wanted: str, way_out: str, *, party: Par
 
 
 def path_of(key: str, value: object, what: str = "a directory") -> Path:
-    """A path, given as text or as a path.
-
-    Raises:
-        ConfigError: it is neither, or empty.
-    """
+    """A path, given as text or as a path; raises ``ConfigError`` for anything else, or an empty one."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(text, str):
         raise wrong_type(key, value, "a path (str or Path)", f"give the path of {what}")
@@ -84,13 +75,7 @@ def check_whole(**numbers: object) -> None:
 
 
 def check_mapping(key: str, value: object, wanted: str) -> None:
-    """Refuses what is no mapping with names as keys.
-
-    Args:
-        key: the argument.
-        value: given.
-        wanted: what it maps, as in ``holder → ids``.
-    """
+    """Refuse what is no mapping with names as keys; ``wanted`` is what it maps, as in ``holder → ids``."""
     if not isinstance(value, Mapping):
         raise wrong_type(key, value, f"a dict, {wanted}", "give one")
     for each in value:
@@ -99,13 +84,7 @@ def check_mapping(key: str, value: object, wanted: str) -> None:
 
 
 def check_several(key: str, value: Any, wanted: str) -> None:  # noqa: ANN401 - anything
-    """Refuses what is no list, or another thing that is gone through more than once; text is not.
-
-    Args:
-        key: the argument.
-        value: given; None where it is left out.
-        wanted: what it is a list of.
-    """
+    """Refuse what is no list of ``wanted`` or a like sequence; text is none, and None is an argument left out."""
     if value is None:
         return
     listed = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
@@ -118,12 +97,7 @@ OPTIONS: Final = ContextVar("OPTIONS", default=False)
 
 
 def argument(name: str, value: str = "") -> str:
-    """An argument of a function that is an option of a command, too.
-
-    Args:
-        name: of the argument, as in ``record_views``.
-        value: what to give; empty where an option has none, or it is for the reader to choose.
-    """
+    """An argument of a function that is an option of a command, too, with the value to give where there is one."""
     return f"--{name.replace('_', '-')}" if OPTIONS.get() else f"{name}={value}"
 
 

@@ -25,8 +25,7 @@ def digest(line: bytes) -> str:
 def whole_lines(path: Path) -> list[bytes]:
     """The file's lines, each with its newline, without one that a kill tore; none where there is no file.
 
-    Raises:
-        RunError: the file cannot be read.
+    Raises ``RunError`` if the file cannot be read.
     """
     try:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -38,11 +37,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def check_chain(path: Path, lines: Sequence[bytes]) -> None:
-    """Checks that every line but the first names the one before it.
-
-    Args:
-        path: for the message.
-        lines: of the file, as ``whole_lines`` gives them.
+    """Check that every line but the first names the one before it; ``path`` is for the message.
 
     Raises:
         RunError: names the first line that does not.
@@ -66,12 +61,8 @@ def _previous(line: bytes) -> object:
 class Heads:
     """What stands for the first lines of a file towards others, who can neither read it nor test a guess of it.
 
-    ``head(n)`` is an HMAC-SHA256 under the owner's salt of what the file is, n, and the SHA-256 of the first n lines.
-
-    Args:
-        salt: 32 secret bytes of the owner.
-        about: what the file is: of which run, whose, and its name.
-        lines: of the file.
+    ``head(n)`` is an HMAC-SHA256 under the owner's salt (32 secret bytes) of what the file is (``about``), n, and the
+    SHA-256 of the first n lines.
     """
 
     def __init__(self, salt: bytes, about: Sequence[str], lines: Sequence[bytes]) -> None:

@@ -102,7 +102,7 @@ class Fault(str):
 
 
 def _plain(text: str) -> object:
-    """A value as a message shows it: a number, a truth value or null, else text without its quotes."""
+    """A value as a message shows it, as JSON has it; else text without its quotes."""
     if text[0] in "'\"":
         return text[1:-1]
     try:

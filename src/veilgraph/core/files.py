@@ -54,11 +54,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, so that a kill leaves the old content or the new, never a part; 0600, whatever it was before.
-
-    Raises:
-        OSError: it cannot be written, or something that is no file is in its place.
-    """
+    """A file to write, so that a kill leaves the old content or the new, never a part; 0600, whatever it was before."""
     if path.exists() and not path.is_file():
         raise FileExistsError(f"{path} is there already and is no file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(_TEMPORARY_BYTES)}")
@@ -84,12 +80,7 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def new_file(path: Path, *, buffering: int = -1) -> BinaryIO:
-    """A file that was not there, to write; 0600.
-
-    Raises:
-        FileExistsError: it is there, were it a link that leads nowhere.
-        OSError: it cannot be written.
-    """
+    """A file that was not there, to write; 0600. Raises ``FileExistsError``, also for a link that leads nowhere."""
     return os.fdopen(descriptor_of(path, os.O_WRONLY | os.O_EXCL), "wb", buffering=buffering)
 
 
@@ -103,19 +94,14 @@ def append(path: Path, content: bytes, *, sync: bool = False) -> None:
 
 
 def appended_file(path: Path) -> FileIO:
-    """A file to write at the end of, unbuffered, made at need; 0600, whatever it was before.
-
-    Raises:
-        OSError: it cannot be written, or is a link.
-    """
+    """A file to write at the end of, unbuffered, made at need; 0600, whatever it was before, and no link."""
     return FileIO(str(path), "ab", opener=lambda name, _: descriptor_of(Path(name), os.O_WRONLY | os.O_APPEND))
 
 
 def real_file(path: Path) -> Path:
-    """Return the one path of a file that has a ledger: without links, relative parts and ``..``.
+    """The one path of a file that has a ledger: without links, relative parts and ``..``.
 
-    Raises:
-        ConfigError: it has several names, and each would have a ledger of its own.
+    Raises ``ConfigError`` if it has several names, as each would have a ledger of its own.
     """
     real = path.resolve()
     names = real.stat().st_nlink if real.is_file() else 1
@@ -130,11 +116,7 @@ def real_file(path: Path) -> Path:
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made at need with those above it, each 0700; one that is there is left as it is.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """The folder, made at need with those above it, each 0700; one that is there is left as it is."""
     if not path.is_dir():
         private_folder(path.parent)
         with suppress(FileExistsError):
@@ -148,9 +130,7 @@ def private_folder(path: Path) -> Path:
 def fresh_folder(path: Path) -> Path:
     """A ``private_folder`` of ``--out`` that is not there yet, or empty.
 
-    Raises:
-        RunError: something is in it, or others may use it.
-        OSError: it cannot be made.
+    Raises ``RunError`` if something is in it, or others may use it.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is not an empty directory; choose another {argument('out')} or remove it")
@@ -166,12 +146,10 @@ def make_private(path: Path) -> None:
 
 
 def check_private(path: Path) -> None:
-    """Refuses a folder, with all in it, that others may use or that is another account's; what is above it may be wide.
+    """Refuse a folder, with all in it, that others may use or that is another account's; what is above it may be wide.
 
-    The folder itself may be reached by a link of this account; what is in it may not, since a link leads out of it.
-
-    Raises:
-        RunError: names the first such file or folder, and the command that mends it.
+    The folder itself may be reached by a link of this account; what is in it may not, since a link leads out of it. The
+    ``RunError`` names the first such file or folder, and the command that mends it.
     """
     try:
         if path.is_symlink():
@@ -212,14 +190,10 @@ def _check_owner(found: Path, status: os.stat_result, of: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, refusal: str, *, wait_s: float = 0.0) -> Iterator[int]:
-    """Holds a folder for this process; the system lets go of it when the process ends, however it ends.
+    """Hold a folder for this process; the system lets go of it when the process ends, however it ends.
 
-    Gives the descriptor that holds it. A process that inherits that holds the folder as well, until its own end.
-
-    Args:
-        folder: to hold.
-        refusal: what to say if another process holds it.
-        wait_s: longest wait until the other lets go; infinite where that is to be soon.
+    Gives the descriptor that holds it. A process that inherits that holds the folder as well, until its own end. Waits
+    at most ``wait_s`` for another process to let go.
 
     Raises:
         RunError: with ``refusal``; or there are no locks where the folder is.
@@ -257,11 +231,7 @@ def _lock(descriptor: int, folder: Path, refusal: str, wait_s: float) -> None:
 
 
 def descriptor_of(path: Path, flags: int) -> int:
-    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """A descriptor of a file that is made at need, of which others may see nothing from its first moment on."""
     descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE)
     try:
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != _FILE:

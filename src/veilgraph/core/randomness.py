@@ -138,10 +138,8 @@ def seeded_global(seed: int) -> Iterator[None]:
 class Keystream:
     """Secret bytes that two parties expand alike, as long as they take the same numbers of them in the same order.
 
-    Args:
-        seed: 32 secret bytes.
-        purpose: names them; every (seed, purpose) has its own AES-256 key, so no counter is used twice.
-        first_block: of 16 bytes, to begin with.
+    Every (32-byte seed, purpose) has its own AES-256 key, so no counter is used twice; ``first_block`` counts 16 bytes
+    each.
     """
 
     def __init__(self, seed: bytes, purpose: str, first_block: int = 0) -> None:
@@ -195,16 +193,10 @@ def gcm_is_faster() -> bool:
 
 
 def expand(seed: bytes, purpose: str, shape: tuple[int, ...], first_element: int = 0) -> Tensor:
-    """Expands a seed to uniform elements of Z_2^64.
+    """Expand a seed of 32 secret bytes to uniform elements of Z_2^64: int64, AES-256-CTR keystream.
 
-    Args:
-        seed: 32 secret bytes.
-        purpose: names the mask; every (seed, purpose) has its own AES key, so no counter is used twice.
-        shape: of the result.
-        first_element: even number of elements to skip, so that a large mask can be made block by block.
-
-    Returns:
-        int64 tensor of ``shape``, AES-256-CTR keystream.
+    Every (seed, purpose) has its own AES key, so no counter is used twice. ``first_element`` is an even number of
+    elements to skip, so that a large mask can be made block by block.
     """
     if first_element % 2:
         raise ValueError(f"first_element={first_element} must be even: an AES block holds two elements")

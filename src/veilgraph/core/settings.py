@@ -30,9 +30,6 @@ class Registry(Mapping[str, T], Generic[T]):
         group: of the entry points.
         own: name → ``module:attribute``, in the order in which they are shown.
         kind: ``module:attribute`` of the class that every part is, an instance or a subclass of it.
-
-    Attributes:
-        own: the names of ours.
     """
 
     def __init__(self, group: str, own: Mapping[str, str], kind: str) -> None:
@@ -57,11 +54,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def find(self, key: str, name: str) -> T:
-        """The part that a setting or an argument names.
-
-        Raises:
-            ConfigError: there is none; it lists those that there are.
-        """
+        """The part that a setting or an argument names; raises ``ConfigError`` with those that there are."""
         self.check(key, name)
         return self[name]
 
@@ -149,7 +142,6 @@ class Settings(BaseModel):
 
 
 def _has_truth(annotation: object) -> bool:
-    """Whether a truth value is of a type, or of a part of it."""
     if annotation in (Any, object) or isinstance(annotation, bool) or annotation is bool:
         return True
     return any(_has_truth(part) for part in get_args(annotation))
@@ -196,6 +188,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value in an error, of a long one the beginning."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,35 +30,24 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Record) -> No
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], Record]:
-    """Reads what ``save_tensors`` wrote.
-
-    Raises:
-        RunError: the file is missing or damaged.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts: Record = json.loads((file.metadata() or {})["facts"])
-            return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise _damaged(path, error) from error
+    """Read what ``save_tensors`` wrote; raises ``RunError`` if the file is missing or damaged."""
+    with _opened(path) as (file, facts):
+        return {name: file.get_tensor(name) for name in file.keys()}, facts  # noqa: SIM118
 
 
 def load_facts(path: Path) -> Record:
-    """The facts alone.
+    """Read the facts alone; raises ``RunError`` as ``load_tensors``."""
+    with _opened(path) as (_, facts):
+        return facts
 
-    Raises:
-        RunError: as ``load_tensors``.
-    """
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Record]]:
     try:
         with safe_open(path, framework="pt") as file:
-            facts: Record = json.loads((file.metadata() or {})["facts"])
-            return facts
+            yield file, json.loads((file.metadata() or {})["facts"])
     except (OSError, SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> RunError:
-    return RunError(f"{path}: missing or damaged ({error}); delete it and resume, or train again")
+        raise RunError(f"{path}: missing or damaged ({error}); delete it and resume, or train again") from error
 
 
 class Kept(NamedTuple):
@@ -72,11 +62,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def get(self, name: str) -> Kept | None:
-        """What was put there last; None where nothing was.
-
-        Raises:
-            RunError: it is damaged.
-        """
+        """What was put there last; None where nothing was. Raises ``RunError`` if it is damaged."""
 
     @abstractmethod
     def put(self, name: str, tensors: Mapping[str, Tensor], facts: Record) -> None:

@@ -109,7 +109,6 @@ class Event(str):
 
     Attributes:
         name: which kind of line it is, for programs.
-        level: how bad it is.
         job: the engine's id of the job that it is about; empty where it is about none.
         facts: further values, apart from the words.
     """

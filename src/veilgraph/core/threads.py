@@ -43,10 +43,9 @@ _UNWRITTEN: Final = 120
 
 
 def run_and_leave(work: Callable[[], int | None]) -> NoReturn:
-    """Does all that a process is for, and ends it by ``leave``.
+    """Do all that a process is for, and end it by ``leave``.
 
-    Args:
-        work: gives the exit code, or leaves by ``sys.exit``; any other exception is shown, and the code is 1.
+    ``work`` gives the exit code, or leaves by ``sys.exit``; any other exception is shown, and the code is 1.
     """
     code = 1
     try:

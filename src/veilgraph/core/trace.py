@@ -29,10 +29,8 @@ _NS_PER_US: Final = 1000
 class Trace:
     """Events of one party, kept in memory until they are written. All threads may add to it.
 
-    Args:
-        party: its name.
-        number: of the party in the run, from 1: the trace's process.
-        limit: events to keep; later ones are dropped and counted.
+    ``number`` is that of the party in the run, from 1: the trace's process. Beyond ``limit`` events are dropped and
+    counted.
     """
 
     def __init__(self, party: str, number: int, limit: int = MAX_EVENTS) -> None:
@@ -44,15 +42,10 @@ class Trace:
 
     @contextmanager
     def span(self, name: str, category: str = "work", **facts: Fact) -> Iterator[dict[str, Fact]]:
-        """Notes when the body began and how long it ran in this thread, also where it fails.
+        """Note when the body began and how long it ran in this thread, also where it fails; yields the facts, to add
+        to.
 
-        Args:
-            name: what is done, the same every time.
-            category: "work", or on a link "send" or "wait".
-            facts: what else there is to tell.
-
-        Yields:
-            The facts, to be added to.
+        ``name`` is the same every time that this is done; ``category`` is "work", or on a link "send" or "wait".
         """
         started = time.monotonic_ns()
         try:
@@ -64,8 +57,7 @@ class Trace:
     def flow_begins(self, identity: str) -> None:
         """The tail of an arrow to another thread, in the span that is open in this one.
 
-        Args:
-            identity: the same at the arrow's head, and of no other arrow of the run.
+        ``identity`` is the same at the arrow's head, and of no other arrow of the run.
         """
         self._add_flow({"ph": "s", "id": identity})
 
@@ -112,22 +104,13 @@ AnyTrace = Trace | NoTrace
 
 
 def write_trace(path: Path, events: Iterable[Event], dropped: Mapping[str, int]) -> None:
-    """Writes a trace whole.
-
-    Args:
-        path: of the file.
-        events: in any order.
-        dropped: party → events that did not fit, of parties that dropped any.
-    """
+    """Write a trace whole; ``dropped`` has the events that did not fit, of parties that dropped any."""
     trace = {"traceEvents": list(events), "displayTimeUnit": "ms", "otherData": {"dropped": dict(dropped)}}
     write_whole(path, json.dumps(trace).encode())
 
 
 def merge_traces(paths: Iterable[Path], path: Path) -> dict[str, int]:
-    """Writes the traces of several parties of one machine as one.
-
-    Returns:
-        Party → events that did not fit, of parties that dropped any.
+    """Write the traces of several parties of one machine as one; gives party → events that did not fit.
 
     Raises:
         RunError: a trace is missing or damaged.

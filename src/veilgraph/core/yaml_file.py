@@ -94,12 +94,7 @@ def _check_size(events: Iterable[yaml.Event]) -> None:
 
 
 def read_yaml(path: Path, what: str, loader: type[SettingsLoader] = SettingsLoader) -> object:
-    """What a YAML file says, in plain Python values.
-
-    Args:
-        path: of the file.
-        what: what kind of file it ought to be, for the error.
-        loader: how scalars are understood.
+    """What the YAML file of a ``what`` says, in plain Python values.
 
     Raises:
         ConfigError: the file cannot be read, is not YAML, or says a key twice.

@@ -29,7 +29,6 @@ class BuiltGraph:
     """A party's graph and what it was made with.
 
     Attributes:
-        graph: validated.
         ids: pyarrow text array [N], the id of each row, written alike.
         written: the same as the holder's own table has them.
         encoding: of the features, for later tables.
@@ -50,7 +49,7 @@ def read_table(
     scaling: Scaling,
     streams: LearningStreams | None = None,
 ) -> NodeTable:
-    """Reads a party's node table, once in a session: whoever needs it is given it.
+    """Read a party's node table, once in a session: whoever needs it is given it.
 
     Args:
         settings: of the party.
@@ -94,7 +93,7 @@ def build_graph(
     per_node: bool = False,
     then: Sequence[Profile] = (),
 ) -> BuiltGraph:
-    """Reads a party's edge tables and makes its graph.
+    """Read a party's edge tables and make its graph.
 
     Args:
         settings: of the party.
@@ -133,10 +132,8 @@ def build_graph(
 
 
 def _join_edges(tables: list[EdgeTable]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """All tables' edges, in the order of ``_both_ways``.
-
-    Returns:
-        Tensor[2, E] int64; Tensor[E] float32 if any table has weights; Tensor[E, F_e] float32 if any has features.
+    """All tables' edges, in the order of ``_both_ways``: index [2, E], weights [E] and features [E, F_e] if any has
+    some.
     """
     ends = [_both_ways(tables, *names) for names in (("source", "target"), ("target", "source"))]
     edge_index = torch.empty(2, sum(map(len, ends[0])), dtype=torch.int64)
@@ -163,7 +160,6 @@ def _both_ways(tables: list[EdgeTable], name: str, backward: str = "") -> list[n
 
 
 def _has_back(table: EdgeTable) -> Bools:
-    """Whether a row is an edge in the other direction too."""
     back: Bools = (table.source != table.target) & np.bool_(not table.settings.directed)
     return back
 

@@ -67,10 +67,9 @@ def _nearest(rows: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
 def synthetic_data(num_nodes: int = 400, num_features: int = 24, classes: int = 3, seed: int = 0) -> Data:
     """A degree-corrected stochastic block model whose features lean towards the class.
 
-    Returns:
-        ``x`` [N, F] float32 standard normal plus a shift per class, an undirected ``edge_index`` without loops, mean
-        degree about 6, four in five edges within a class; ``y``; masks with 10 training nodes a class and a quarter
-        of the nodes for validation.
+    ``x`` is standard normal plus a shift per class, float32; ``edge_index`` undirected without loops, of mean degree
+    about 6, four in five edges within a class. The masks have 10 training nodes a class and a quarter of the nodes for
+    validation.
     """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(num_nodes) % classes

@@ -32,6 +32,9 @@ from veilgraph.graph.settings import DATASETS, DataSettings
 from veilgraph.tables.nodes import draw_splits
 from veilgraph.tables.settings import SplitFractions
 
+if TYPE_CHECKING:  # seconds to import
+    from torch_geometric.data import Data
+
 ROOT_VARIABLE: Final = "VEILGRAPH_DATA"
 
 
@@ -56,10 +59,6 @@ def split_randomly(graph: PartyGraph, fractions: SplitFractions) -> PartyGraph:
     found = replace(graph, **masks_by_fractions(graph.labels, fractions, graph.party))  # type: ignore[arg-type]
     found.check_split()
     return found
-
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
 
 
 class DataSet:
@@ -89,8 +88,7 @@ class DataSet:
     def parties(self, settings: DataSettings, seed: int) -> list[PartyGraph]:
         """The holders' graphs in the settings' order, over the same nodes, not yet scaled.
 
-        Raises:
-            DataError: a file is missing or damaged, or the settings ask for what it does not have.
+        Raises ``DataError`` if a file is missing or damaged, or the settings ask for what it does not have.
         """
         return split_vertically(
             self.whole(settings, seed),
@@ -105,10 +103,7 @@ class DataSet:
     def parts(self, data: Data, settings: DataSettings, seed: int) -> list[HorizontalPart]:
         """The holders' parts of the undivided graph in the settings' order, in the same columns, not yet scaled.
 
-        Args:
-            data: ``whole`` of the same settings and seed, with the split that the job asks for.
-            settings: ``data`` of the job; ``partition`` says how it is divided.
-            seed: of the division.
+        ``data`` is ``whole`` of the same settings and seed, with the split that the job asks for.
 
         Raises:
             DataError: the settings ask for what it does not have.
@@ -125,21 +120,13 @@ class DataSet:
     ) -> dict[PartyId, Path]:
         """Write the tables and party files of its organisations, and jobs over them; only if ``comes_divided``.
 
-        Returns:
-            Organisation → its party file.
-
-        Raises:
-            RunError: ``out`` is in use or cannot be written.
+        Gives organisation → its party file. Raises ``RunError`` if ``out`` is in use or cannot be written.
         """
         raise NotImplementedError
 
     def classes(self, settings: DataSettings) -> int | None:
         """How many classes there are, where one may have no node; None: as many as there are labels."""
         return None
-
-
-if TYPE_CHECKING:  # seconds to import
-    from torch_geometric.data import Data
 
 
 def load_parts(settings: DataSettings, seed: int) -> list[HorizontalPart]:

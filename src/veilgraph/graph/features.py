@@ -97,11 +97,9 @@ def scale_together(graphs: Sequence[PartyGraph], scaling: Scaling) -> list[Party
 def scale_features(graph: PartyGraph, scaling: Scaling) -> PartyGraph:
     """A party's graph with its own columns scaled; nothing of another holder's is needed.
 
-    Args:
-        graph: features Tensor[N, F].
-        scaling: ``row`` divides a row by the sum of its absolute values, ``length`` by its length (ℓ2), and both keep
-            sparsity; ``standard`` shifts and scales a column to mean 0 and variance 1 and is dense; ``none`` changes
-            nothing. A row of zeros, or a constant column, becomes zeros.
+    ``row`` divides a row by the sum of its absolute values, ``length`` by its length (ℓ2), and both keep sparsity;
+    ``standard`` shifts and scales a column to mean 0 and variance 1 and is dense; ``none`` changes nothing. A row of
+    zeros, or a constant column, becomes zeros.
 
     Raises:
         DataError: numbers of float64 are too large, or too small, to be scaled.

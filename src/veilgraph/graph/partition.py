@@ -78,14 +78,10 @@ def _dealt(whole: PartyGraph, name: PartyId, features: Tensor, edges: Tensor, *,
 def split_for_learner(
     whole: PartyGraph, *, names: Sequence[PartyId], learner: PartyId, labels_at: PartyId, seed: int
 ) -> list[PartyGraph]:
-    """Divides a graph as paradigm node-dp has it: one holder knows all edges, the others' nodes have the features.
+    """Divide a validated graph as paradigm node-dp has it: one holder knows all edges, the others' nodes the features.
 
-    Args:
-        whole: validated, with labels and masks.
-        names: all holders.
-        learner: who gets the edges, and one column of zeros, as every holder has a column.
-        labels_at: who gets the labels and masks.
-        seed: of the deal of the columns to the other holders, even shares.
+    The learner gets the edges, and one column of zeros, as every holder has a column. ``labels_at`` gets labels and
+    masks. ``seed`` deals the columns to the other holders, in even shares.
     """
     others = [name for name in names if name != learner]
     dealt = deal_columns(whole.num_features, others, None, torch.Generator().manual_seed(seed))
@@ -155,9 +151,8 @@ def _cuts(total: int, holders: int, proportions: Sequence[float] | None, argumen
 def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId) -> PartyGraph:
     """What one holder could learn from by itself, judged as the federation is.
 
-    It has all its nodes, those that the others do not know included; validation and test nodes are common ones. Without
-    labels of its own it is lent the label holder's, as in the paper, so that figures tell what its features and edges
-    are worth.
+    It has all its nodes; validation and test nodes are common ones. Without labels of its own it is lent the label
+    holder's, as in the paper, so that figures tell what its features and edges are worth.
     """
     own = next(graph for graph in graphs if graph.party == party)
     labelled = find_label_holder(graphs, label_holder)
@@ -181,11 +176,9 @@ def isolate(graphs: Sequence[PartyGraph], party: PartyId, label_holder: PartyId)
 def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: bool = False) -> PartyGraph:
     """Everything in one place, as no holder may have it: the plaintext graph that federated training is compared with.
 
-    Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once,
-    with the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'.
-
-    Only the common nodes and the edges between them: which of their own nodes several holders share is not known
-    here, so nodes of a single holder are left out.
+    Columns are concatenated in the holders' order. Edges are united: one that several holders have appears once, with
+    the sum of their weights, so that the pooled adjacency matrix is the sum of the holders'. Nodes of a single holder
+    are left out, since which of them several holders share is not known here.
 
     Args:
         graphs: all holders' graphs.
@@ -203,7 +196,6 @@ def pool(graphs: Sequence[PartyGraph], label_holder: PartyId, *, relational: boo
 
 
 def _united(graphs: Sequence[PartyGraph]) -> PartyGraph:
-    """All columns, and every edge once."""
     edges, weights = torch.cat([graph.edge_index for graph in graphs], dim=1), _weights(graphs, torch.float64)
     unique, place = torch.unique(edges, dim=1, return_inverse=True)
     features = join_columns([graph.features for graph in graphs])
@@ -233,12 +225,7 @@ UNKNOWN: Final = -1
 
 @dataclass(frozen=True, eq=False)
 class HorizontalPart:
-    """What one holder has, and where its rows stand in the whole.
-
-    Attributes:
-        graph: its nodes, in ascending order of ``ids``.
-        ids: Tensor[N_p] int64, distinct, ascending: positions in the graph that was split.
-    """
+    """What one holder has, and where its rows stand in the whole: ``ids`` Tensor[N_p] int64, distinct, ascending."""
 
     graph: PartyGraph
     ids: Tensor
@@ -366,13 +353,8 @@ def split_horizontally(
     the training, validation and test nodes among them. There is one valid part per name; every node is at one of them
     at least.
 
-    Args:
-        data: as for ``split_vertically``.
-        names: the holders, one or more.
-        seed: fixes the split.
-        overlap: share of the edges, in [0, 1], that a second holder has too.
-        knows: see ``Knows``. The paper does not say; its figures for separate training are nearer to those of ``all``.
-        num_classes: default: the largest label plus one.
+    Arguments are those of ``split_vertically``, and ``overlap``: share of the edges, in [0, 1], that a second holder
+    has too. The paper does not say what a holder ``knows``; its figures for separate training are nearer to ``all``.
 
     Raises:
         DataError: ``overlap`` is no share or there is no second holder, some holder gets no training or no validation
@@ -388,13 +370,12 @@ def split_horizontally(
     second = _second_owner(whole, owner, len(names), overlap, generator)
     home = _deal_nodes(whole, len(names), generator)
     parts = []
+    everywhere = torch.ones_like(home, dtype=torch.bool)
     for index, name in enumerate(names):
-        edges = (owner == index) | (second == index)
-        own = home == index
-        known = own.clone()
-        known[whole.edge_index[:, edges].reshape(-1)] = True
-        everything = torch.ones_like(own)
-        known, labelled = (everything, everything) if knows == "all" else (known, own)
+        edges, own = (owner == index) | (second == index), home == index
+        touched = own.clone()
+        touched[whole.edge_index[:, edges].reshape(-1)] = True
+        known, labelled = (everywhere, everywhere) if knows == "all" else (touched, own)
         parts.append(_part(whole, name, known, edges, labelled))
     return parts
 
@@ -406,12 +387,7 @@ def split_by_nodes(data: Data, *, names: Sequence[PartyId], seed: int) -> list[H
     ``split_horizontally``.
     """
     whole = PartyGraph.from_data(POOLED, data)
-    home = _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed))
-    source, target = home[whole.edge_index]
-    return [
-        _part(whole, name, home == index, (source == index) & (target == index), home == index)
-        for index, name in enumerate(names)
-    ]
+    return _at_home(whole, names, _deal_nodes(whole, len(names), torch.Generator().manual_seed(seed)))
 
 
 def split_by_label(
@@ -429,16 +405,10 @@ def split_by_label(
     between two nodes of one holder remain. As in the paper's figure 3, whose counts say so, nodes that are in no mask
     are left out.
 
-    Args:
-        data: with ``y`` and masks.
-        names: the holders.
-        seed: fixes the split.
-        mixed: q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others.
-        knows: ``all`` gives every holder all nodes in a mask with their labels, and the edges between those dealt to
-            it: the split on which the paper measures PPGNN, which needs aligned nodes.
-
-    Returns:
-        As ``split_horizontally``; ``ids`` are positions in ``data``, and not all of them occur.
+    ``mixed`` is q/100, the share of each holder's nodes, drawn at random, that is dealt evenly to the others. With
+    ``knows="all"`` every holder has all nodes in a mask with their labels, and the edges between those dealt to it: the
+    split on which the paper measures PPGNN, which needs aligned nodes. ``ids`` are positions in ``data``, and not all
+    of them occur.
 
     Raises:
         DataError: there are no labels, ``mixed`` is no share or there is no other holder, or a part breaks a rule.
@@ -458,18 +428,19 @@ def split_by_label(
         leaving = nodes[: round(mixed * len(nodes))]
         home[leaving] = (index + 1 + torch.arange(len(leaving)) % max(len(names) - 1, 1)) % len(names)
     home = home[first_nodes(whole)]
+    return _at_home(whole, names, home, home != UNKNOWN if knows == "all" else None)
+
+
+def _at_home(
+    whole: PartyGraph, names: Sequence[PartyId], home: Tensor, known: Tensor | None = None
+) -> list[HorizontalPart]:
+    """Each holder's nodes, Tensor[N], or those that all know, and the edges between two nodes at home there."""
     source, target = home[whole.edge_index]
-    in_mask = home != UNKNOWN
-    return [
-        _part(
-            whole,
-            name,
-            in_mask if knows == "all" else home == index,
-            (source == index) & (target == index),
-            in_mask if knows == "all" else home == index,
-        )
-        for index, name in enumerate(names)
-    ]
+    parts = []
+    for index, name in enumerate(names):
+        nodes = home == index if known is None else known
+        parts.append(_part(whole, name, nodes, (source == index) & (target == index), nodes))
+    return parts
 
 
 def _second_owner(whole: PartyGraph, owner: Tensor, holders: int, overlap: float, generator: torch.Generator) -> Tensor:
@@ -542,7 +513,6 @@ def _masks(graph: PartyGraph) -> dict[str, Tensor]:
 
 
 def _in_mask(graph: PartyGraph) -> Tensor:
-    """Whether a node is in any mask, Tensor[N] bool."""
     found = torch.zeros(graph.num_nodes, dtype=torch.bool)
     for mask in _masks(graph).values():
         found |= mask

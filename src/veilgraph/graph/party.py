@@ -102,13 +102,10 @@ def unpack_ids(tensors: Mapping[str, Tensor], prefix: str = "") -> list[str] | N
 
 
 def checked_ids(party: PartyId, ids: Iterable[Hashable] | Tensor | np.ndarray, nodes: int) -> list[str]:
-    """A holder's ids as text, one for each of its rows.
+    """A holder's ids as text, one for each of the N rows of its graph.
 
-    Args:
-        party: the holder.
-        ids: of anything that ``str`` tells apart, and no fractional numbers, which pandas makes of a column with a gap:
-            7.0 would be another node than 7. A vector's numbers count as Python's.
-        nodes: N, rows of its graph.
+    They may be anything that ``str`` tells apart, and no fractional numbers, which pandas makes of a column with a gap:
+    7.0 would be another node than 7. A vector's numbers count as Python's.
 
     Raises:
         DataError: there are not N, one is no id, or is given twice.
@@ -258,7 +255,7 @@ class PartyGraph:
         return replace(self, edge_relation=None, relations=())
 
     def validate(self) -> None:
-        """Checks every rule a party's data must satisfy.
+        """Check every rule a party's data must satisfy.
 
         Once, where data come in: objects from Python, files, tables and data sets. What is made of a checked graph is
         not checked again, except for what making it can break.
@@ -357,7 +354,7 @@ class PartyGraph:
 
 
 def save_party(graph: PartyGraph, path: Path, ids: Iterable[Hashable] | None = None) -> None:
-    """Writes a party's graph to one safetensors file, whole or not at all; edges sorted by target.
+    """Write a party's graph to one safetensors file, whole or not at all; edges sorted by target.
 
     A large graph that is read again is mapped from the file, features and edges, and used from there.
 
@@ -448,7 +445,6 @@ def saved_name(path: Path) -> PartyId:
 
 
 def _read(path: Path, *, names_alone: bool = False) -> tuple[dict[str, str], dict[str, Any]]:
-    """Metadata and, unless ``names_alone``, tensors of a saved party graph."""
     if not path.is_file():
         raise DataError(f"{path}: there is no such party graph; give the path of a file that save_party wrote")
     try:

@@ -238,12 +238,9 @@ def check_membership(party: str, membership: Tensor, values: Mapping[str, Tensor
 
 @dataclass(frozen=True)
 class Relation:
-    """One of a party's relations; they stay at the party.
+    """One of a party's relations; they stay at the party, as their names do.
 
-    Attributes:
-        name: the party's own; never told to others.
-        hops: edges of it count within so many hops of a node, from 0; None: as far as the job's local model looks.
-            Of a relational local model, no other knows it.
+    ``hops``: edges of it count within so many hops of a node, from 0; None: as far as the job's local model looks.
     """
 
     name: str
@@ -296,11 +293,7 @@ def packed(relations: Sequence[Relation]) -> str:
 
 
 def unpacked(text: str) -> tuple[Relation, ...]:
-    """The inverse of ``packed``.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The inverse of ``packed``; raises ``ValueError`` for anything else."""
     try:
         return tuple(Relation(**each) for each in json.loads(text))
     except TypeError as error:

@@ -70,10 +70,10 @@ def _logs(probabilities: Tensor) -> Tensor:
 def fitted(
     probabilities: Tensor, labels: Tensor, weights: Tensor | None = None, transition: Tensor | None = None
 ) -> Calibration | None:
-    """The calibration that judged nodes choose; None where nothing is known to correct by.
+    """The calibration that judged nodes, which were not trained on, choose; None where nothing is known to correct by.
 
     Args:
-        probabilities: Tensor[n, C], of nodes that were not trained on; n may be 0.
+        probabilities: Tensor[n, C]; n may be 0.
         labels: Tensor[n] int64.
         weights: Tensor[C], of the classes in the training loss; None: all alike.
         transition: Tensor[C, C], P(label = j | true label = i), where labels were perturbed.

@@ -1,10 +1,8 @@
 """Combine strategies: how the holders' local embeddings become one (VFGNN 3.4, eqs. 5-7).
 
 A strategy has a holder's part and a server's part. Where it is linear the server needs nothing but the sum of the
-holders' contributions, so it works as well when every single one is masked.
-
-A package adds its own by an entry point of the group ``veilgraph.combines``: a subclass of ``Combine``.
-``veilgraph.testing.combine`` has the tests that it must pass.
+contributions, so it works as well when every single one is masked. A package adds its own, a subclass of ``Combine``,
+by an entry point of the group ``veilgraph.combines``; ``veilgraph.testing.combine`` has the tests that it must pass.
 """
 
 from __future__ import annotations
@@ -118,9 +116,8 @@ class Combine(ABC, Generic[S]):
     def merge(self, pieces: Sequence[Tensor], weight_total: Tensor | None = None) -> Tensor:
         """The combined embedding, Tensor[N, output_dim].
 
-        Args:
-            pieces: the contributions in the holders' order; of a linear strategy their sum will do.
-            weight_total: Tensor[N, 1], sum of the holders' weights, where ``needs_weight``.
+        ``pieces`` are the contributions in the holders' order; of a linear strategy their sum will do. ``weight_total``
+        is the sum of the holders' weights, Tensor[N, 1], where ``needs_weight``.
         """
         total = pieces[0]
         for piece in pieces[1:]:

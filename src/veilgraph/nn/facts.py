@@ -15,8 +15,7 @@ FACT_BITS: Final = 20
 class FactNetwork(nn.Module):
     """A network with facts beside its weights.
 
-    Attributes:
-        facts: Tensor[K] float64, what holders added up before the first round; absent where a task needs nothing.
+    ``facts``: Tensor[K] float64, what holders added up before the first round; absent where a task needs nothing.
     """
 
     facts: Tensor

@@ -157,7 +157,7 @@ def _without_replacement(counts: np.ndarray, size: int, generator: torch.Generat
 
 
 def _distinct(nodes: np.ndarray) -> np.ndarray:
-    """The different nodes among some, sorted: rows of the graph are then read in the order in which they lie.
+    """The different nodes among some, sorted, so that rows of the graph are read in the order in which they lie.
 
     What ``numpy.unique`` gives, in a thirtieth of its time.
     """

@@ -42,7 +42,7 @@ def calibrated(logits: Tensor, labels: Tensor, judged: Tensor) -> Tensor:
 
 @torch.no_grad()
 def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Tensor:
-    """Log p(row | class), up to what is the same for all classes.
+    """Log p(row | class), up to what is the same for all classes: Tensor[N, C]; zeros where noise explains all means.
 
     Linear discriminant analysis with the classes' shared covariance (Fisher 1936).
 
@@ -51,9 +51,6 @@ def class_evidence(rows: Tensor, opinion: Tensor, noise_variance: Tensor) -> Ten
         opinion: Tensor[N, C], probabilities of the classes at each node.
         noise_variance: Tensor[d], of the noise on one entry of each column. Columns of one variance are drawn towards
             the overall mean together.
-
-    Returns:
-        Tensor[N, C] in the dtype of ``rows``; zeros where the noise explains all class means.
     """
     centred, weights = (rows - rows.mean(dim=0)).double(), opinion.double()
     variances = noise_variance.double().clone()

@@ -27,7 +27,6 @@ class Kinds:
     """The relations of an adjacency's edges.
 
     Attributes:
-        relations: of the graph.
         places: whole numbers [E], the place in ``relations`` of each edge's, in the order of the matrix: by target.
         degrees: in a neighbourhood, of each relation its degrees in the whole graph, Tensor[N] float64; else None.
     """

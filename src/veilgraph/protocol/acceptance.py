@@ -29,14 +29,10 @@ _BEFORE: Final = 1  # round of the first agreement; that on shapes and checkpoin
 
 
 def refusal_of(own: Organisation, job: JobSettings, nodes: int | None = None, *, named: bool = False) -> str | None:
-    """Why an organisation does not accept a job, by its limits or by how its tables become features; None when it does.
+    """Why an organisation refuses a job, by its limits or by how its tables become features; None if it accepts.
 
-    Args:
-        own: the organisation.
-        job: validated.
-        nodes: common to all holders, where that is known; a limit on them, and what follows from them, is asked
-            about then.
-        named: with the names of its columns, which are not for others to see.
+    ``nodes`` is the number of common nodes, where it is known. ``named`` adds the names of its columns, which others
+    must not see.
     """
     party = own.settings.party
     if own.settings.machines is not None and (reason := paradigm_of(job).session.unspreadable(job)) is not None:
@@ -68,9 +64,9 @@ def _of_nodes(own: Organisation, job: JobSettings, *, named: bool) -> str | None
 
 
 def _outside(own: Organisation, job: JobSettings) -> str:
-    """Why its nodes do not perturb values of the job's range, where its party file says which they can have; or "".
+    """Why its nodes do not perturb values of the job's range, by what its party file declares; or "".
 
-    Then rows are not looked at: jobs of one range after another would find the largest value there is.
+    Rows are not looked at: jobs of one range after another would find the largest value there is.
     """
     release, values = job.noise.feature_release, declared_values(own.settings.nodes.features)
     if release is None or own.settings.party not in job.duties.releasing or values is None:
@@ -115,14 +111,9 @@ def refusal_of_limits(
     nodes: int | None = None,
     besides: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Why a holder does not accept a job by its limits, at what the job can cost it; None when it does.
+    """Why a holder refuses a job by its limits, at what the job can cost it; None if it accepts.
 
-    Args:
-        limits: the holder's.
-        job: validated.
-        party: its name in the job.
-        nodes: common to all holders, where that is known.
-        besides: as for ``limits.refusal``.
+    ``nodes`` is the number of common nodes, where it is known; ``besides`` is as for ``limits.refusal``.
     """
     epsilon = largest_epsilon(job, party, nodes)
     if limits.epsilon_unit == "label" and not (job.privacy or job.noise.feature_release or job.training_plan):
@@ -138,9 +129,9 @@ def agree_on_job(
     refuses: str = "",
     stated: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[PartyId, Hello]:
-    """Before anything of the data is sent: the same release, the same job, accepted by every party.
+    """Agree on the release, the job, and that every party accepts it, before anything of the data is sent.
 
-    Where jobs are counted, this one is from here on, unless a party refuses; where a person is asked, it waits here.
+    Where jobs are counted, this one is from here on, unless a party refuses. Where a person is asked, it waits here.
 
     Args:
         link: of this party.
@@ -149,9 +140,6 @@ def agree_on_job(
         organisation: what it accepts; None at the server, or where a simulation has no party files.
         refuses: a reason of its own not to take part.
         stated: further fields of this party's ``Hello``.
-
-    Returns:
-        Party → what it stated.
 
     Raises:
         ConfigError: a party refuses, at every party with the same reason.
@@ -173,9 +161,5 @@ def _nobody(_wait_s: float) -> str:
 
 
 def largest_epsilon(job: JobSettings, party: PartyId, nodes: int | None = None) -> float:
-    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised.
-
-    Raises:
-        ConfigError: the job's noise cannot be computed.
-    """
+    """The largest total ε that a job can cost a holder, against all others; infinite where something goes unnoised."""
     return paradigm_of(job).privacy.largest_epsilon(job, party, nodes)

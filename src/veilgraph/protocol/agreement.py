@@ -130,12 +130,7 @@ class Hello(BaseModel):
 def agree(link: Link, holders: Sequence[PartyId], mine: Hello, round_: int = 0, step: int = 0) -> dict[PartyId, Hello]:
     """Exchange hellos among all parties; one that refuses sends its own as well, so that all know why.
 
-    Args:
-        link: of this party.
-        holders: in the job's order.
-        mine: what this party states.
-        round_: of the messages; parties may agree more than once in a session.
-        step: of the messages; as often in one round.
+    Parties may agree more than once in a session (``round_``), and more than once in a round (``step``).
 
     Returns:
         Party → its hello, this party's own included.

@@ -56,11 +56,10 @@ def send_columns(link: Link, to: PartyId, features: Tensor) -> None:
 
 
 def receive_columns(link: Link, sender: PartyId, nodes: int, columns: int, dtype: torch.dtype) -> Tensor:
-    """What ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, of ``dtype``, F as the sender stated.
+    """Receive what ``send_columns`` sent: Tensor[C, F], ``torch.sparse_csr``, of ``dtype``, F as the sender stated.
 
     Raises:
         ProtocolError: it is no such matrix.
-        LinkError: as ``Link.receive``.
     """
     counts = receive_as(link, sender, _COUNTS, (nodes,), torch.int64)
     if bool((counts < 0).any()) or bool((counts > columns).any()):
@@ -83,14 +82,10 @@ def matrix_of(counts: Tensor, places: Tensor, values: Tensor, columns: int) -> T
 
 
 def beside(own: Tensor, others: list[Tensor]) -> Tensor:
-    """A holder's features and, at the common nodes, columns of others beside them.
+    """Put columns of other holders beside a holder's features.
 
-    Args:
-        own: Tensor[N, F], dense or ``torch.sparse_csr``.
-        others: Tensor[C, F_i], ``torch.sparse_csr``, of the first C nodes; zeros are taken for the nodes beyond.
-
-    Returns:
-        Tensor[N, F + ΣF_i] in the dtype of ``own``, in the layout that fits how many of them are zero.
+    ``own`` is Tensor[N, F]; ``others`` are Tensor[C, F_i], sparse, of the first C nodes. The nodes beyond get zeros.
+    The result is Tensor[N, F + ΣF_i] in the dtype of ``own``, in the layout that fits how many entries are zero.
     """
     layers = [_entries(own)]
     for each in others:
@@ -103,7 +98,6 @@ def beside(own: Tensor, others: list[Tensor]) -> Tensor:
 
 
 def _entries(features: Tensor) -> sp.csr_matrix:
-    """A copy of them, in scipy's layout."""
     return to_scipy(features).copy() if is_sparse(features) else sp.csr_matrix(features.numpy())
 
 
@@ -154,16 +148,8 @@ def align(own: Preparation) -> Prepared:
 def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | None:
     """Build the party's graph of its tables as they are now, in the rows of an earlier alignment.
 
-    Args:
-        own: of the party, with the encoding that was fitted then.
-        ids: of all rows then.
-        common: how many of them, the first, all holders know.
-
-    Returns:
-        None where the table has other ids now.
-
-    Raises:
-        DataError: a table breaks a rule.
+    ``ids`` are those of all rows then, of which all holders know the first ``common``. None where the table has other
+    ids now.
     """
     organisation, encoding = own.organisation, own.encoding
     if organisation is None or encoding is None:
@@ -179,12 +165,7 @@ def rebuild(own: Preparation, ids: Sequence[str], common: int) -> BuiltGraph | N
 
 
 def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
-    """Holder → the features of all nodes of its table, Tensor[N, F], where all party files are on this machine.
-
-    Raises:
-        ConfigError: a party file cannot be read or breaks a rule.
-        DataError: a table does.
-    """
+    """Holder → the features of all nodes of its table, Tensor[N, F], where all party files are on this machine."""
     found = {}
     for party, path in (job.data.parties or {}).items():
         own = Organisation.read(path, party)
@@ -195,12 +176,7 @@ def encoded_tables(job: JobSettings) -> dict[PartyId, Tensor]:
 
 
 def match_rates(job: JobSettings) -> tuple[str, ...]:
-    """What of the ids matches, in sentences, where all party files are on this machine and rows are the same nodes.
-
-    Raises:
-        ConfigError: a party file cannot be read or breaks a rule.
-        DataError: a table does.
-    """
+    """How well ids match, in sentences, where all party files are on this machine and rows are the same nodes."""
     if not job.is_aligned or not job.data.parties:
         return ()
     own = {party: Organisation.read(path, party) for party, path in job.data.parties.items()}
@@ -285,7 +261,7 @@ class AlignedSessions(Sessions[J]):
 def _agree_to_align(
     link: Link, settings: JobSettings, organisation: Organisation | None, count: int
 ) -> dict[PartyId, int]:
-    """Before any id leaves: how many every holder brings, and whether that, and one more alignment, suit all parties.
+    """Agree how many ids every holder brings, and on one more alignment, before any id leaves.
 
     Gives holder → number of its ids, to which the alignment holds it.
     """

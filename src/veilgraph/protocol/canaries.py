@@ -46,35 +46,32 @@ class DrawnCanaries:
     """One holder's, for all sessions of a run.
 
     Attributes:
-        count: m, of each holder that has any.
-        nodes: N, that all who know the places know.
         key: 32 secret bytes, from which the coins are expanded.
         public: SHA-256 of the job, from which places follow.
     """
 
     kind: ClassVar[str]
+    coin: ClassVar[str] = "coins"
     count: int
     nodes: int
     key: bytes = field(repr=False)
     public: str
 
+    @cached_property
+    def coins(self) -> Tensor:
+        """What an audit guesses, True for in, for high features or for the second class: Tensor[m] bool."""
+        return self._coins(self.coin)
+
     def _coins(self, what: str) -> Tensor:
-        """True for in, or for the second class: Tensor[m] bool."""
         return expand(self.key, f"{self.kind}/{what}", (self.count,)) < 0
 
     def _drawn(self, what: str, shape: tuple[int, ...]) -> Tensor:
-        """What everybody can draw who has the job."""
+        """Draw what everybody can draw who has the job."""
         return expand(hashlib.sha256(f"canaries/{self.public}".encode()).digest(), f"{self.kind}/{what}", shape)
 
 
 def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
-    """The graph with these edges alone at the nodes that canaries take, and none of these in a split.
-
-    Args:
-        graph: of the holder.
-        taken: Tensor[N] bool.
-        edges: Tensor[2, E] int64, both directions of each.
-    """
+    """The graph with ``edges`` (both directions of each) alone at the ``taken`` nodes, and none of these in a split."""
     rest = graph.with_edges(~taken[graph.edge_index].any(dim=0))
     weight, relation = rest.edge_weight, rest.edge_relation
     return replace(
@@ -87,7 +84,7 @@ def _in_place(graph: PartyGraph, taken: Tensor, edges: Tensor) -> PartyGraph:
 
 
 def _largest(features: Tensor) -> float:
-    """The largest magnitude of any value, 1 where all are zero or there are none."""
+    """The largest magnitude of any value; 1 where all are zero or there are none."""
     values = features.values() if is_sparse(features) else features
     return (float(values.abs().max()) if values.numel() else 1.0) or 1.0
 
@@ -118,14 +115,9 @@ class Inserted(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, party: PartyId, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job; every holder needs them, to keep the others' apart from its own nodes.
+        """Those of a job with ``privacy.canaries_in: data``; every holder needs them, to keep the others' apart.
 
-        Args:
-            job: with ``privacy.canaries_in: data``.
-            party: a holder.
-            nodes: N.
-            source: of the key, where there is none yet.
-            kept: the key of an earlier session.
+        ``source`` makes the key, unless an earlier session ``kept`` one.
 
         Raises:
             ConfigError: there are too few common nodes, or the job has no such canaries.
@@ -162,11 +154,6 @@ class Inserted(DrawnCanaries):
         """Nodes that a canary takes."""
         return _SIZES.get(self.unit, 1 + self.leaves)
 
-    @cached_property
-    def coins(self) -> Tensor:
-        """What an audit guesses, True for in: Tensor[m] bool."""
-        return self._coins("coins")
-
     def places(self, owner: PartyId) -> Tensor:
         """The nodes of a holder's canaries: Tensor[m, size] int64, all different, also from other holders'."""
         taken = self.count * self.size
@@ -180,12 +167,10 @@ class Inserted(DrawnCanaries):
         return torch.cat([self.places(owner).flatten() for owner in self.owners]).sort().values
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its own canaries in it, and the others' kept apart.
+        """The holder's graph with its own canaries in it, and the others' kept apart; raises ``RunError`` as
+        ``check_nodes``.
 
         They are in no split: nobody learns from them, or is scored on what is predicted for them.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
         """
         check_nodes(self.nodes, graph.common)
         taken = torch.zeros(graph.num_nodes, dtype=torch.bool)
@@ -248,14 +233,11 @@ class NodeCanaries(DrawnCanaries):
     """One holder's, of nodes that perturb their own values; their places are the same at all holders."""
 
     kind: ClassVar[str] = "node canaries"
+    coin: ClassVar[str] = "features"
 
     @classmethod
     def of(cls, job: JobSettings, nodes: int, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job whose nodes release their features; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or there are fewer nodes.
-        """
+        """Those of a job whose nodes release their features; as ``Inserted.of``."""
         release = job.noise.feature_release
         if release is None or not 0 < release.canaries <= nodes:
             wanted = 0 if release is None else release.canaries
@@ -268,26 +250,14 @@ class NodeCanaries(DrawnCanaries):
         return self._drawn("places", (self.nodes,)).argsort()[: self.count]
 
     @cached_property
-    def coins(self) -> Tensor:
-        """Of the features, True for high: Tensor[m] bool."""
-        return self._coins("features")
-
-    @cached_property
     def label_coins(self) -> Tensor:
         """Of the labels, True for the second class: Tensor[m] bool."""
         return self._coins("labels")
 
     def into(self, graph: PartyGraph, low: float, high: float, *, labels: bool) -> PartyGraph:
-        """The holder's graph with its canaries in it.
+        """The holder's graph with its canaries in it, for values declared from ``low`` to ``high``.
 
-        Args:
-            graph: of the holder.
-            low: α of the declared range.
-            high: β.
-            labels: whether the holder releases its labels.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
+        ``labels`` says whether the holder releases its labels. Raises ``RunError`` as ``check_nodes``.
         """
         check_nodes(self.nodes, graph.common)
         features = graph.features.to_dense().clone()
@@ -305,15 +275,11 @@ class LabelCanaries(DrawnCanaries):
     """The label holder's, of perturbed labels."""
 
     kind: ClassVar[str] = "label canaries"
+    coin: ClassVar[str] = "labels"
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or fewer nodes are trained with.
-            DataError: no node is.
-        """
+        """Those of a job with ``label_privacy``, in the label holder's graph; as ``Inserted.of``."""
         private, trained = job.label_privacy, len(_trained(graph))
         wanted = 0 if private is None else private.canaries
         if not 0 < wanted <= trained:
@@ -330,17 +296,8 @@ class LabelCanaries(DrawnCanaries):
         trained = _trained(graph)
         return trained[self._drawn("places", (self.nodes,))[trained].argsort()[: self.count]]
 
-    @cached_property
-    def coins(self) -> Tensor:
-        """True for the second class: Tensor[m] bool."""
-        return self._coins("labels")
-
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The label holder's graph with its canaries in it.
-
-        Raises:
-            RunError: they were drawn for another number of common nodes.
-        """
+        """The label holder's graph with its canaries in it; raises ``RunError`` as ``check_nodes``."""
         check_nodes(self.nodes, graph.common)
         if graph.labels is None:
             return graph
@@ -376,11 +333,7 @@ class TrainedCanaries(DrawnCanaries):
 
     @classmethod
     def of(cls, job: JobSettings, graph: PartyGraph, source: SecretSource, kept: bytes | None = None) -> Self:
-        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``.
-
-        Raises:
-            ConfigError: the job has none, or the holder has fewer nodes than they take.
-        """
+        """Those of a job with a private training, in a holder's graph; as ``Inserted.of``."""
         plan = job.training_plan
         leaves = 0 if plan is None or not plan.hops else min(plan.settings.degree_bound or 0, MOST_LEAVES)
         wanted, most = 0 if plan is None else plan.settings.canaries, graph.num_nodes // (1 + leaves)
@@ -395,30 +348,17 @@ class TrainedCanaries(DrawnCanaries):
         return cls(wanted, graph.num_nodes, key, job.hash(), leaves, plan.settings.neighbours)
 
     @cached_property
-    def coins(self) -> Tensor:
-        """What an audit guesses, True for in: Tensor[m] bool."""
-        return self._coins("coins")
-
-    @cached_property
     def places(self) -> Tensor:
         """The nodes of each, the canary first: Tensor[m, 1 + leaves] int64, all different."""
         taken = self.count * (1 + self.leaves)
         return self._drawn("places", (self.nodes,)).argsort()[:taken].view(self.count, 1 + self.leaves)
 
     def into(self, graph: PartyGraph) -> PartyGraph:
-        """The holder's graph with its canaries in it, in or out as their coins say.
-
-        Raises:
-            RunError: they were drawn for another number of nodes.
-        """
+        """The holder's graph with its canaries in it, in or out as their coins say; errors as ``world``."""
         return self.world(graph, self.coins)
 
     def world(self, graph: PartyGraph, coins: Tensor) -> PartyGraph:
-        """The holder's graph with canaries as other coins would have them.
-
-        Args:
-            graph: of the holder, with labels.
-            coins: Tensor[m] bool, True for in.
+        """The holder's graph with canaries as other coins, Tensor[m] bool, would have them.
 
         Raises:
             RunError: they were drawn for another number of nodes.

@@ -1,12 +1,12 @@
-"""How often a party takes part in jobs across organisations, and who is asked: what is counted, journal, requests.
+"""How often a party takes part in jobs across organisations, and who is asked.
 
-Limits judge one job by what it reveals. What many jobs reveal adds up, so consent counts them, by a journal that
-outlives every process: one JSON object a line, appended by one process at a time and on the disk before anything leaves
-for what it counts. Where a crash tore the last line nobody knows what it said, so it counts as anything. What was
-counted is taken back only by the process that counted it, when the parties did not agree and nothing was sent.
+Limits judge one job by what it reveals. What many jobs reveal adds up, so a journal counts them: one JSON object a
+line, appended by one process at a time and on the disk before anything leaves for what it counts. Where a crash tore
+the last line nobody knows what it said, so it counts as anything. What was counted is taken back only by the process
+that counted it, when the parties did not agree and nothing was sent.
 
-A person at a site is asked by a file for each job that waits, held by the process that waits for it. The answer names
-the SHA-256 of exactly what was shown, settings and a number that no other request has: it answers nothing else.
+A person at a site is asked by a file for each waiting job, held by the process that waits. The answer names the SHA-256
+of exactly what was shown, settings and a number that no other request has: it answers nothing else.
 """
 
 from __future__ import annotations
@@ -132,13 +132,7 @@ log = logging.getLogger("veilgraph")
 
 
 class Consent:
-    """A party's consent to one job.
-
-    Args:
-        settings: of its party file.
-        folder: of its journal, in its kit.
-        request: the job.
-        runs: folder of its runs.
+    """A party's consent to one job; ``folder`` has its journal, ``runs`` its runs.
 
     Raises:
         RunError: the journal cannot be used; or it is gone, and there are runs that it would have counted.
@@ -161,10 +155,7 @@ class Consent:
             )
 
     def against(self, *, aligns: bool) -> str:
-        """Why the job would be refused if it came now, and nothing is counted; empty when it would not.
-
-        ``aligns`` says whether it would begin with an alignment.
-        """
+        """Why the job would be refused if it came now, beginning with an alignment if it ``aligns``; counts nothing."""
         entries, now = self._journal.entries(), utc_now()
         job, alignment = (used_up(self._settings, entries, what, now) for what in COUNTED)
         return job or (alignment if aligns else "")
@@ -212,7 +203,6 @@ class Consent:
             raise
 
     def _take(self, what: Counted) -> tuple[str, str | None]:
-        """Why not, or the id of what was counted."""
         with self._journal.held() as journal:
             if renamed(journal.entries, self._entry(what)):
                 return f"job {self._request.job} was here with other settings: submit these as a job of their own", None
@@ -296,11 +286,7 @@ def utc_now() -> datetime:
 
 
 class Journal:
-    """A journal in a folder that only this account can read: made at need, 0700, with the journal in it 0600.
-
-    Raises:
-        RunError: the folder or the file is open to others, or cannot be made.
-    """
+    """A journal in a folder that only this account can read: made at need, 0700, with the journal in it 0600."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / _FILE
@@ -401,10 +387,7 @@ class JobRequest(BaseModel):
 class Waiting:
     """A job that waits for a person.
 
-    Attributes:
-        request: what it asks.
-        asked: the number of the question.
-        fingerprint: SHA-256 (hex) of both, as they were written.
+    ``asked`` is the number of the question; ``fingerprint`` the SHA-256 (hex) of both, as they were written.
     """
 
     request: JobRequest
@@ -416,13 +399,7 @@ class Waiting:
 def waiting(folder: Path, request: JobRequest, asked: str) -> Iterator[Waiting]:
     """Show a request for as long as the block lasts or, where the process is killed, its process.
 
-    Args:
-        folder: of the site's journal.
-        request: what is asked.
-        asked: the number of the question, used once.
-
-    Raises:
-        RunError: the file cannot be written.
+    ``asked`` is the number of the question, used once. Raises ``RunError`` if the file cannot be written.
     """
     content = json.dumps({"asked": asked, **request.model_dump(mode="json")}, indent=1).encode()
     path = folder / REQUESTS / f"{request.job}.json"
@@ -449,12 +426,7 @@ def all_waiting(folder: Path) -> list[Waiting]:
 
 
 def answer(folder: Path, shown: Waiting, *, approved: bool, reason: str = "") -> None:
-    """Write a person's answer to what was shown.
-
-    Raises:
-        ConfigError: the reason is too long or not one line.
-        RunError: the journal cannot be written.
-    """
+    """Write a person's answer to what was shown; raises ``ConfigError`` for a reason too long or not one line."""
     if len(reason) > MAX_REASON_CHARACTERS or not reason.isprintable():
         raise ConfigError(f"reason={reason[:20]!r}…: at most {MAX_REASON_CHARACTERS} printable characters on one line")
     entry = Entry(
@@ -474,7 +446,6 @@ def _sha256(content: bytes) -> str:
 
 
 def _read(path: Path) -> Waiting | None:
-    """None where nobody waits, or nobody any more."""
     try:
         with path.open("rb") as file:
             try:

@@ -19,15 +19,7 @@ from veilgraph.protocol.agreement import Hello
 
 @dataclass(frozen=True)
 class PartySizes:
-    """What a holder's data are to a plan.
-
-    Attributes:
-        columns: of features.
-        edges: directed ones.
-        training: training nodes, at the label holder.
-        classes: likewise.
-        validation: nodes that a model is judged on, likewise.
-    """
+    """What a holder's data are to a plan; the last three at the label holder."""
 
     columns: int
     edges: int
@@ -53,7 +45,6 @@ class Stage:
     """A part of a job.
 
     Attributes:
-        name: of it.
         rounds: messages between holders that wait for the ones before.
         sent: party → bytes that it sends, headers included.
     """
@@ -65,10 +56,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a job.
+    """What a job costs, stage by stage.
 
     Attributes:
-        stages: in their order.
         memory: party → bytes that it holds at once, about.
         notes: what was chosen because it costs less, in sentences.
     """
@@ -88,12 +78,7 @@ class Costs:
         return {party: sum(stage.sent.get(party, 0) for stage in self.stages) for party in parties}
 
     def seconds(self, bits_per_second: float, round_trip_s: float) -> float:
-        """On the network alone: all parties send at once, and every round waits for half a round trip.
-
-        Args:
-            bits_per_second: that each party can send.
-            round_trip_s: between any two.
-        """
+        """Time on the network alone: all parties send at once, and every round waits for half a round trip."""
         return 8 * max(self.sent().values()) / bits_per_second + self.rounds * round_trip_s / 2
 
 
@@ -114,14 +99,9 @@ _BLOCKS: Final = 4  # of operands of the secure product, which holders prepare t
 def unread_of_passes(
     hellos: Mapping[PartyId, Hello], *, width: int, dim: int, rounds: int, batch_size: int | None = None
 ) -> int:
-    """Of passes over common nodes, of which all or ``batch_size`` are in a step.
+    """Bytes of one sender that can wait in passes over common nodes, of which all or ``batch_size`` are in a step.
 
-    Args:
-        hellos: of all parties.
-        width: of the widest matrix of a round.
-        dim: of an embedding.
-        rounds: of a pass.
-        batch_size: nodes of a step; None: all.
+    ``width`` is that of the widest matrix of a round, ``dim`` that of an embedding, ``rounds`` are those of a pass.
     """
     nodes, features = max(hello.nodes for hello in hellos.values()), [hello.features for hello in hellos.values()]
     matrix = ITEM_BYTES * nodes * width

@@ -51,13 +51,8 @@ def gradient_of(tensor: Tensor) -> Tensor:
 class HolderCut:
     """A holder's side of its cuts to the server.
 
-    Args:
-        link: the holder's.
-        masks: of the session; None sends in the clear.
-        bits: fractional bits of a masked embedding.
-        dtype: of everything received.
-        publisher: of the holder.
-        device: where the holder computes; noise and messages are made on the CPU.
+    Without ``masks`` embeddings go in the clear; ``bits`` are the fractional bits of a masked one. The holder computes
+    in ``dtype`` on ``device``; noise and messages are made on the CPU.
     """
 
     def __init__(
@@ -93,12 +88,9 @@ class HolderCut:
         return self._off_grid(released, self._publisher.cell("embeddings"))
 
     def publish(self, step: int, round_: int, piece: Tensor) -> None:
-        """Sends what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d].
+        """Send what this holder contributes to COMBINE of a round ≥ 1, made of what was released: [N, d].
 
-        What is to be added up as it was released is sent so, to the bit.
-
-        Raises:
-            ConfigError: there are no masks for that.
+        What is to be added up as it was released is sent so, to the bit; raises ``ConfigError`` without masks for that.
         """
         masked, clear = Tag(Kind.MASKED, step, round_), Tag(Kind.EMBEDDING, step, round_)
         self._note_canaries(clear)
@@ -156,16 +148,7 @@ class HolderCut:
 
 
 class ServerCut:
-    """The server's side of the same cuts.
-
-    Args:
-        link: the server's.
-        holders: in the job's order.
-        masked: whether the holders mask.
-        bits: fractional bits of a masked embedding.
-        dtype: of everything else.
-        device: where the server computes.
-    """
+    """The server's side of the same cuts; ``masked`` says whether the holders mask, ``bits`` are as there."""
 
     def __init__(
         self,

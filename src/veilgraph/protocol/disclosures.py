@@ -19,8 +19,7 @@ from veilgraph.core.chain import digest
 from veilgraph.core.errors import ConfigError, ProtocolError
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
-from veilgraph.protocol.messages import MessageSpec, Protection, Revelation
-from veilgraph.protocol.registered import PARADIGMS
+from veilgraph.protocol.messages import PARADIGMS, MessageSpec, Protection, Revelation
 
 if TYPE_CHECKING:
     from veilgraph.link.view import TrafficEntry
@@ -35,9 +34,7 @@ def rows_of(job: JobSettings, sender: PartyId, receiver: PartyId) -> list[Messag
 def causes(job: JobSettings, party: PartyId | None = None) -> dict[str, str]:
     """Name of what a job's settings make it reveal → these settings, in the order of its paradigm's rows.
 
-    Args:
-        job: the job.
-        party: of whose data it has to tell others something; None: of anybody's.
+    With ``party``, only what tells others something of that party's data.
     """
     true = {told for row in _rows(job) for told in row.reveals}
     found = dict[str, str]()
@@ -151,12 +148,9 @@ class DisclosureRecord(Disclosure):
 
 
 def disclosures(settings: JobSettings, entries: Sequence[TrafficEntry], spent: Spent | None = None) -> list[Disclosure]:
-    """Put into words what a party sent. What it received is its senders' to disclose, and left out.
+    """Put into words what a party sent; what it received is for its senders to disclose.
 
-    Args:
-        settings: of the job.
-        entries: traffic of one party in one piece of work.
-        spent: what the party's releases come to; None where it has published nothing with a price.
+    ``entries`` are one party's traffic in one piece of work; ``spent`` is the price of its releases, if they have one.
 
     Raises:
         ProtocolError: the job has no such message.
@@ -175,13 +169,8 @@ def disclosure_lines(
 ) -> str:
     """The block that a piece of work adds to ``disclosures.jsonl``: one JSON object per line.
 
-    Args:
-        settings: of the job.
-        work: what was done.
-        found: as ``disclosures`` gives them.
-        time: when it ended, with a time zone.
-        whole: False for what a killed party had sent when it last took note.
-        previous: SHA-256 of the last line that is there; empty where there is none.
+    ``time`` is when the work ended; ``whole`` is False for what a killed party had sent when it last took note;
+    ``previous`` is the SHA-256 of the last line that is there, or empty.
     """
     when, job = time.astimezone(UTC).replace(microsecond=0), settings.hash()
     lines = []
@@ -220,7 +209,9 @@ def _disclosure(settings: JobSettings, entry: TrafficEntry, spent: Spent | None)
 
 
 def _epsilon_of_one(settings: JobSettings, kind: Kind, spent: Spent) -> float:
-    """Of one message. What nodes perturb is of two kinds, each with an ε of its own, which ``spent`` has together."""
+    """The ε of one message. What nodes perturb is of two kinds, each with an ε of its own, which ``spent`` has
+    together.
+    """
     features, labels = settings.noise.feature_release, settings.noise.label_release
     if kind is Kind.PERTURBED_FEATURES and features is not None:
         return features.epsilon

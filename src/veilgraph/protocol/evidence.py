@@ -90,7 +90,6 @@ class Order:
 
     Attributes:
         places: [n] int64, each in [0, size).
-        size: of what they are places in.
         told: whether a party told it; else it is a true one, which none that is told may be like.
         in_order: whether the places' order counts, or only which they are.
     """
@@ -106,7 +105,6 @@ class OpenedSum:
     """A sum in fixed point that a party opens.
 
     Attributes:
-        words: what it is.
         rows: of each pass.
         bits: how many of them are fractional.
         holders: whose summands it has.
@@ -144,8 +142,6 @@ class NoisySeries:
 
     Attributes:
         holder: the first of them.
-        words: what they are.
-        releases: at least one.
         anew: where noise is drawn anew, in words.
         clipped: whether rows were clipped, so that longer ones are worth a word.
     """
@@ -276,32 +272,22 @@ class Evidence:
     messages: tuple[Seen, ...] = field(default=(), repr=False)
 
     def on(self, graph: PartyGraph) -> Evidence:
-        """With what a model makes of a holder's nodes, where it is one.
-
-        Raises:
-            DataError: it cannot be asked, or has not a row for each node.
+        """This evidence with what a model makes of a holder's nodes, where it is one; raises ``DataError`` as
+        ``check_rows``.
         """
         found = self if self.asked is None else replace(self, rows=self.asked(graph))
         found.check_rows(graph.num_nodes)
         return found
 
     def check_rows(self, nodes: int) -> None:
-        """Refuses evidence that has not a row for each of so many nodes.
-
-        Raises:
-            DataError: gives both numbers.
-        """
+        """Raise ``DataError`` for evidence that has not a row for each of so many nodes."""
         rows = self.rows if self.rows is not None else self.steps[0] if self.steps else None
         if rows is not None and len(rows) != nodes:
             raise DataError(f"{self.words}: {len(rows)} rows, and the data that the run was trained on have {nodes}")
 
     @property
     def matrix(self) -> Floats:
-        """Its rows.
-
-        Raises:
-            DataError: there are none.
-        """
+        """Its rows; raises ``DataError`` where there are none."""
         if self.rows is None:
             raise DataError(f"{self.words}: there are no rows")
         return self.rows
@@ -420,32 +406,21 @@ class Source:
         return None
 
     def evidence(self, view: View, trained: View) -> Iterator[Evidence]:
-        """What a party is meant to have, that attacks can be mounted on, beside what rows expose one by one.
+        """What a party may have that attacks can be mounted on, beside what rows expose one by one.
 
-        Args:
-            view: of the party.
-            trained: the part of it in which rows are those of its data.
+        ``trained`` is the part of the view in which rows are those of the party's data.
         """
         yield from ()
 
     def joined(self, server: View | None, holders: Sequence[View], outside: Sequence[PartyId]) -> Iterator[Evidence]:
         """What some parties have together, and none of them alone.
 
-        Args:
-            server: its view, where it is one of them.
-            holders: views of the holders among them, at least one.
-            outside: the other holders, at least one.
+        ``server`` is its view, where it is one of them; ``outside`` are the holders that are not.
         """
         yield from ()
 
     def orders(self, view: View, sender: PartyId, truth: PartyGraph) -> list[Order]:
-        """Orders that a holder told, which must say nothing, and true ones, which these must not be like.
-
-        Args:
-            view: of who was told.
-            sender: who told.
-            truth: its data.
-        """
+        """Orders that ``sender`` told, which must say nothing, and true ones of its data, unlike which they must be."""
         return []
 
     def unattacked(self, view: View) -> Sequence[tuple[str, str]]:
@@ -459,21 +434,15 @@ class Source:
     def noisy(self, run: Audited, party: PartyId) -> Iterator[NoisySeries]:
         """Releases whose noise a party, or an auditor beside it, can hold against what ledgers count with.
 
-        Raises:
-            DataError: why there are some and they cannot be read.
+        Raises ``DataError`` where there are some that cannot be read.
         """
         if party == SERVER and run.settings.duties.summing:
             raise DataError("noise is on sums that their learner makes for itself, and sends nobody")
         yield from ()
 
     def canary_rounds(self, run: Audited, members: Sequence[PartyId], holder: PartyId, key: bytes) -> list[Round]:
-        """The sums of a private training, as parties that work together know them but for a holder's canaries.
-
-        Args:
-            run: under audit.
-            members: these parties.
-            holder: whose canaries.
-            key: of these.
+        """The sums of a private training, as parties that work together know them but for a holder's canaries
+        (``key``).
         """
         return []
 
@@ -490,10 +459,7 @@ class Source:
     ) -> InitialWeights:
         """What some holders can compute of the initial W, where evidence is of sort ``initial``.
 
-        Args:
-            job: whose W.
-            columns: holder → how many it has, which every party has stated.
-            seeds: their own learning seeds.
+        ``columns`` has how many columns each holder stated, ``seeds`` their own learning seeds.
         """
         raise DataError("jobs of this paradigm open no initial embeddings")
 
@@ -502,15 +468,9 @@ class Source:
         raise DataError(_NO_TWIN)
 
     def posteriors(self, job: JobSettings, everything: PartyGraph, epochs: int) -> Tensor:
-        """Of a network like the job's, trained on all that the holders have in one place; here of a vertical one.
+        """Probabilities, Tensor[N, C] float64, of a network like the job's, trained on all holders' pooled data.
 
-        Args:
-            job: whose seed it has.
-            everything: pooled.
-            epochs: of the training.
-
-        Returns:
-            Tensor[N, C] float64.
+        This one is a vertical network, with the job's seed.
         """
         return SOURCES["vertical"].posteriors(job, everything, epochs)
 
@@ -519,11 +479,7 @@ class Source:
         return ""
 
     def twin(self, run: Audited) -> Any:  # noqa: ANN401 - a network has ``infer() -> Tensor[N, C]``, logits
-        """The trained network in one process.
-
-        Raises:
-            DataError: its inferences cannot be made anew.
-        """
+        """The trained network in one process; raises ``DataError`` where its inferences cannot be made anew."""
         raise DataError(_NO_TWIN)
 
 
@@ -545,11 +501,7 @@ def source_of(job: JobSettings) -> Source:
 
 
 def evidence_of(view: View) -> list[Evidence]:
-    """Everything in a view that attacks can be mounted on.
-
-    Raises:
-        RunError: a message cannot be read.
-    """
+    """Everything in a view that attacks can be mounted on."""
     trained, source = view.of_training, source_of(view.settings)
     hidden = source.hidden(view)
     return [*(hidden_of(view) if hidden is None else hidden), *exposed_of(trained), *source.evidence(view, trained)]

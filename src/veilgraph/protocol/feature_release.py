@@ -38,11 +38,8 @@ def exchange_releases(
 ) -> Releases:
     """Agree on the release that all have kept, or make a new one; called at all parties together.
 
-    Args:
-        session: of this party.
-        graph: its own, validated; None at the server.
-        held: number of its newest release, negative if it is of another alignment, 0 for none.
-        kept: at a holder that learns, what came of that release.
+    ``held`` is the number of this party's newest release, negative if it is of another alignment, 0 for none; ``kept``
+    is what a holder that learns has of it. ``graph`` is None at the server.
 
     Raises:
         BudgetSpent: a new release is needed, here or of sums that the learner makes for itself, and a holder's budget
@@ -99,11 +96,7 @@ def exchange_releases(
 def released_features(session: RoleContext, releases: Releases, nodes: int, own: int = 0) -> list[AffineFeatures]:
     """Every releasing holder's estimate x' = scale·x* + offset, in the job's order of holders.
 
-    Args:
-        session: of a holder that learns.
-        releases: as ``exchange_releases`` gave them.
-        nodes: C, rows of the others' releases.
-        own: N, rows of its own release, where it makes one.
+    Others' releases have ``nodes`` rows (C); its own, where it makes one, ``own`` (N).
 
     Raises:
         ProtocolError: a release is of other data.
@@ -132,11 +125,7 @@ def _mechanism(session: RoleContext, columns: int) -> FeatureMechanism:
 
 
 def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
-    """What ``packed`` was given, sparse_csr or strided, float32: of so many nodes and of that mechanism.
-
-    Raises:
-        ProtocolError: the mechanism releases no such thing.
-    """
+    """Read what ``packed`` wrote, sparse_csr or strided, float32; raises ``ProtocolError`` for anything else."""
     columns = mechanism.features
     is_sampled = values.dtype == torch.int64
     if values.ndim != 2 or len(values) != nodes or not (is_sampled or values.shape[1] == columns):
@@ -166,7 +155,7 @@ def unpacked(values: Tensor, nodes: int, mechanism: FeatureMechanism) -> Tensor:
 
 
 def _release(session: RoleContext, graph: PartyGraph, publisher: LocalPublisher) -> dict[str, Tensor]:
-    """To the holders that learn: features of the common nodes and, where they are private, labels.
+    """Send features of the common nodes to the holders that learn and, where they are private, labels.
 
     What it keeps itself, if it is one of them, is the features of all its nodes.
     """
@@ -266,12 +255,9 @@ def _broken(what: str) -> ProtocolError:
 def with_released_features(session: RoleContext, aligned: Aligned) -> Aligned:
     """The party's data with what all holders released in place of its features (``method: perturbed``).
 
-    They are X'' = scale·x* of every holder side by side, in the job's order, N rows in all: of its own nodes other
-    holders have no features, which are zero there. Without the mechanisms' offsets, the same in all rows of a column,
-    X'' is sparse where few features are sampled.
-
-    Raises:
-        VeilgraphError: as ``Sessions.release``.
+    They are X'' = scale·x* of every holder side by side, in the job's order: N rows of its own nodes, zero where others
+    have none. Without the mechanisms' offsets, the same in all rows of a column, X'' is sparse where few features are
+    sampled. Errors are those of ``Sessions.release``.
     """
     releases, graph = agree_on_release(session, aligned.graph), aligned.graph
     if graph is None:

@@ -17,8 +17,6 @@ class Figure:
 
     Attributes:
         name: in ``train.select_by``; with a split before it (``val_mae``) in metrics and summaries.
-        title: in tables and pictures.
-        meaning: in a few words.
         rises: whether more is better.
         is_share: whether it lies in [0, 1] and is shown as a percentage.
     """
@@ -45,10 +43,8 @@ class Figure:
 class Measures:
     """What jobs of a kind are judged by.
 
-    Attributes:
-        loss: what the loss is.
-        figures: the first is what short tables and pictures take, and ``select_by`` of a job that says nothing.
-        of: what is counted.
+    The first of ``figures`` is what short tables and pictures take, and ``select_by`` of a job that says nothing;
+    ``of`` is what is counted.
     """
 
     loss: str
@@ -132,13 +128,9 @@ class Judged(Protocol):
 
 @dataclass(frozen=True)
 class Found:
-    """Figures of each split, of any measures.
+    """Figures of each split, of any measures; losses are NaN where a split is empty.
 
-    Attributes:
-        measures: of the job.
-        train_loss: NaN where there is nothing to train on.
-        val_loss: likewise.
-        values: name with its split (``val_mae``) → value; None where the split is empty or the figure undefined.
+    ``values`` is name with its split (``val_mae``) → value; None where the split is empty or the figure undefined.
     """
 
     measures: Measures

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import Field, ModelWrapValidatorHandler, model_validator
+from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
 from typing_extensions import override
 
 from veilgraph.core.errors import ConfigError
@@ -33,7 +33,37 @@ from veilgraph.protocol import preset
 from veilgraph.protocol.audit_settings import Limits
 from veilgraph.protocol.figures import CLASS_MEASURES, Measures
 from veilgraph.protocol.preset import AUTO, Choice, Preset, Said, resolved
-from veilgraph.protocol.record import RecordSettings
+
+MOST_CHARACTERS: Final = 2000
+
+
+def _readable(text: str) -> str:
+    if any(not (character.isprintable() or character == "\n") for character in text):
+        raise ValueError("has control characters, which change what a terminal shows; take them out")
+    if not text.strip():
+        raise ValueError("is empty; say something or leave it out")
+    return text
+
+
+Words = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_readable)]
+
+
+class RecordSettings(Settings):
+    """Free text of a job, which no party computes with and every party agrees to."""
+
+    purpose: Words | None = Field(None, description="what the model and its predictions are for, and for what not")
+    retention: Words | None = Field(None, description="how long runs, models and predictions are kept, and who deletes")
+    roles: Words | None = Field(None, description="who is controller, processor or contact of which party")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not any(self.told()):
+            raise ValueError("record says nothing; give purpose, retention or roles, or leave record out")
+        return self
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """(Name, text) of what is said."""
+        yield from ((name, text) for name, text in self if text is not None)
 
 
 class TrainSettings(Settings):
@@ -253,11 +283,7 @@ class JobSettings(Settings):
 
     @classmethod
     def choices(cls, said: Said) -> Iterable[Choice]:
-        """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does.
-
-        Args:
-            said: what the job says, all of which every party knows.
-        """
+        """What ``preset: auto`` chooses in a paradigm: nothing that reveals more than the default does."""
         return ()
 
     @model_validator(mode="after")
@@ -281,7 +307,6 @@ class JobSettings(Settings):
         return self
 
     def _check_unused(self) -> None:
-        """Refuses what is for paradigm vertical alone, which takes it."""
         if self.device != "cpu":
             raise ValueError(
                 f"device={self.device!r} is for paradigm='vertical' without a single release; leave it out: the others "
@@ -303,7 +328,6 @@ class JobSettings(Settings):
         self._check_parts()
 
     def _check_privacy(self) -> None:
-        """Refuses differential privacy, which paradigms vertical, sealed and node-dp take."""
         if self.privacy is not None:
             raise ValueError(
                 "privacy is for paradigm='vertical', 'sealed' or 'node-dp'; leave it out (averaging has "
@@ -425,7 +449,7 @@ def perturbing(job: JobSettings) -> tuple[PartyId, ...]:
 def perturbed_splits(job: JobSettings) -> tuple[str, ...]:
     """The masks of the nodes whose labels others are told anything of, and which are perturbed therefore.
 
-    Of test nodes where several holders learn how well the model does, of sums over all.
+    They include test nodes where several holders learn how well the model does, of sums over all.
     """
     return MASKS if len(job.duties.scoring) > 1 else MASKS[:2]
 
@@ -441,11 +465,7 @@ J = TypeVar("J", bound=JobSettings)
 
 
 def job_of(kind: type[J], job: JobSettings) -> J:
-    """A job as what it is.
-
-    Raises:
-        ConfigError: it is of another paradigm.
-    """
+    """A job as what it is; raises ``ConfigError`` if it is of another paradigm."""
     if not isinstance(job, kind):
         wanted = kind.model_fields["paradigm"].default
         raise ConfigError(f"paradigm={job.paradigm}: this is about jobs of paradigm {wanted}; give one of these")

@@ -41,12 +41,9 @@ _HERE: Final = "party files, found from the folder in which veilgraph is called"
 
 @dataclass(frozen=True)
 class Protected:
-    """What a job is to protect.
+    """What a job is to protect: ``unit`` is edge, node, node-edges or label.
 
-    Attributes:
-        unit: edge, node, node-edges or label.
-        epsilon: total ε of it.
-        degree_bound: the most neighbours of a node, with node and node-edges.
+    Nodes need ``degree_bound``, the most neighbours of one.
     """
 
     unit: str
@@ -54,7 +51,7 @@ class Protected:
     degree_bound: int | None = None
 
     def settings(self, paradigm: str) -> dict[str, Any]:
-        """The part of a job.
+        """The part of a job that does so.
 
         Raises:
             ConfigError: such jobs do not protect that by noise of theirs, or the bound is missing or of no use.
@@ -100,7 +97,7 @@ def draft_job(
     select_by: str | None = None,
     protected: Protected | None = None,
 ) -> JobDraft:
-    """Writes a job of few keys, so that the defaults serve.
+    """Write a job of few keys, so that the defaults serve.
 
     Args:
         name: of the job.

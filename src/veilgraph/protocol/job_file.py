@@ -36,10 +36,7 @@ DEFAULT_PARADIGM: Final = "vertical"
 
 
 def parse_job(data: object, source: str = "job") -> JobSettings:
-    """Validates settings that came from YAML or a dictionary; what they leave out comes from their preset.
-
-    Returns:
-        Those of the paradigm that they name.
+    """Validate settings from YAML or a dictionary, as their paradigm's; what they leave out comes from their preset.
 
     Raises:
         ConfigError: names the first broken key, its value and the rule.
@@ -81,9 +78,6 @@ def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the 
     Args:
         settings: those of a job file, groups as mappings; what is left out has its default (docs/settings.md).
 
-    Returns:
-        The settings of the paradigm that they name, validated; frozen.
-
     Raises:
         ConfigError: names the first broken key, its value and the rule.
     """
@@ -91,11 +85,7 @@ def Job(**settings: object) -> JobSettings:  # noqa: N802 - it is called as the 
 
 
 def read_job(path: Path) -> JobSettings:
-    """Reads and validates a job file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
-    """
+    """Read and validate a job file; raises ``ConfigError`` if it cannot be read, is not YAML, or breaks a rule."""
     data = read_yaml(path, "job file")
     return parse_job({} if data is None else data, str(path))
 

@@ -102,11 +102,8 @@ class Judge(Role, ABC):
     def training_loss(self, rates: str) -> Tensor:
         """The loss of the logits just computed; kept as ``loss``.
 
-        Args:
-            rates: the settings to lower when training diverges.
-
         Raises:
-            RangeOverflow: it is infinite or no number.
+            RangeOverflow: it is infinite or no number; names ``rates``, the settings to lower.
         """
         loss = self._current_loss()
         self.loss = found = float(loss.detach())

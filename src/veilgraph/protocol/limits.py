@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -12,10 +12,9 @@ from veilgraph.core.errors import ConfigError
 from veilgraph.core.settings import Settings, unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.privacy.event import Neighbours
-from veilgraph.privacy.settings import PrivacySettings
 from veilgraph.protocol.disclosures import RevelationName, bounded, causes, statements, wider
 from veilgraph.protocol.job import JobSettings, adds_noise
-from veilgraph.protocol.registered import PARADIGMS
+from veilgraph.protocol.messages import PARADIGMS
 
 REASON_CHARACTERS: Final = 2000  # no reason for a refusal is longer
 
@@ -114,11 +113,7 @@ class LimitSettings(Settings):
 
 
 def parse_limits(data: object, source: str) -> LimitSettings:
-    """Validate limits that came from YAML or a dictionary.
-
-    Raises:
-        ConfigError: names the first broken key, its value and the rule.
-    """
+    """Validate limits from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if data is not None and not isinstance(data, Mapping):
         raise ConfigError(f"{source}: limits are a mapping of settings, not {type(data).__name__}; see docs/tables.md")
     try:
@@ -228,7 +223,7 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
     A node in N may then be published whole, which is no protection.
     """
-    for name, delta in _deltas(job, nodes):
+    for name, delta, *_ in _claims(job, nodes):
         if delta is not None and delta * nodes >= 1:
             return (
                 f"{name}={delta:g} with {nodes} common nodes: where δ is 1/N or more, a node can be published as it is "
@@ -238,12 +233,11 @@ def delta_too_large(job: JobSettings, nodes: int) -> str:
 
 
 def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
-    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; empty where there
-    cannot.
+    """From how many common nodes on a job's δ is refused, where there may be ``most``, or any; or empty.
 
     A δ that follows from their number always fits.
     """
-    name, delta = max(_deltas(job), key=lambda each: each[1] or 0.0)
+    name, delta, *_ = max(_claims(job), key=lambda claim: claim.delta or 0.0)
     if delta is None or (most is not None and delta * most < 1):
         return ""
     there = "" if most is None else f", and there may be {most:,}"
@@ -252,38 +246,44 @@ def delta_in_doubt(job: JobSettings, most: int | None = None) -> str:
     return f"{name}={delta:g} is refused from {math.ceil(1 / delta):,} common nodes on (δ ≥ 1/N){there}{way_out}"
 
 
-def _deltas(job: JobSettings, nodes: int | None = None) -> list[tuple[str, float | None]]:
-    return list(dict.fromkeys(_delta(job, party, nodes) for party in job.data.names))
+class _Claim(NamedTuple):
+    """What a holder's ε in a job is about.
+
+    ``delta`` is the value of ``setting``; None where every ε is pure, there is none, or it is not known yet.
+    """
+
+    setting: str
+    delta: float | None
+    unit: str
+    relation: str
 
 
-def _delta(job: JobSettings, party: PartyId, nodes: int | None = None) -> tuple[str, float | None]:
-    """The setting of a holder's δ, and its value; None where every ε is pure, there is none, or it is not known yet."""
-    privacy = _noised_by(job, party)
-    if privacy is not None:
-        return "privacy.delta", privacy.delta if nodes is None else privacy.delta_of(nodes)
-    if job.training_plan is not None:
-        return "averaging.privacy.delta", job.training_plan.delta
-    release = job.noise.feature_release
-    return f"{job.noise.release_setting}.delta", None if release is None else release.delta
+def _claim(job: JobSettings, party: PartyId, nodes: int | None = None) -> _Claim:
+    privacy, plan, release = job.privacy, job.training_plan, job.noise.feature_release
+    if privacy is not None and party not in job.duties.releasing:  # a releasing holder's nodes perturb their own values
+        delta = privacy.delta if nodes is None else privacy.delta_of(nodes)
+        return _Claim("privacy.delta", delta, privacy.unit, privacy.relation)
+    if plan is not None:
+        return _Claim("averaging.privacy.delta", plan.delta, plan.settings.unit, plan.settings.neighbours)
+    unit, delta = ("label", None) if release is None else ("node", release.delta)
+    return _Claim(f"{job.noise.release_setting}.delta", delta, unit, "replacement")
 
 
-def _noised_by(job: JobSettings, party: PartyId) -> PrivacySettings | None:
-    """What noise a holder adds itself; None where its nodes perturb what they have, or there is none."""
-    return None if party in job.duties.releasing else job.privacy
+def _claims(job: JobSettings, nodes: int | None = None) -> list[_Claim]:
+    return list(dict.fromkeys(_claim(job, party, nodes) for party in job.data.names))
 
 
 def is_noised(job: JobSettings, party: PartyId) -> bool:
     """Whether a holder releases with noise of its own: of much noise ε is 0, and δ is what is left."""
-    return party in job.duties.noising and (_noised_by(job, party) or job.training_plan) is not None
+    own_noise = job.privacy is not None and party not in job.duties.releasing
+    return party in job.duties.noising and (own_noise or job.training_plan is not None)
 
 
 def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int | None) -> str | None:
     """Why a holder's ε, whatever it is, is not what its limit on ε is about; None where it is."""
-    name, delta = _delta(job, party, nodes)
+    name, delta, unit, relation = _claim(job, party, nodes)
     if delta is not None and delta > limits.max_delta:
         return f"limits.max_delta={limits.max_delta:g} and {name}={delta:g}: lower it or raise the limit"
-    unit: str = _unit(job, party)
-    relation = _relation(job, party)
     for limit, wanted, found in (
         ("epsilon_unit", limits.epsilon_unit, unit),
         ("epsilon_neighbours", limits.epsilon_neighbours, relation),
@@ -291,20 +291,6 @@ def _about(limits: LimitSettings, job: JobSettings, party: PartyId, nodes: int |
         if wanted is not None and wanted != found:
             return f"limits.{limit}={wanted} and the job's ε is about {found}: change the job, or the limit"
     return None
-
-
-def _relation(job: JobSettings, party: PartyId) -> str:
-    if (privacy := _noised_by(job, party)) is not None:
-        return privacy.relation
-    return "replacement" if job.training_plan is None else job.training_plan.settings.neighbours
-
-
-def _unit(job: JobSettings, party: PartyId) -> str:
-    if (privacy := _noised_by(job, party)) is not None:
-        return privacy.unit
-    if job.training_plan is not None:
-        return job.training_plan.settings.unit
-    return "node" if job.noise.feature_release is not None else "label"
 
 
 def _too_costly(
@@ -370,9 +356,10 @@ def _unaccepted(
     )
     by_epsilon = [name for name in found if name in bounded(job) and name not in accepted]
     if limits.max_epsilon is None and 0 < epsilon < math.inf and by_epsilon:
+        claim = _claim(job, party)
         told += (
             f"; or, in place of {', '.join(by_epsilon)}, limits.max_epsilon, which veilgraph data "
             f"init --protect --epsilon writes: the job costs {party} a total ε of {epsilon:.3g} "
-            f"(unit {_unit(job, party)}, {_relation(job, party)})"
+            f"(unit {claim.unit}, {claim.relation})"
         )
     return told

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
+from veilgraph.core.settings import Registry
 from veilgraph.core.types import SERVER, Kind, PartyId
 from veilgraph.protocol.job import JobSettings
 
@@ -82,10 +83,7 @@ EMBEDDINGS: Final = range(1, 2**32)  # rounds of tags; under those of embeddings
 class Condition(Generic[J_contra]):
     """What has to be true of a job for a row to be of it.
 
-    Attributes:
-        words: the option, for the documentation.
-        holds: whether it is.
-        opposite: what is true of all other jobs, where that has a name.
+    ``words`` name the option in the documentation; ``opposite`` is true of all other jobs, where that has a name.
     """
 
     words: str
@@ -99,12 +97,9 @@ class Condition(Generic[J_contra]):
 
 @dataclass(frozen=True, eq=False)
 class Route(Generic[J_contra]):
-    """Between whom messages go.
+    """Between whom messages go: a role each, or ``SERVER``.
 
-    Attributes:
-        sender: which role, ``SERVER`` or which holders.
-        receiver: likewise.
-        among: job, sender, receiver → whether these two are meant, where not all of the roles are.
+    ``among`` takes job, sender and receiver, and says whether these two are meant, where not all of the roles are.
     """
 
     sender: str
@@ -118,12 +113,9 @@ class Route(Generic[J_contra]):
 
 
 class WireFormat(NamedTuple):
-    """What messages look like on the wire, for the documentation: its notation is that of docs/protocol.md.
+    """What messages look like on the wire, in the notation of docs/protocol.md.
 
-    Attributes:
-        tag: step and round.
-        shape: type and shape.
-        part: of a session in which they are sent.
+    ``tag`` has step and round, ``shape`` type and shape, ``part`` the part of a session in which they are sent.
     """
 
     tag: str
@@ -135,9 +127,8 @@ class WireFormat(NamedTuple):
 class Exposed:
     """What of one sender's messages attacks can be mounted on, round by round.
 
-    Attributes:
-        sort: rows of the sender's nodes; gradients of such rows, step by step; or what nodes perturbed by themselves.
-        words: what it is, ``{sender}``'s, of ``{round}``.
+    ``sort`` is rows of the sender's nodes, gradients of such rows, or what nodes perturbed by themselves; ``words``
+    have ``{sender}`` and ``{round}``.
     """
 
     sort: Literal["embedding", "gradients", "releases"]
@@ -146,18 +137,13 @@ class Exposed:
 
 @dataclass(frozen=True, eq=False)
 class MessageSpec(Generic[J_contra]):
-    """What messages of one kind between some parties carry, in jobs of which all facts are true.
+    """What messages of one kind between some parties carry, in jobs of which all facts (``when``) are true.
 
     A message is of a job when at least one row fits; what all that fit say is said.
 
     Attributes:
-        kind: of the messages.
-        ends: between whom they go.
-        what: they carry.
-        protection: against the receiver.
         why: it may leave the sender or, where nothing protects it, what follows from that.
         reveals: what comes true by it, together with the other senders' messages.
-        when: what has to be true of a job.
         paid: whether the sender's ledger pays for it.
         rounds: of the tags of the messages that carry it; all by default.
         exposed: what of it the audit attacks by itself; what several messages make together its ``Source`` finds.
@@ -299,3 +285,17 @@ def released_features(told: Revelation[J_contra], *when: Condition[J_contra]) ->
         exposed=exposed,
         forms=(form,),
     )
+
+
+PARADIGMS: Final[Registry[Any]] = Registry(
+    "veilgraph.paradigms",
+    {
+        "vertical": "veilgraph.paradigms.vertical.paradigm:VERTICAL",
+        "horizontal": "veilgraph.paradigms.horizontal.paradigm:HORIZONTAL",
+        "node-dp": "veilgraph.paradigms.node_dp.paradigm:NODE_DP",
+        "sealed": "veilgraph.paradigms.sealed.paradigm:SEALED",
+        "averaging": "veilgraph.paradigms.averaging.paradigm:AVERAGING",
+    },
+    kind="veilgraph.protocol.paradigm:Paradigm",
+)
+"""The paradigms by name, for modules that their seam is made of, which ``paradigm.PARADIGMS`` types for all others."""

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 class Organisation:
     """What one organisation brings: its party file, from whose folder the tables' paths start.
 
-    Attributes:
-        settings: of its party file.
-        folder: where the party file is.
-        consent: to this job, where jobs are counted: across organisations.
+    ``consent`` is to this job, where jobs are counted: across organisations.
     """
 
     settings: PartySettings
@@ -39,11 +36,7 @@ class Organisation:
 
     @classmethod
     def read(cls, path: Path, party: PartyId) -> Organisation:
-        """Read the party file of ``party``.
-
-        Raises:
-            ConfigError: it cannot be read, breaks a rule, or is of another party.
-        """
+        """Read the party file of ``party``; raises ``ConfigError`` if it is another party's or breaks a rule."""
         settings = read_party_settings(path)
         if settings.party != party:
             raise ConfigError(
@@ -58,11 +51,7 @@ class Organisation:
         return None if machines is None else machines.within(self.folder)
 
     def digest(self) -> str:
-        """SHA-256 of how its tables are read and of the tables themselves: another one where anything has changed.
-
-        Raises:
-            DataError: a table cannot be read.
-        """
+        """SHA-256 of how its tables are read and of the tables; raises ``DataError`` if one cannot be read."""
         found = hashlib.sha256(self.settings.hashed().encode())
         for name in self.settings.files:
             path = self.folder / name
@@ -79,8 +68,6 @@ class Preparation:
     """What a party makes its graph of.
 
     Attributes:
-        link: of the party.
-        job: the job.
         streams: of the party: the same in every session of a run.
         organisation: the holder's own; None at the server.
         encoding: fitted on earlier tables; None: fitted on these, horizontal: on all holders' together.
@@ -97,12 +84,9 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What reading the tables anew gives a party.
+    """What reading the tables anew gives a party; ``built`` is None at the server.
 
-    Attributes:
-        identity: the same at all parties and in no other session.
-        facts: to keep beside it.
-        built: None at the server.
+    ``identity`` is the same at all parties and in no other session; ``facts`` are to be kept beside it.
     """
 
     identity: str

@@ -1,7 +1,7 @@
 """A paradigm: one way to train together. All that differs from one to another is asked of it.
 
-``PARADIGMS`` finds one by the name in a job. A package adds its own by two entry points of one name: of the group
-``veilgraph.paradigms``, an instance of a subclass of ``Paradigm``, and of ``veilgraph.jobs``, its jobs' settings.
+A package adds its own by two entry points of one name: of the group ``veilgraph.paradigms``, an instance of a subclass
+of ``Paradigm``, and of ``veilgraph.jobs``, its jobs' settings.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from veilgraph.core.settings import Registry
 from veilgraph.core.types import PartyId
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.job import JobSettings
+from veilgraph.protocol.messages import PARADIGMS as _REGISTERED
 from veilgraph.protocol.messages import MessageSpec
-from veilgraph.protocol.registered import PARADIGMS as _REGISTERED
 
 if TYPE_CHECKING:
     from veilgraph.graph.party import PartyGraph
@@ -75,33 +75,24 @@ class Data(ABC, Generic[J]):
 
     @abstractmethod
     def label_party(self, job: J, graphs: Sequence[PartyGraph]) -> PartyId:
-        """Who has the labels, or reports, of graphs that are given from Python; the job may name it.
+        """Who has the labels, or reports, of graphs from Python; the job may name it.
 
-        Raises:
-            DataError: they are not one federation.
+        Raises ``DataError`` where they are not one federation.
         """
 
     def labels_at(self, job: J, holders: Sequence[PartyId], labelled: Sequence[PartyId]) -> PartyId:
         """Who has the labels, or reports, of holders that bring tables; the job may name it.
 
-        Args:
-            job: validated; of its holders nothing but ``label_holder`` counts.
-            holders: in order.
-            labelled: those whose tables have labels.
-
-        Raises:
-            DataError: labels are not where they must be.
+        ``labelled`` are the holders whose tables have labels. Of the job's holders nothing but ``label_holder`` counts.
+        Raises ``DataError`` where labels are not where they must be.
         """
         return job.data.label_holder or holders[0]
 
     @abstractmethod
     def accept(self, job: J, graphs: Sequence[PartyGraph], ids: Mapping[PartyId, Sequence[str]]) -> Inputs:
-        """Graphs that are given from Python, validated and scaled.
+        """Validate and scale graphs from Python, one per holder of the job.
 
-        Args:
-            job: that names their holders.
-            graphs: one per holder.
-            ids: holder → its rows' ids, where rows are not the same nodes.
+        ``ids`` has each holder's row ids, where rows are not the same nodes.
         """
 
     def check_tables(self, job: J) -> None:
@@ -112,11 +103,7 @@ class Data(ABC, Generic[J]):
         return ""
 
     def check_graphs(self, job: J, graphs: Sequence[PartyGraph]) -> None:
-        """What parties would find out of each other's graphs before the first step, where all are on this machine.
-
-        Args:
-            job: validated.
-            graphs: of all holders, scaled.
+        """Refuse what parties would find out of each other's scaled graphs before the first step.
 
         Raises:
             RangeOverflow: their numbers do not fit what the parties compute with.
@@ -133,12 +120,8 @@ class Sessions(ABC, Generic[J]):
     has_costs: ClassVar[bool] = False
 
     def costs(self, job: J, nodes: int, sizes: Mapping[PartyId, PartySizes]) -> Costs | None:
-        """What a job will send and take before anything runs; None where that is not known from sizes alone.
-
-        Args:
-            job: validated.
-            nodes: common to all holders.
-            sizes: of every holder's data, in the job's order.
+        """What a job will send and take, from ``nodes`` common ones and every holder's sizes; None where that is
+        unknown.
         """
         return None
 
@@ -146,10 +129,7 @@ class Sessions(ABC, Generic[J]):
     def stated(self, job: J, party: PartyId, *, releases: bool) -> dict[str, Range]:
         """Field of a hello → the smallest and largest number that a party may state, for every field of ``NO_NUMBERS``.
 
-        Args:
-            job: of all parties.
-            party: who states it.
-            releases: whether they agree on perturbed features, which comes before the rest.
+        ``releases`` is whether they agree on perturbed features, which comes before the rest.
         """
 
     def unread_bytes(self, job: J, hellos: Mapping[PartyId, Hello]) -> int | None:
@@ -183,12 +163,7 @@ class Sessions(ABC, Generic[J]):
 
     @abstractmethod
     def role(self, session: RoleContext, aligned: Aligned) -> Role:
-        """A party's role, not yet set up; nothing is sent.
-
-        Args:
-            session: of the party.
-            aligned: its data, after ``release``.
-        """
+        """A party's role, not yet set up, of its data after ``release``; nothing is sent."""
 
 
 class Privacy(ABC, Generic[J]):
@@ -220,13 +195,7 @@ class Privacy(ABC, Generic[J]):
         return {"unit": "row"}
 
     def protecting(self, unit: str, epsilon: float, degree_bound: int | None) -> dict[str, Any]:
-        """What a job says that protects one of ``protects``, with the defaults for all else.
-
-        Args:
-            unit: what is protected.
-            epsilon: total ε of it.
-            degree_bound: the most neighbours of a node, with units of nodes.
-        """
+        """What a job says that protects one of ``protects`` at a total ``epsilon``, with the defaults for all else."""
         if unit == "label":
             return {"label_privacy": {"epsilon": epsilon}}
         bound = {} if degree_bound is None else {"degree_bound": degree_bound}
@@ -273,13 +242,7 @@ class Baselines(ABC, Generic[J]):
     def alone(self, inputs: Inputs, holder: PartyId, progress: Progress) -> PlainResult | None:
         """The job's network trained on one holder's data by itself; None where they have no labels.
 
-        Args:
-            inputs: of all holders, each with what it has.
-            holder: who is alone.
-            progress: called after every epoch.
-
-        Raises:
-            ConfigError: there is no such training.
+        ``progress`` is called after every epoch. Raises ``ConfigError`` where there is no such training.
         """
         raise _incomparable(inputs.settings)
 
@@ -288,7 +251,7 @@ class Baselines(ABC, Generic[J]):
         raise _incomparable(inputs.settings)
 
     def beside(self, job: J) -> Mapping[str, Any] | None:
-        """What a job over the same data in another paradigm says, that this one is compared with; None: there is none.
+        """What a job over the same data in another paradigm says, to be compared with; None: there is none.
 
         The rest it has from the job, or has its defaults.
         """
@@ -317,33 +280,20 @@ class Words(ABC, Generic[J]):
         return "combines embeddings; has no data"
 
     def predicts(self, job: J, classes: int | None) -> str:
-        """What its model predicts, in words.
-
-        Args:
-            job: the job.
-            classes: how many there are, where that is known.
-        """
+        """What its model predicts, in words; ``classes`` is how many there are, where that is known."""
         return "the class of a node" if classes is None else f"which of {classes} classes a node is of"
 
     @abstractmethod
     def verdict(self, job: J, what: str, nodes: str) -> str:
-        """A finished training in a sentence.
-
-        Args:
-            job: the job.
-            what: is predicted.
-            nodes: how many, in words.
-        """
+        """A finished training in a sentence: ``what`` is predicted of how many ``nodes``, both in words."""
 
 
 @dataclass(frozen=True)
 class Paradigm(Generic[J]):
     """One way to train together.
 
-    Attributes:
-        title: of it, in a report.
-        rows: of the one table of what is sent: all that its jobs send, and what that reveals.
-        begins_with_weights: whether a job can begin with those of an earlier run, which the server has.
+    ``rows`` are those of the one table of what is sent: all that its jobs send, and what that reveals.
+    ``begins_with_weights`` is whether a job can begin with those of an earlier run, which the server has.
     """
 
     title: str

@@ -1,7 +1,4 @@
-"""What one organisation says of its own tables: ``party.yaml``, which never leaves it.
-
-``read_party_settings`` turns the file into ``PartySettings``; ``tables.settings`` has what it says of the tables.
-"""
+"""What one organisation says of its own tables: ``party.yaml``, which never leaves it."""
 
 from __future__ import annotations
 
@@ -122,11 +119,7 @@ class PartySettings(TableSettings):
 
 
 def parse_party_settings(data: object, source: str = "party") -> PartySettings:
-    """Validates party settings that came from YAML or a dictionary.
-
-    Raises:
-        ConfigError: names the first broken key, its value and the rule.
-    """
+    """Validate party settings from YAML or a dictionary; raises ``ConfigError`` for the first broken key."""
     if not isinstance(data, dict):
         raise ConfigError(
             f"{source}: a party file is a mapping of settings, not {type(data).__name__}; see docs/tables.md"
@@ -138,31 +131,20 @@ def parse_party_settings(data: object, source: str = "party") -> PartySettings:
 
 
 def parse_party_text(text: str, source: str = "party") -> PartySettings:
-    """Validates the text of a party file.
-
-    Raises:
-        ConfigError: as ``parse_party_settings``.
-    """
+    """Validate the text of a party file; raises ``ConfigError``."""
     return parse_party_settings(parse_yaml(text, TextLoader), source)
 
 
 def read_party_settings(path: Path) -> PartySettings:
-    """Reads and validates a party file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not YAML, or breaks a rule.
-    """
+    """Read and validate a party file; raises ``ConfigError``."""
     data = read_yaml(path, "party file", TextLoader)
     return parse_party_settings({} if data is None else data, str(path))
 
 
 def party_folder(path: Path) -> Path:
-    """Return the folder in which a party file's paths begin: that of the file itself, also where ``path`` is a link.
+    """The folder in which a party file's paths begin: the file's own, also where ``path`` is a link to it.
 
-    A link elsewhere so has the same tables and the same ledger.
-
-    Raises:
-        ConfigError: as ``real_file``.
+    A link elsewhere so has the same tables and the same ledger. Errors are those of ``real_file``.
     """
     return real_file(path).parent
 

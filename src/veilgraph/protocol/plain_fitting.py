@@ -25,11 +25,9 @@ from veilgraph.tables.frames import Tables
 
 @dataclass(frozen=True)
 class LedgerPlace:
-    """Where the ledger is of all that a holder without a party file ever released, and by what it knows nodes.
+    """The lifetime ledger of a holder without a party file, and by what it knows nodes.
 
     Attributes:
-        folder: of the ledger.
-        party: whose it is.
         ids: of the rows of the holder's graph; None where nobody told its nodes apart, and everybody pays.
         limits: what it may come to, where its folder is to say so from now on.
     """
@@ -66,12 +64,9 @@ Progress = Callable[[list[Record]], None]  # (the epochs' records so far); calle
 
 @dataclass(frozen=True)
 class PlainResult:
-    """A plaintext run.
+    """A plaintext run: summary and metrics have a federated run's keys, bytes aside.
 
-    Attributes:
-        summary: with the keys of a federated run's, bytes aside.
-        metrics: of every epoch, likewise.
-        output: of the chosen epoch, as ``Network.infer``: of classes logits Tensor[N, C].
+    ``output`` is that of the chosen epoch, as ``Network.infer``: of classes logits Tensor[N, C].
     """
 
     summary: Record

@@ -24,13 +24,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """A setting that a preset chose.
+    """A setting that a preset chose, by its dotted key.
 
-    Attributes:
-        key: dotted, such as ``model.local.activation``.
-        value: that it has.
-        why: in a few words.
-        needed: whether the default in its place makes no valid job.
+    ``needed`` is whether the default in its place makes no valid job.
     """
 
     key: str
@@ -43,11 +39,7 @@ class Choice:
 
 
 class Said:
-    """What a job says, and what it leaves out; a group that is given as settings says all of them.
-
-    Args:
-        content: of the job, nested mappings or settings; not validated yet.
-    """
+    """What a job, not validated yet, says and leaves out; a group that is given as settings says all of them."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         self._content = content
@@ -81,15 +73,10 @@ def left_out(content: Mapping[str, Any], offered: Iterable[Choice]) -> list[Choi
 
 
 def resolved(content: Mapping[str, Any], offered: Iterable[Choice], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """A job with what its preset chose of what it leaves out.
+    """Read a job with what its preset chose of what it leaves out.
 
     No choice makes a job invalid that is valid without: where all together would, each is taken only where the job
     stays valid with it. Those that are needed are taken first.
-
-    Args:
-        content: of the job, nested mappings, not validated yet.
-        offered: what the preset would choose.
-        read: validates a job.
 
     Raises:
         ValidationError: the job breaks a rule by itself.
@@ -123,13 +110,7 @@ def _bare(
 
 
 def chosen(content: Mapping[str, Any], offered: Iterable[Choice], settings: BaseModel) -> list[Choice]:
-    """What a preset chose: of what the job left out, what it now has as offered.
-
-    Args:
-        content: of the job, before.
-        offered: what the preset would choose.
-        settings: of the job, after.
-    """
+    """What a preset chose: of what the job left out, what its ``settings`` now have as offered."""
     has = Said(settings.model_dump())
     return [choice for choice in left_out(content, offered) if has.get(choice.key, _ABSENT) == choice.value]
 

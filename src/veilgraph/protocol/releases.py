@@ -1,9 +1,7 @@
 """Single releases in a party's part of a run, kept so that they are not repeated, and labels that are released so.
 
-``privacy.schedule: once`` releases embeddings, paradigm local perturbed features and labels, and the vertical method
-``perturbed`` such features. Who learns from a release keeps it; who releases keeps the very bytes, and sends them again
-for the same nodes, whatever has become of its data: a release that followed every change would show which there were.
-Labels go under randomised response to who learns, or are learned from by who has them.
+Who learns from a release keeps it. Who releases keeps the very bytes, and sends them again for the same nodes, whatever
+has become of its data: a release that followed every change would show which there were.
 """
 
 from __future__ import annotations
@@ -57,19 +55,11 @@ class Releases:
 
 
 class KeptRelease:
-    """What one holder keeps of the newest release of all.
-
-    Args:
-        keeper: of the party.
-        identity: of the alignment.
-        graph: of the holder.
+    """What one holder keeps of the newest release of all; raises ``RunError`` if its file is damaged.
 
     Attributes:
         number: of the newest release; negative where it is of another alignment; 0 for none.
         tensors: by name, what the party was given, where the release holds.
-
-    Raises:
-        RunError: the file is damaged.
     """
 
     def __init__(self, keeper: Keeper, identity: str, graph: PartyGraph) -> None:
@@ -115,9 +105,7 @@ class ReleasedLabels:
 
     Attributes:
         values: Tensor[C] int64, −1 where none was released.
-        train: Tensor[C] bool.
-        val: Tensor[C] bool.
-        classes: c.
+        train: Tensor[C] bool, as ``val``.
     """
 
     values: Tensor
@@ -143,11 +131,7 @@ class ReleasedLabels:
 
     @classmethod
     def unpacked(cls, values: Tensor, nodes: int, classes: int) -> ReleasedLabels:
-        """Reads what ``packed`` wrote.
-
-        Raises:
-            ProtocolError: it is something else.
-        """
+        """Read what ``packed`` wrote; raises ``ProtocolError`` for anything else."""
         if values.dtype != _dtype(classes) or tuple(values.shape) != (nodes, 2) or not _are_labels(values, classes):
             raise ProtocolError(
                 f"released labels are no labels of {nodes} nodes and {classes} classes, for training and validation; "
@@ -159,10 +143,9 @@ class ReleasedLabels:
 
 
 def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return a holder's labels, its training and validation masks, and which labels it releases: Tensor[C] each.
+    """A holder's labels, its training and validation masks, and which labels it releases: Tensor[C] each.
 
-    Raises:
-        DataError: there are no labels, or no masks.
+    Raises ``DataError`` where there are no labels, or no masks.
     """
     labels, train, val = common.labels, common.train_mask, common.val_mask
     if labels is None or train is None or val is None:
@@ -173,14 +156,9 @@ def released_labels(common: PartyGraph) -> tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def nodes_perturbed(graph: PartyGraph, splits: Sequence[str]) -> Tensor:
-    """The nodes of a holder whose labels are perturbed: Tensor[n] int64, ascending.
+    """The nodes of a graph of common nodes whose labels are perturbed: Tensor[n] int64, ascending.
 
-    Args:
-        graph: of common nodes alone.
-        splits: names of masks (``JobSettings.perturbed_splits``).
-
-    Raises:
-        DataError: there are no labels, or no masks.
+    ``splits`` are names of masks (``perturbed_splits``). Raises ``DataError`` where there are no labels, or no masks.
     """
     return learned_from(graph.labels, *(getattr(graph, split) for split in splits))
 
@@ -194,11 +172,7 @@ def with_perturbed(graph: PartyGraph, labels: Tensor, splits: Sequence[str]) -> 
 
 
 def learned_graph(session: RoleContext, graph: PartyGraph) -> tuple[PartyGraph, Tensor]:
-    """What a holder learns from in a job with ``label_privacy``: perturbed labels, paid for before they are there.
-
-    Args:
-        session: of the holder.
-        graph: its common nodes, with labels.
+    """Perturb a holder's labels of its common nodes for a job with ``label_privacy``, and pay before they are there.
 
     Returns:
         The graph with them, and Tensor[c, c] float64, P(label of it = j | true label = i).
@@ -229,7 +203,7 @@ def noised_labels(job: JobSettings) -> str:
 
 
 def _are_labels(values: Tensor, classes: int) -> bool:
-    """Classes that exist, just where a node is in a split, and both splits have nodes."""
+    """Whether classes exist just where a node is in a split, and both splits have nodes."""
     labels, split = values.unbind(dim=1)
     known = (labels > 0) & (labels <= classes) & ((split == _TRAIN) | (split == _VAL))
     nothing = (labels == 0) & (split == _NONE)

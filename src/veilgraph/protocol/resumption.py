@@ -51,7 +51,6 @@ class Start(NamedTuple):
     Attributes:
         point: from which it goes on; ``BEGINNING`` for none.
         number: of the session that now begins.
-        session: its id.
         behind: holders that lack the point, which another gives them.
     """
 
@@ -72,14 +71,10 @@ def newest_common(points: Mapping[PartyId, Sequence[Point]]) -> Point | None:
 
 
 def left_behind(points: Mapping[PartyId, Sequence[Point]], enough: int) -> tuple[Point, tuple[PartyId, ...]] | None:
-    """The newest point that enough parties have and all others are behind, with these; None where there is none.
+    """The newest point that ``enough`` holders beside the server have and all others are behind, with these; or None.
 
     Nobody goes back: whoever lacks the point has older ones alone. A party without any point may have lost its record
     of survivors, and is never among those behind.
-
-    Args:
-        points: party → those it would go on from.
-        enough: how many holders must have the point, beside the server.
     """
     for point in sorted({one for some in points.values() for one in some}, reverse=True):
         behind = tuple(party for party, some in points.items() if point not in some)
@@ -132,15 +127,10 @@ def alone(points: Sequence[Point], nonce: str) -> Start:
 
 
 def check_leave(restarts: Mapping[PartyId, bool], without: Sequence[PartyId], what: str) -> None:
-    """Refuse what would have a party that has trained something begin again without its leave.
-
-    Args:
-        restarts: party → whether it would begin again.
-        without: the parties because of which it would.
-        what: what they are without.
+    """Refuse what would have a party that has trained something begin again without its leave (``restarts``).
 
     Raises:
-        RunError: names both.
+        RunError: names who is ``without`` it, and ``what`` they are without.
     """
     unwilling = [party for party, willing in restarts.items() if not willing]
     if unwilling:

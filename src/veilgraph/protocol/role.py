@@ -52,12 +52,8 @@ class Batch:
 
 
 def training_batches(settings: JobSettings, nodes: int, epoch: int) -> Sequence[Batch | None]:
-    """The steps of a training epoch: all common nodes in an order drawn for it; None, all at once, without batches.
-
-    Args:
-        settings: of the job.
-        nodes: C.
-        epoch: from 1.
+    """The steps of a training epoch (from 1): all common nodes in an order drawn for it; None, all at once, without
+    batches.
     """
     size = settings.passes.targets
     if size is None:
@@ -140,8 +136,7 @@ class RoleContext:
     def device(self) -> torch.device:
         """Where this party computes; what it sends and receives is on the CPU.
 
-        Raises:
-            ConfigError: the job names one that this machine lacks.
+        Raises ``ConfigError`` if this machine lacks the device that the job names.
         """
         return device_of(self.settings.device)
 
@@ -201,19 +196,11 @@ class PartyModel:
         return {**self.weights(), **self._in_training()}
 
     def load_weights(self, saved: Mapping[str, Tensor]) -> None:
-        """Overwrites the live weights.
-
-        Raises:
-            RunError: the saved weights are of another network.
-        """
+        """Overwrite the live weights; raises ``RunError`` if the saved ones are of another network."""
         self._load(saved, self.weights())
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """Overwrites the live state.
-
-        Raises:
-            RunError: the saved state is of another network, or of a graph with another number of nodes.
-        """
+        """Overwrite the live state; raises ``RunError`` if the saved one is of another network or number of nodes."""
         self._load(saved, self.state())
 
     def _load(self, saved: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
@@ -274,13 +261,10 @@ class Role(ABC):
 
     @abstractmethod
     def setup(self, held: Sequence[Point]) -> Start:
-        """Agrees with the others and prepares the session.
+        """Agree with the others and prepare the session.
 
-        Args:
-            held: checkpoints that this party would go on from.
-
-        Returns:
-            Where the session begins: at the newest of them that all parties hold, or anew.
+        ``held`` are the checkpoints that this party would go on from. The session begins at the newest of them that all
+        parties hold, or anew.
 
         Raises:
             RunError: there is none, and a party that has trained something does not let it be replaced.
@@ -350,10 +334,7 @@ class IdleRole(Role, ABC):
 def build_optimizer(parameters: list[nn.Parameter], rates: Mapping[nn.Parameter, float], settings: JobSettings) -> Adam:
     """Adam with L2 regularisation, as every party uses for its plain weights.
 
-    Args:
-        parameters: to train, each once.
-        rates: learning rates other than the job's.
-        settings: of the job.
+    ``rates`` are learning rates other than the job's. Each of the parameters comes once.
     """
     rate = settings.train.learning_rate
     groups: dict[float, list[nn.Parameter]] = {}

@@ -1,7 +1,4 @@
-"""The label holder's loss, and how well logits fit its labels.
-
-And the AUC of summed histograms of scores, with how far it can be off.
-"""
+"""The label holder's loss, and how well logits fit its labels; the AUC of summed histograms of scores."""
 
 from __future__ import annotations
 
@@ -36,16 +33,10 @@ def histogram(scores: Tensor, bins: int) -> Tensor:
 
 
 def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
-    """Area under the ROC curve, two of one bin counting half, and the most that it can be off.
+    """Area under the ROC curve of two histograms, and the most that it can be off; None where one is empty.
 
-    Of P·Q comparisons of a positive with another, only those within a bin are not known.
-
-    Args:
-        found: Tensor[bins], histogram of the positives: of nodes of a class, or pairs with an edge.
-        others: Tensor[bins], of all others.
-
-    Returns:
-        None where there are none of one sort.
+    Of P·Q comparisons of a positive (``found``: nodes of a class, or pairs with an edge) with another, only those
+    within a bin are not known; two of one bin count half.
     """
     comparisons = float(found.sum() * others.sum())
     if not comparisons:
@@ -56,14 +47,9 @@ def binned_auc(found: Tensor, others: Tensor) -> tuple[float, float] | None:
 
 
 def binned_precision(found: Tensor, others: Tensor) -> tuple[float, float] | None:
-    """Average precision, in the middle of the best and the worst order within the bins, and how far these are from it.
+    """Average precision of two histograms, as ``binned_auc``, and how far it can be off; None without positives.
 
-    Args:
-        found: as for ``binned_auc``, and ``others`` likewise.
-        others: see there.
-
-    Returns:
-        None where there are no positives.
+    It is the middle of the best and the worst order within the bins.
     """
     positives = found.flip(0).round().long()
     total = int(positives.sum())
@@ -171,9 +157,8 @@ class Objective:
     def training_loss(self, logits: Tensor, rows: Tensor | None = None) -> Tensor:
         """Mean cross-entropy over the training nodes, weighted by class where the job says so.
 
-        Args:
-            logits: Tensor[N, C], of every node; or Tensor[B, C] of some.
-            rows: Tensor[B] int64, which these are; without a training node among them the loss is 0.
+        Logits are Tensor[N, C] of every node, or Tensor[B, C] of ``rows``, Tensor[B] int64; without a training node
+        among these the loss is 0.
         """
         if rows is None:
             return self._loss(logits, self._train)
@@ -183,10 +168,7 @@ class Objective:
         return self._entropy(logits[chosen], self._labels[rows[chosen]])
 
     def opinion(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """What logits say of every node, for ``nn.noisy_rows``.
-
-        Args:
-            logits: Tensor[N, C], without a graph.
+        """What logits, Tensor[N, C], say of every node, for ``nn.noisy_rows``.
 
         Returns:
             Log probabilities [N, C], calibrated on the validation nodes; and probabilities [N, C] with the labels of
@@ -198,14 +180,9 @@ class Objective:
         return log_probabilities, opinion
 
     def weighed(self, log_probabilities: Tensor, evidence: Tensor) -> Tensor:
-        """Log probabilities and as much of the evidence as serves the validation nodes best: none, to twice of it.
+        """Log probabilities and as much of the evidence, Tensor[N, C] each, as serves the validation nodes best.
 
-        Args:
-            log_probabilities: Tensor[N, C].
-            evidence: Tensor[N, C], to be added to them.
-
-        Returns:
-            Tensor[N, C].
+        The weight of the evidence is one of ``_WEIGHTS``: none, to twice of it.
         """
         figure = "accuracy" if self._select_by == "last" else self._select_by
         tried = [log_probabilities + weight * evidence for weight in _WEIGHTS]
@@ -231,16 +208,12 @@ class Objective:
         return self._selecting(logits, labels), -float(self._entropy(logits, labels))
 
     def simplest(self, candidates: Sequence[Tensor]) -> int:
-        """The first of some logits that the validation nodes do not tell from the best: the one-standard-error rule.
+        """Place of the first of some logits that the validation nodes do not tell from the best: the one-standard-error
+        rule.
 
-        The standard error is of the difference of two, by drawing the validation nodes anew (paired bootstrap):
-        Breiman, Friedman, Olshen & Stone 1984, section 3.4.3; Efron & Tibshirani 1993.
-
-        Args:
-            candidates: Tensor[N, C] each, the simplest first.
-
-        Returns:
-            Its place.
+        ``candidates`` are Tensor[N, C] each, the simplest first. The standard error is of the difference of two, by
+        drawing the validation nodes anew (paired bootstrap): Breiman, Friedman, Olshen & Stone 1984, section 3.4.3;
+        Efron & Tibshirani 1993.
         """
         nodes = self.val_nodes
         if not len(nodes):
@@ -271,12 +244,10 @@ class Objective:
         return -float("inf") if found is None else found
 
     def score(self, logits: Tensor, *, everything: bool = False) -> Scores:
-        """Scores of logits Tensor[N, C].
+        """Scores of logits Tensor[N, C] of every node, without a graph.
 
-        Args:
-            logits: of every node, without a graph.
-            everything: also AUC, average precision and F1; without, only what the best epoch is chosen by, of the test
-                nodes too.
+        ``everything`` adds AUC, average precision and F1; without it, only what the best epoch is chosen by, of test
+        nodes too.
         """
         correct = logits.argmax(dim=1) == self._labels
 
@@ -317,11 +288,7 @@ def calibration_at(
 ) -> Calibration | None:
     """What a holder's own validation nodes correct probabilities Tensor[N, C] of its nodes by; None where it has none.
 
-    Args:
-        graph: of the holder.
-        probabilities: of the network.
-        transition: as for ``Objective``.
-        weights: Tensor[C], of the classes in the training loss; None: all alike.
+    ``transition`` is as for ``Objective``; ``weights`` Tensor[C] are those of the classes in the training loss.
     """
     if graph.labels is None or graph.val_mask is None or not probabilities.shape[1]:
         return None
@@ -334,11 +301,7 @@ def balanced_weights(labels: Tensor, classes: int) -> Tensor:
 
 
 def weights_of_counts(counts: Tensor) -> Tensor:
-    """n/(C·n_c) for every class, Tensor[C] float64; a class without nodes counts as if it had one.
-
-    Args:
-        counts: Tensor[C], training nodes of each class.
-    """
+    """n/(C·n_c) for every class of Tensor[C] counts, float64; a class without nodes counts as if it had one."""
     return counts.sum().double() / (len(counts) * counts.clamp_min(1).double())
 
 

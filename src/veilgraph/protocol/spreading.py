@@ -1,7 +1,4 @@
-"""The seam of several machines of one holder: another distribution computes the holder's local part on them.
-
-``veilgraph-machines`` (``packages/machines``) is that one: the entry point ``machines`` of ``veilgraph.machines``.
-"""
+"""The seam of several machines of one holder: ``veilgraph-machines`` computes its local part on them."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ class LocalPart:
 
     Attributes:
         local: the rounds' local models, each of which may be replaced by one with the same weights.
-        adjacency: of the holder's graph.
         settings: ``model.local`` of the job.
-        dim: d.
         holders: P.
     """
 
@@ -52,26 +47,16 @@ class Spreading(ABC):
     def spread(
         self, part: LocalPart, machines: Machines, party: PartyId, timeout_s: float
     ) -> AbstractContextManager[None]:
-        """A block within which the part is computed on all of them.
-
-        Args:
-            part: of the holder; its models are replaced.
-            machines: which.
-            party: the holder.
-            timeout_s: longest wait for a machine.
+        """A block within which the part, whose models are replaced, is computed on all machines of the holder.
 
         Raises:
             ConfigError: the local model does not run on several machines.
-            LinkError: a machine did not come, or is gone.
+            LinkError: a machine did not come within ``timeout_s``, or is gone.
         """
 
 
 def installed_spreading() -> Spreading:
-    """What is installed.
-
-    Raises:
-        ConfigError: nothing is.
-    """
+    """The installed implementation; raises ``ConfigError`` where there is none."""
     if _NAME not in _SPREADINGS:
         raise ConfigError(
             "machines: the distribution veilgraph-machines is not installed, which computes on several; install it "

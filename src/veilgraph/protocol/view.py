@@ -97,9 +97,8 @@ class View:
 class Observations(Sequence[Floats]):
     """A matrix [N, d] float64 for each of some passes, oldest first, read when it is asked for.
 
-    Args:
-        pieces: the messages of each pass; those of several parties are added up, int64 mod 2^64.
-        less: of each pass, what is taken off again; none by default.
+    ``pieces`` are the messages of each pass; those of several parties are added up, int64 mod 2^64. ``less`` is what is
+    taken off again of each pass.
     """
 
     def __init__(self, pieces: Sequence[tuple[Seen, ...]] = (), less: Sequence[tuple[Seen, ...]] = ()) -> None:
@@ -164,14 +163,11 @@ def mean(passes: Sequence[Floats]) -> Floats:
 
 
 def whitened_mean(passes: Sequence[Floats]) -> Floats:
-    """All passes, each weighed by how much of it the others share: a matched filter.
+    """All passes [N, d], each weighed by how much of it the others share: a matched filter.
 
     Noise of two passes has nothing in common, so that the correlations of different passes are those of what is behind
-    the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes
-    that are weak, or of another beginning, count for little.
-
-    Args:
-        passes: [N, d] each, at least 2; read one at a time, from many nodes a part of the rows for the weights.
+    the noise; their first eigenvector tells how much of that there is in each pass, and with which sign. Passes that
+    are weak, or of another beginning, count for little. Of many nodes the weights are computed from a part of the rows.
     """
     rows = len(passes[0])
     kept = min(rows, max(1, _MOST_NUMBERS // (len(passes) * passes[0].shape[1])))

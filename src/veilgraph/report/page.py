@@ -14,10 +14,9 @@ from veilgraph.core.text import counted, listed
 from veilgraph.core.types import SERVER
 from veilgraph.core.version import __version__
 from veilgraph.protocol.figures import LAST, LOSS
-from veilgraph.protocol.job import JobSettings, adds_noise
+from veilgraph.protocol.job import JobSettings, RecordSettings, adds_noise
 from veilgraph.protocol.limits import revelations
 from veilgraph.protocol.paradigm import paradigm_of
-from veilgraph.protocol.record import RecordSettings
 from veilgraph.report.audit import audit
 from veilgraph.report.disclosures import learned, traffic
 from veilgraph.report.evaluation import Judged, judged

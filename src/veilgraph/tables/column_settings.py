@@ -373,17 +373,11 @@ Features = Annotated[
 def beyond_own_row(
     features: Sequence[NumericFeatures | CategoricalFeatures], scaling: str = "none", *, named: bool = True
 ) -> list[str]:
-    """Why a node's features would depend on the rows of other nodes; nothing where its own row alone makes them.
+    """Why a node's features would depend on the rows of other nodes: a reason for every entry, and one for the scaling.
 
-    Only then is one node's ε about what that node has, and not about what the others' encoding tells of it.
-
-    Args:
-        features: ``nodes.features`` of a party file.
-        scaling: the job's ``data.feature_scaling``.
-        named: with the columns' names, which only their owner may see; else their place in the party file alone.
-
-    Returns:
-        One reason for every entry of ``features``, and one for the scaling; each with its way out.
+    Only where there is none is one node's ε about what that node has, and not about what the others' encoding tells of
+    it. ``named`` adds the columns' names, which only their owner may see; else their place in the party file stands for
+    them.
     """
     reasons = []
     for place, feature in enumerate(features):
@@ -425,6 +419,5 @@ def declared_values(features: Sequence[NumericFeatures | CategoricalFeatures]) -
 
 
 def _entry(place: int, columns: Sequence[str], *, named: bool) -> str:
-    """An entry of ``nodes.features``, as keys of settings are named elsewhere."""
     rest = f" and {len(columns) - 1} more" if len(columns) > 1 else ""
     return f"nodes.features.{place}" + (f" (column {columns[0]!r}{rest})" if named else "")

@@ -49,7 +49,6 @@ class RelationDescription:
         self_loops: of the kept rows.
         duplicates: kept rows that join the same nodes as an earlier one, in either direction where undirected.
         mean_weight: of the kept rows; None where there are none, or all edges of the table weigh 1.
-        hops: as ``edges[].hops``.
     """
 
     relation: str | None
@@ -63,12 +62,9 @@ class RelationDescription:
 
 @dataclass(frozen=True)
 class EdgeDescription:
-    """One edge table.
+    """One edge table: its kept relations, and the directed edges that it adds to the graph.
 
-    Attributes:
-        relations: one entry per relation that is kept.
-        edges: directed edges that it adds to the graph.
-        other, outside, crowded, strangers: as of ``EdgeTable``.
+    The last four are as of ``EdgeTable``.
     """
 
     file: Path
@@ -146,18 +142,14 @@ class PartyDescription:
     """A party's tables.
 
     Attributes:
-        edges: one entry per table.
         degrees: smallest, median and largest number of incoming edges.
         isolated: nodes without any edge.
-        features: one entry per feature column of the table.
         classes: class → labelled nodes; None without labels.
-        unlabelled: nodes without a label.
         splits: split → nodes; None without labels or targets.
         split_classes: split → class → nodes; None without labels.
         sparse: whether the features are kept sparse (unless standardised).
         feature_bytes: that they take in memory as float32 (unless standardised, when it is 4·N·F).
         beyond_own_row: why a node's features depend on other nodes' rows; empty where they do not.
-        target: the numbers to predict; None without such a column.
         from_edges: features that rank nodes nearly as their numbers of edges do, and are not said to be made of these.
         leaks: features that alone tell a class from the others → the area under their curve, where labels are here.
         used: columns of the files that are features.
@@ -308,7 +300,6 @@ def _scores(
 
 
 def _has_relations(edges: Sequence[EdgeSettings]) -> bool:
-    """Whether names of relations say anything: there are several, or one is named or bounded."""
     reaches = check_reaches(edges)
     named = any(each.relation is not None or each.name is not None for each in edges)
     return named or len(reaches) > 1 or any(hops is not None for hops in reaches.values())
@@ -347,7 +338,6 @@ def _count_duplicates(source: Codes, target: Codes, nodes: int, directed: bool) 
 
 
 def _count_degrees(table: EdgeTable, incoming: Counts, outgoing: Counts) -> None:
-    """Adds a table's edges to every node's numbers of them."""
     targets, sources = (np.bincount(end, minlength=len(incoming)) for end in (table.target, table.source))
     incoming += targets
     outgoing += sources
@@ -392,7 +382,6 @@ class Profile(BaseModel):
     """One column, or the numbers of one relation's edges at the nodes, in bins.
 
     Attributes:
-        of_edges: whether it is a relation.
         cuts: where the bins of numbers begin, the least value first; one more bin is below them. None of categories.
         levels: categories; none of numbers.
         counts: nodes in each bin, those without a value last; before them, of categories, those of no known one.

@@ -72,13 +72,7 @@ class EdgeTable:
 
 
 def read_edges(settings: EdgeSettings, base: Path, ids: pa.StringArray, spelling: IdSettings = AS_WRITTEN) -> EdgeTable:
-    """Reads one edge table.
-
-    Args:
-        settings: of the table.
-        base: the party file's folder.
-        ids: [N] id of the node in each row, each once.
-        spelling: of the table's ids.
+    """Read one edge table, of nodes with distinct ``ids`` [N] in the order of their rows.
 
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
@@ -167,7 +161,6 @@ class _Reading:
         )
 
     def _empty(self) -> EdgeTable:
-        """A table of the settings' columns without an edge."""
         none, relation = np.empty(0, np.int32), self.settings.relation
         relations = (None,) if relation is None else tuple(relation.weights)
         counts = np.zeros(len(relations), np.int64)
@@ -233,7 +226,6 @@ class _Reading:
         return found
 
     def _note_strangers(self, column: Column, codes: Codes) -> None:
-        """Keep some ids of a column that are no node's."""
         some = self.strangers.setdefault(column.name, [])
         if len(some) < _NAMED and (codes < 0).any():
             text = to_text(column.filter(codes < 0))

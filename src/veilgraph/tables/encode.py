@@ -35,12 +35,9 @@ _HIGH_BITS, _DIGITS = 27, 53
 
 
 def exact_sums(places: NDArray[np.int64], values: NDArray[np.floating | np.integer], width: int) -> list[int]:
-    """The sum of the values at each place, times 2^300.
+    """The sum of the finite values [n] at each of ``width`` places, times 2^300.
 
-    Args:
-        places: [n], each in 0 … ``width`` − 1.
-        values: [n] finite; what is below 2^−300 of a float64 is rounded down.
-        width: number of places.
+    What is below 2^−300 of a float64 is rounded down.
     """
     sums = [0] * width
     for start in range(0, len(values), AT_ONCE):
@@ -89,7 +86,6 @@ class FeatureEncoding:
 
     Attributes:
         fills: per table column, the number that a missing one becomes; 0 for categories.
-        scaling: as ``data.feature_scaling``.
         means: [F] of the features, for ``standard`` only.
         deviations: [F] standard deviation, 0 where a feature was constant, which it then stays; for ``standard`` only.
     """
@@ -133,11 +129,7 @@ class FeatureEncoding:
 
     @classmethod
     def from_json(cls, text: str) -> FeatureEncoding:
-        """Reads what ``to_json`` gave.
-
-        Raises:
-            DataError: it is something else.
-        """
+        """Read what ``to_json`` gave; raises ``DataError`` for anything else."""
         try:
             record = _Record.model_validate_json(text)
             columns = tuple(FeatureColumn(name, record.features[place], *part) for name, place, *part in record.columns)
@@ -185,17 +177,13 @@ def fit_encoding(table: NodeTable, scaling: Scaling, total: Total = list) -> Fea
 
 
 def encode(table: NodeTable, encoding: FeatureEncoding, *, per_node: bool = False) -> Tensor:
-    """The table's features.
+    """The table's features: Tensor[N, F] float32, scaled as ``graph.features.scale_features`` with the fitted
+    statistics.
 
-    Args:
-        table: read with the encoding's columns.
-        encoding: fitted on this or an earlier table.
-        per_node: for an ε of one node, whose features must change nothing of the others', not their last bits or
-            layout either: sparse where no row of any table can have more non-zeros. What is fitted is up to the caller.
-
-    Returns:
-        Tensor[N, F] float32, scaled as ``graph.features.scale_features`` does with the fitted statistics;
-        ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps zeros.
+    They are ``torch.sparse_csr`` when fewer than ``SPARSE_BELOW`` of the values are non-zero and the scaling keeps
+    zeros. With ``per_node``, for an ε of one node, a node's features change nothing of the others', not their last bits
+    or layout either: they are sparse where no row of any table can have more non-zeros. What is fitted is up to the
+    caller.
     """
     shape = table.num_nodes, encoding.num_features
     # A column of the table gives a row one non-zero at most, whatever it holds.
@@ -290,7 +278,6 @@ def _squares(table: NodeTable, encoding: FeatureEncoding) -> list[int]:
 
 
 def _scale(features: Tensor, encoding: FeatureEncoding) -> None:
-    """Scales some rows [n, F] in place."""
     if encoding.scaling == "none":
         return
     wide = features.double()

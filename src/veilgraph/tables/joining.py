@@ -91,8 +91,7 @@ class JoinedTable:
 def find(sources: Sequence[Source], name: str) -> tuple[int, str]:
     """In which file a column of the party file is, and what it is called there.
 
-    Raises:
-        DataError: several files have it, or none of several.
+    Raises ``DataError`` where several files have it, or none of several.
     """
     found = [(place, own) for place, source in enumerate(sources) if (own := source.own_name(name)) is not None]
     if len(found) == 1:
@@ -215,7 +214,6 @@ def _kept(ids: pa.StringArray, source: Source, duplicates: Duplicates) -> Bools:
 
 
 def _refuse_double(source: Source, row: int, earlier: int, more: str = "") -> None:
-    """Refuses two rows of one node, with its id as each has it."""
     name, before = (_spelled(source, each) for each in (row, earlier))
     also = "also" if name == before else f"as {before!r} is,"
     raise DataError(
@@ -226,7 +224,6 @@ def _refuse_double(source: Source, row: int, earlier: int, more: str = "") -> No
 
 
 def _spelled(source: Source, row: int) -> str:
-    """The id of a row as it is written; the file is read again for it."""
     for (column,) in stream(source.path, [source.id], source.names, source.form):
         if row <= column.rows[-1]:
             return str(column.values[row - int(column.rows[0])].as_py())

@@ -48,7 +48,7 @@ def draw_splits(
     ids: Sequence[str] | None = None,
     streams: LearningStreams | None = None,
 ) -> Codes:
-    """Which split each labelled node is in.
+    """Which split each labelled node is in: int32 [N], 0 train, 1 validation, 2 test, ``MISSING`` in none.
 
     Stratified: of each class, the fractions' share of its nodes, rounded to whole nodes, so that the splits are a
     function of all labels. Else every node by its id alone, whatever its label and the others': the splits then say
@@ -61,9 +61,6 @@ def draw_splits(
         ids: [N], each once; default: the places.
         streams: of a run, which keep the draw by id secret where the fractions have no key; default: whoever knows the
             fractions' seed can repeat it.
-
-    Returns:
-        int32 [N]: 0 train, 1 validation, 2 test, ``MISSING`` in none.
     """
     shares = np.cumsum([fractions.train, fractions.val, fractions.test])
     public = LearningStreams(fractions.seed, party)
@@ -102,10 +99,8 @@ class NodeTable:
     """The nodes of one organisation.
 
     Attributes:
-        path: of the file.
         ids: [N] text, each once, written alike.
         written: [N] the same ids as the file has them.
-        columns: the feature columns.
         values: per feature column float32 [N], NaN where missing, or int32 [N] places in its categories, with
             ``MISSING`` and ``OTHER``.
         labels: int32 [N] places in the classes, ``MISSING`` where unlabelled; None without a label column.
@@ -149,13 +144,9 @@ def read_nodes(
     columns: Sequence[FeatureColumn] | None = None,
     streams: LearningStreams | None = None,
 ) -> NodeTable:
-    """Reads the node table.
+    """Read the node table, its feature ``columns`` or those that the settings choose in it.
 
-    Args:
-        settings: of the party.
-        base: the party file's folder.
-        columns: the feature columns of an earlier table; default: what the settings choose in this one.
-        streams: of a run, by which a split without ``stratify`` is drawn.
+    ``streams`` of a run draw a split without ``stratify``.
 
     Raises:
         DataError: names the file, the column, the row (from 1, without the header), the value and the rule.
@@ -312,8 +303,7 @@ def other_columns(settings: TableSettings, base: Path) -> tuple[str, ...]:
 def choose_columns(settings: NodeSettings, path: Path, names: Sequence[str]) -> tuple[FeatureColumn, ...]:
     """The feature columns among the table's ``names``, in the settings' order; a pattern's in the table's order.
 
-    Raises:
-        DataError: a pattern that matches nothing, or a column that is chosen twice.
+    Raises ``DataError`` for a pattern that matches nothing, or a column that is chosen twice.
     """
     chosen: dict[str, tuple[FeatureColumn, ...]] = {}
     for feature in settings.features:

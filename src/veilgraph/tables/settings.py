@@ -168,8 +168,7 @@ class EdgeSettings(TableFile):
 def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
     """Every relation of a party file → its hops, in the order in which they are named first.
 
-    Raises:
-        ValueError: two tables say different hops of one relation.
+    Raises ``ValueError`` where two tables say different hops of one relation.
     """
     found: dict[str, int | None] = {}
     for each in edges:
@@ -184,10 +183,9 @@ def check_reaches(edges: Sequence[EdgeSettings]) -> dict[str, int | None]:
 
 
 def says_hops(edges: Sequence[EdgeSettings]) -> str | None:
-    """Why a job whose local model tells no relations apart is not for a party file that says hops of some.
+    """Why a job whose local model tells no relations apart is not for a party file that says hops of some; or None.
 
-    Returns:
-        The reason with its way out and no name of a relation; None where it says none.
+    It names no relation.
     """
     for place, each in enumerate(edges):
         if any(hops is not None for hops in each.reaches.values()):
@@ -210,13 +208,11 @@ def says_weights(edges: Sequence[EdgeSettings]) -> str | None:
 
 
 def beyond_own_edge(edges: Sequence[EdgeSettings]) -> list[str]:
-    """Why an edge's weight would depend on other edges; nothing where its own row alone makes it.
+    """Why an edge's weight would depend on other edges: one reason for every table, without names of files or columns.
 
-    Only then is one edge's ε about what that edge does, and not about what it does to the weights of all others. One
-    row of shared values is an edge to everybody who has the value, and one more may take the edges of all of them away.
-
-    Returns:
-        One reason for every table of which this is so, with its way out and no name of a file or column.
+    Only where there is none is one edge's ε about what that edge does, and not about what it does to the weights of all
+    others. One row of shared values is an edge to everybody who has the value, and one more may take the edges of all
+    of them away.
     """
     return [
         f"edges.{place}.normalize=mean is computed from all edges; set normalize to a number, or leave it out"

@@ -143,12 +143,10 @@ _MALFORMED: Final = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A raw column of one batch, and where it comes from.
+    """A raw column of one batch: a pyarrow array [n] of any type.
 
-    Attributes:
-        values: pyarrow array of any type, [n].
-        rows: number of each value's row in the table, from 1, a CSV's header and empty lines left out, [n].
-        number: how numbers are written as text.
+    ``rows`` is the number of each value's row in the table, from 1, a CSV's header and empty lines left out; ``number``
+    is how numbers are written as text.
     """
 
     path: Path
@@ -197,13 +195,8 @@ def stream(
 ) -> Iterator[list[Column]]:
     """The chosen columns, batch by batch, in the order asked for; a column may be asked for more than once.
 
-    In CSV every value is text as it stands and an empty one is null.
-
-    Args:
-        path: of the table.
-        columns: to read.
-        names: of all its columns, as ``column_names`` has them; default: they are read here.
-        form: how it is written.
+    In CSV every value is text as it stands and an empty one is null. ``names`` are all columns, as ``column_names`` has
+    them.
 
     Raises:
         DataError: there is no such file, a column is missing or ambiguous, or the content is damaged.
@@ -233,7 +226,6 @@ def _parquet_batches(path: Path, columns: list[str], form: Format) -> Iterator[p
 
 
 def _without(batch: pa.RecordBatch, missing: Sequence[str]) -> pa.RecordBatch:
-    """A batch without the texts that are no value."""
     markers = pa.array(missing, pa.string())
 
     def cleared(values: pa.Array) -> pa.Array:

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.autograd import backward
 from torch.testing import assert_close
 
 from veilgraph.nn.combine import COMBINES, Combine, CombineSettings, build_combine, combine_settings
 from veilgraph.nn.propagate import Adjacency
-from veilgraph.testing.graphs import NODES, random_graph, random_rows
+from veilgraph.testing.graphs import NODES, check_part, is_refused, random_graph, random_rows
 
 DIM = 4
 HOLDERS = 3
@@ -51,25 +50,12 @@ class CombineConformance:
         given = [weight for weight in weights if weight is not None]
         return torch.stack(given).sum(dim=0) if given else None
 
-    def refuses(self, **said: object) -> bool:
-        """Whether these settings are refused."""
-        try:
-            self.settings(**said)
-        except ValidationError:
-            return True
-        return False
-
     def test_its_settings_are_kept_and_others_refused(self) -> None:
-        kind, settings = COMBINES[self.name], self.settings()
-        assert settings.kind is kind
-        assert isinstance(settings, kind.settings)
-        assert combine_settings(settings.model_dump(mode="json")) == settings
-        assert kind.words == kind.words.strip(" .")
-        assert "\n" not in kind.words
-        assert self.refuses(no_such_setting=1)
+        check_part(COMBINES, self.name, combine_settings, {"strategy": self.name, **self.said})
 
     def test_what_is_not_linear_cannot_be_masked(self) -> None:
-        assert self.refuses(masked=True) != self.strategy().linear
+        said = {"strategy": self.name, **self.said, "masked": True}
+        assert is_refused(combine_settings, said) != self.strategy().linear
 
     def test_shape_dtype_and_gradients(self) -> None:
         for dtype in (torch.float32, torch.float64):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from veilgraph.graph.rules import Relation
@@ -49,6 +53,31 @@ def path(nodes: int, missing: int | None = None) -> Adjacency:
 def random_rows(dim: int, nodes: int = NODES, seed: int = 1) -> Tensor:
     """Normal float64 [nodes, dim]."""
     return torch.randn(nodes, dim, dtype=torch.float64, generator=seeded(seed))
+
+
+def check_part(
+    parts: Mapping[str, Any], name: str, read: Callable[[dict[str, object]], Any], said: Mapping[str, object]
+) -> None:
+    """What holds of every part that a job names: its settings are read by it alone, and its words are of one line.
+
+    ``read`` makes its settings of what a job says; ``said`` is that.
+    """
+    kind, settings = parts[name], read(dict(said))
+    assert settings.kind is kind
+    assert isinstance(settings, kind.settings)
+    assert read(settings.model_dump(mode="json")) == settings
+    assert kind.words == kind.words.strip(" .")
+    assert "\n" not in kind.words
+    assert is_refused(read, {**said, "no_such_setting": 1}), "a setting that does not exist was accepted"
+
+
+def is_refused(read: Callable[[dict[str, object]], object], said: dict[str, object]) -> bool:
+    """Whether settings are refused."""
+    try:
+        read(said)
+    except ValidationError:
+        return True
+    return False
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -13,11 +13,7 @@ class KeeperConformance:
     """Inherit it in a class that pytest finds, and say how a keeper is made."""
 
     def keeper(self, folder: Path) -> Keeper:
-        """A keeper that has nothing yet.
-
-        Args:
-            folder: that is empty.
-        """
+        """A keeper that has nothing yet, in an empty folder."""
         raise NotImplementedError(f"{type(self).__name__} must say how its keeper is made: define keeper(folder)")
 
     def kept(self, keeper: Keeper, name: str) -> Kept:

@@ -20,20 +20,11 @@ def epsilon_lower_bound(
         ε ≥ max(ln((p - δ)/q), ln((1 - q - δ)/(1 - p))).
 
     Here p is at its lower and q at its upper Clopper-Pearson limit, each beyond the true one with a probability of at
-    most (1 - confidence)/2.
-
-    Args:
-        true_positives: how often the test said "x" in world x.
-        false_positives: how often it said "x" in world x'.
-        trials: independent trials in each of the two worlds, ≥ 1; the test was fixed without looking at them.
-        delta: δ of the claim, 0 ≤ δ < 1.
-        confidence: the true ε is at least the bound with this probability, 0 < confidence < 1.
-
-    Returns:
-        ε, finite; 0 if the trials prove nothing.
+    most (1 - confidence)/2. The bound is finite, and 0 if the trials prove nothing. ``trials`` are independent ones in
+    each of the two worlds; the test was fixed without looking at them.
 
     Source: Kairouz, Oh & Viswanath 2015 (privacy as errors of a test); Jagielski, Ullman & Oprea 2020 (the bound);
-        Clopper & Pearson 1934.
+    Clopper & Pearson 1934.
     """
     tail = (1 - confidence) / 2
     true_negatives, misses = trials - false_positives, trials - true_positives

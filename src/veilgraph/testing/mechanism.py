@@ -66,12 +66,9 @@ def check_source(release: Any, x: Tensor) -> None:  # noqa: ANN401 - (x, source)
 
 
 def check_worlds(one: Tensor, other: Tensor, event: Event) -> None:
-    """No threshold tells two neighbouring worlds apart better than the event allows.
+    """No threshold tells two neighbouring worlds apart better than one release's event allows.
 
-    Args:
-        one: Tensor[T] of what a distinguisher makes of releases in one world.
-        other: the same in the other.
-        event: of one release.
+    ``one`` and ``other`` are Tensor[T] of what a distinguisher makes of releases in each world.
     """
     claimed, spread = per_step(event, DELTA), float(other.std())
     scores = [np.sort((side - other.mean()).numpy()) / spread for side in (one, other)]

@@ -61,10 +61,7 @@ class ParadigmConformance:
         return (*self.settings.data.names, SERVER)
 
     def twin(self, run: RunDirectory) -> Tensor | None:
-        """What the trained model predicts in one process with everybody's data, [N, C]; None: it has no twin.
-
-        By default that of the audit's ``Source``.
-        """
+        """What the trained model predicts in one process with everybody's data, [N, C]; None: it has no twin."""
         infer: Callable[[], Tensor] = source_of(run.settings).twin(AuditContext(run, seed=0, shadows=2)).infer
         return infer().softmax(dim=1)
 
@@ -184,7 +181,6 @@ class ParadigmConformance:
 
     @staticmethod
     def _lasting(result: TrainResult) -> list[Record]:
-        """Records without times."""
         return [{key: value for key, value in each.items() if "second" not in key} for each in result.metrics]
 
     def _traffic(self, run: Path) -> Iterator[Record]:

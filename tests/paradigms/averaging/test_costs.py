@@ -77,6 +77,8 @@ def test_of_tables_columns_and_classes_are_asked_for_and_nothing_else(tmp_path: 
     assert "leave it out" in usage_error(veilgraph("check", "--costs", path, *sizes, "--nodes", "100"))
     assert "--classes" in usage_error(veilgraph("check", "--costs", path, *sizes[2:]))
     assert "columns" in one_error(veilgraph("check", "--costs", path, *sizes[:-1], "B=9"))
+    for wrong in ("C=8", "B=8", "B=x"):
+        assert "--columns" in usage_error(veilgraph("check", "--costs", path, *sizes, "--columns", wrong))
 
 
 @pytest.mark.parametrize("paradigm", ["horizontal", "node-dp"])

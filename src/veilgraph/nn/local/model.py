@@ -91,13 +91,10 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def __init__(self, settings: S, dim: int, holders: int, *, normalize: bool) -> None:
-        """Draws weights from torch's process-wide generator.
+        """Draw weights, of width ``dim`` (d), from torch's process-wide generator.
 
-        Args:
-            settings: ``model.local`` of the job.
-            dim: d, width of h and of the result.
-            holders: P, number of data holders.
-            normalize: whether to scale the result's rows to length 1 (Algorithm 2, line 10); zero rows stay zero.
+        ``holders`` is P. ``normalize`` scales the result's rows to length 1 (Algorithm 2, line 10); zero rows stay
+        zero.
         """
         super().__init__()
 
@@ -107,7 +104,7 @@ class LocalModel(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def forward(self, h: Tensor, initial: Tensor, edges: Edges, generator: torch.Generator | None) -> Tensor:
-        """Propagates h over the holder's edges.
+        """Propagate h over the holder's edges.
 
         Args:
             h: Tensor[N, d], the round's input: h^0, or what the server sent back.
@@ -132,13 +129,8 @@ class HopModel(LocalModel[S]):
 
     A subclass says what a hop is: a module with ``forward(h, initial, adjacency, generator)``, h Tensor[N, d], h^0 as
     ``initial``, and ``generator`` None in evaluation; the result is Tensor[T, d], of the adjacency's targets, the first
-    T of the N nodes. Isolated nodes and an empty edge set are allowed everywhere.
-
-    Args:
-        hops: the K hops, where they are not alike.
-
-    Attributes:
-        activates: whether the activation of the settings follows every hop.
+    T of the N nodes. Isolated nodes and an empty edge set are allowed everywhere. ``hops`` are given where they are not
+    alike; ``activates`` is whether the activation of the settings follows every hop.
     """
 
     activates: ClassVar[bool] = True

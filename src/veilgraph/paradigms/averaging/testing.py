@@ -20,7 +20,6 @@ from veilgraph.paradigms.averaging.tasks import Task
 from veilgraph.paradigms.averaging.twin import PlainAveraging
 from veilgraph.protocol.figures import LAST
 from veilgraph.protocol.job_file import parse_job
-from veilgraph.testing.graphs import seeded
 
 NODES = 12
 _TOLERANCE = 1e-9
@@ -43,7 +42,7 @@ class TaskConformance:
         """Data of two holders and more; by default small graphs with labels."""
         found = []
         for seed, party in enumerate("AB"):
-            generator = seeded(seed)
+            generator = torch.Generator().manual_seed(seed)
             split = torch.arange(NODES) % 3
             found.append(
                 PartyGraph(
@@ -119,7 +118,7 @@ class TaskConformance:
         assert sum(task.examples(own) for own in owns) > 0
         for own in owns:
             if task.examples(own):
-                loss = task.loss(network, own, seeded(0))
+                loss = task.loss(network, own, torch.Generator().manual_seed(0))
                 assert math.isfinite(float(loss.detach()))
                 backward(loss)
         assert all(weight.grad is not None for weight in network.parameters())
