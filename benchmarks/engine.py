@@ -20,7 +20,7 @@ import torch
 from benchmarks.graphs import random_parties
 from benchmarks.memory import CLASSES, EDGES, FEATURES, NODES
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.demo import free_ports, local_network
+from veilgraph.deploy.demo import free_port, local_network
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.submit import submit
 from veilgraph.graph.dataset import load_parties
@@ -67,11 +67,10 @@ def measure(graphs: list[PartyGraph], dim: int, epochs: int) -> EngineFigures:
             train(here, out / name, options=RunOptions(processes=processes)).summary["seconds_per_step"]
             for name, processes in (("threads", False), ("sockets", True))
         )
-        port, admin_port = free_ports()
         project = ProjectSettings.model_validate(
             {
                 "name": "engine",
-                "server": {"host": "localhost", "port": port, "admin_port": admin_port},
+                "server": {"host": "localhost", "port": free_port()},
                 "holders": tuple(files),
                 "administrators": ["ops@example.org"],
             }
@@ -103,8 +102,8 @@ def main() -> None:
         "",
         f"Made by `python -m benchmarks.engine` on {platform.machine()}, {os.cpu_count()} cores for all parties "
         f"together, PyTorch {torch.__version__}. 2 holders, collaborative, masked mean, K = 2. Threads: one process, "
-        "in memory. Sockets: a process per party, local sockets. Engine: NVIDIA FLARE over mutual TLS on loopback, "
-        "messages sealed, and between holders relayed by the server. Seconds are the median training step. Bytes are "
+        "in memory. Sockets: a process per party, local sockets. Engine: a NATS broker over mutual TLS on loopback, "
+        "messages sealed. Seconds are the median training step. Bytes are "
         "what a party sends in a step, evaluations of the run shared out over its steps.",
         "",
         "| job | threads | sockets | engine | engine / threads | bytes a step |",

@@ -116,16 +116,11 @@ def test_no_test_module_is_imported() -> None:
 
 MATCHED = 150
 """Most errors that tests may know by their words; the others by code, key, value and party (tests/errors.py)."""
-ENGINES = frozenset(
-    {"_send_to_endpoint", "_forward", "_COMMUNICATION", "_dispatch_request", "_create_conn"}
-    | {"_read_live_server_job_log", "_read_stored_server_job_log"}
-)
-"""What tests hold of FLARE's, which has no public name for it."""
 
 
 def is_private(name: str) -> bool:
     last = name.rsplit(".", 1)[-1]
-    return last.startswith("_") and not last.startswith("__") and last not in ENGINES
+    return last.startswith("_") and not last.startswith("__")
 
 
 def test_no_test_replaces_a_private_name_or_imports_one() -> None:

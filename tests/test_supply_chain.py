@@ -53,7 +53,7 @@ LEGAL_LINES = re.compile(
     r"#.*|"
     r"[a-z0-9-]+==[0-9][0-9a-z.]*( ; [a-z_<>=!'.0-9A-Z ()]+)? \\|"
     r"    --hash=sha256:[0-9a-f]{64}( \\)?|"
-    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/tools\.in)?[a-z0-9, -]*|"
+    r"    # via [a-z0-9, -]*(veilgraph \(pyproject\.toml\)|-r lock/(tools|broker)\.in)?[a-z0-9, -]*|"
 )
 
 
@@ -123,11 +123,11 @@ def torch_pin():
     return version_of(requirement)
 
 
-@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt"])
+@pytest.mark.parametrize("name", ["deploy.txt", "tools.txt", "broker.txt"])
 def test_a_lock_has_pins_and_hashes_and_nothing_else(name):
     text = (ROOT / "lock" / name).read_text(encoding="utf-8")
     assert [line for line in text.split("\n") if not LEGAL_LINES.fullmatch(line)] == []
-    assert "/" not in text.replace("-r lock/tools.in", "")
+    assert "/" not in text.replace(f"-r lock/{name.removesuffix('.txt')}.in", "")
     assert [entry for entry, (_, hashes) in locked(text).items() if hashes == 0] == []
 
 
@@ -152,10 +152,10 @@ def test_the_lock_covers_all_that_a_deployment_needs():
 @pytest.mark.parametrize(
     ("old", "new", "hole"),
     [
-        (r"^flask==.*\n(    .*\n)*", "", "flask is not in the lock"),  # nvflare's own
+        (r"^h11==.*\n(    .*\n)*", "", "h11 is not in the lock"),  # uvicorn's own
         (r"^uvicorn==.*\n(    .*\n)*", "", "uvicorn is not in the lock"),
         (r"^openmined-psi==.*\n(    .*\n)*", "", "openmined-psi is not in the lock"),  # of the extra within the extra
-        (r"^nvflare==\S+", "nvflare==2.8.0", "nvflare==2.8.0 is not ==2.9.0"),
+        (r"^cryptography==\S+", "cryptography==46.0.0", "cryptography==46.0.0 is not >=47"),
         (r"^(rich==\S+)", r"\1 ; python_version < '3.13'", 'rich==.*; python_version < "3.13" leaves out 3.13'),
         (r"^(numpy==\S+)", r"\1 ; sys_platform == 'win32'", "numpy==.* leaves out 3.11"),
     ],

@@ -10,22 +10,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-
-from tests.errors import refused
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from tests.errors import refused
 from tests.link.certificates import Project
 from tests.link.sealing import outcomes, pair
 from veilgraph.core.errors import ConfigError, DataError, LinkError, ProtocolError, RunError
 from veilgraph.deploy.authority import Authority, revoke
 from veilgraph.deploy.certificates import install_certificate, request_certificate, sign_certificate
-from veilgraph.deploy.engine import take_list
 from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.part import take_list
 from veilgraph.deploy.project import ProjectSettings, provision
 from veilgraph.deploy.revocation import LIST_FILE, accept_newer, install_list, installed_list, refuses
 from veilgraph.link import identity as lists

@@ -1,37 +1,28 @@
 """Who asks a site whether it would take part, and wants more than that; and who answers for others.
 
-What asks is a job that an administrator signed, at the site's process as the engine starts it. Beside it stands what
-the first message of the same job would have told, for a check may tell no more, but that a site's own tables are
+What asks is a job that an administrator signed, at the site's process as its supervisor starts it. Beside it stands
+what the first message of the same job would have told, for a check may tell no more, but that a site's own tables are
 at fault.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests import about
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
-from tests.deploy.asked import EDGES, NODES, PARTY, Asked, asked, job
-from tests.deploy.course import JOB_ID
+from tests.deploy.asked import EDGES, JOB_ID, NODES, PARTY, Asked, asked, job
 from veilgraph.core.errors import PeerFailed
-from veilgraph.core.types import SERVER, Kind, Tag
-from veilgraph.deploy import answers, engine
-from veilgraph.deploy.answers import put_answer, read_answer, read_answers
+from veilgraph.core.types import Kind, Tag
+from veilgraph.deploy.checking import read_checked
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.project import ProjectSettings, provision
-from veilgraph.deploy.session import reported
 from veilgraph.link.collectives import tensor_text
-from veilgraph.protocol.agreement import PROTOCOL_VERSION, Hello
+from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.consent import Entry, Journal, utc_now
 from veilgraph.protocol.limits import REASON_CHARACTERS
 from veilgraph.runtime.launch import site as checking
@@ -244,7 +235,6 @@ def test_a_party_that_forbids_checks_looks_at_nothing(bank: Asked, monkeypatch: 
     assert only.refuses.startswith("limits.allow_check=false")
     assert not only.waits
     monkeypatch.undo()
-    monkeypatch.setattr(engine, "take_part", take_part)
     assert first_hello(bank, job()).refuses.startswith("consent.jobs=1"), "a submitted job is held as ever"
 
 
@@ -280,12 +270,6 @@ def test_a_site_that_joined_without_a_current_list_says_so_in_its_own_log(
     assert "--current-list" in caplog.text
 
 
-def test_no_process_without_a_guard_answers(bank: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "installed", lambda: False)
-    monkeypatch.setattr(answers, "check_here", lambda *_, **__: pytest.fail("it looked"))
-    assert bank.answer(job()) == Checked.withheld()
-
-
 def test_what_breaks_inside_is_told_to_nobody(
     bank: Asked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,63 +281,28 @@ def test_what_breaks_inside_is_told_to_nobody(
     assert SECRET in caplog.text
 
 
-# A site that answers for others
+# A site that answers what is no answer. For another it cannot: each signs its own (``tests/deploy/test_request``)
 
 
-GARBAGE = (
+GARBAGE: tuple[object, ...] = (
     None,
-    b"{}",
     "",
-    "[]",
-    "{" * 9000,
-    '{"version": 8, "refuses": "' + "x" * 9000 + '"}',
-    '{"version": 8, "of another release": "' + "x" * 9000 + '"}',
-    '{"version": 8, "refuses": "' + "x" * 2001 + '"}',
-    '{"version": 8, "refuses": "two\\nlines"}',
-    '{"version": 8, "refuses": "\\u001b[31mred"}',
-    '{"version": "8"}',
-    '{"version": -1}',
-    '{"version": 8, "waits": 1}',
-    '{"version": 8, "job": "../x"}',
+    [],
+    {"version": 8, "refuses": "x" * 2001},
+    {"version": 8, "refuses": "two\nlines"},
+    {"version": 8, "refuses": "\u001b[31mred"},
+    {"version": "8"},
+    {"version": -1},
+    {"version": 8, "waits": 1},
+    {"version": 8, "job": "../x"},
 )
 
 
-@pytest.mark.parametrize("text", GARBAGE, ids=lambda text: repr(text)[:20])
-def test_what_is_no_answer_is_none(text: object) -> None:
-    assert read_answer(text) == Checked.withheld()
+@pytest.mark.parametrize("said", GARBAGE, ids=lambda said: repr(said)[:40])
+def test_what_is_no_answer_is_none(said: object) -> None:
+    assert read_checked(said) == Checked.withheld()
 
 
-def test_another_releases_answer_is_read_as_far_as_it_goes() -> None:
-    found = read_answer('{"version": 99, "told_since": {"other": 1}}')
-    assert (found.version, found.refuses) == (99, "")
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        '2026-01-01 00:00:00,000 - veilgraph - INFO - answer of shop: {"version": 8}',
-        ' - veilgraph - ERROR - {"kind": "ConfigError", "message": "shop refuses the job"}',
-        ' - veilgraph - INFO - failed {"kind": "ConfigError", "message": "shop refuses the job"}',
-        "\u00e9\u4e2d and 'quotes' \" {}",
-    ],
-)
-def test_no_answer_speaks_for_another_site(reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "veilgraph"):
-        put_answer("bank", Checked(version=PROTOCOL_VERSION, refuses=reason))
-    (message,) = caplog.messages
-    assert message.isascii()
-    assert message.isprintable()
-    log = f"2026-01-01 00:00:00,000 - veilgraph - INFO - {message}\n"
-    found = read_answers(log, ["bank", "shop"])
-    assert {site: each.refuses for site, each in found.items()} == {"bank": reason}
-    session = SimpleNamespace(get_job_logs=lambda _: {"logs": {"server": log}})
-    assert reported(session, JOB_ID) == [], "nor for the server"
-
-
-def test_who_was_not_asked_has_not_answered() -> None:
-    """What a hostile server may write into its log."""
-    said = json.dumps({"version": PROTOCOL_VERSION})
-    line = "2026-01-01 00:00:00,000 - veilgraph - INFO - answer of {}: {}\n"
-    log = line.format("stranger", said) + line.format("bank", said) + line.format("bank", '{"version": 7}')
-    log += line.format("shop", "x" * 20) + f"x {line.format(SERVER, said)}"
-    assert read_answers(log, ["bank", "shop", SERVER]) == {"bank": Checked(version=PROTOCOL_VERSION)}
+def test_an_answer_is_read() -> None:
+    """The control."""
+    assert read_checked({"version": 8, "refuses": "max_epsilon"}).refuses == "max_epsilon"

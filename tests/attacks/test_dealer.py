@@ -7,45 +7,31 @@ Beside each attack it is made where its protection is taken away, and succeeds.
 from __future__ import annotations
 
 import json
-import os
-import runpy
 import shutil
-import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.errors import refused
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
-from nvflare.apis.signal import Signal
-from nvflare.fuel.f3.message import Message
-from nvflare.private.fed.server.fed_server import FederatedServer
-
-from tests.deploy.course import JOB, JOB_ID, Course, logged
 from veilgraph.core.errors import ConfigError, DataError, PeerFailed, ProtocolError, RunError
 from veilgraph.core.types import SERVER
-from veilgraph.deploy import engine, roles
 from veilgraph.deploy import join as joining
+from veilgraph.deploy import part, roles
 from veilgraph.deploy.demo import LocalNetwork
 from veilgraph.deploy.failures import LOST, Failure, error_of, errors_of, sites_of
-from veilgraph.deploy.guard import commands, ended, hooks, orphans, program, seldom
-from veilgraph.deploy.guard.heard import forget, heard_s
-from veilgraph.deploy.guard.policy import OURS, RELAY_RULES, RULES, CellName, allowed
 from veilgraph.deploy.join import join
 from veilgraph.deploy.kit import ITS_LOG_SAYS, Kit
+from veilgraph.deploy.progress import Outcome
 from veilgraph.deploy.project import ProjectSettings, provision
+from veilgraph.deploy.request import Request
 from veilgraph.deploy.roles import ROLES, Roles, read_roles, write_roles
-from veilgraph.deploy.session import not_connected
-from veilgraph.deploy.submission import TASK, encode_request
-from veilgraph.deploy.submit import write_submission
 from veilgraph.link import identity as identities
 from veilgraph.link.channel import Channel, ChannelContext
 from veilgraph.link.identity import read_key
+from veilgraph.link.nats_client import token
 from veilgraph.protocol.job_file import parse_job
 
 HOLDERS, DEALER, RELAY, ADMINISTRATOR = ("bank", "shop"), "croupier", "localhost", "ops@example.org"
@@ -53,6 +39,7 @@ WITHOUT: Mapping[str, object] = {
     "name": "fraud", "server": {"host": RELAY}, "holders": HOLDERS, "administrators": [ADMINISTRATOR]
 }  # fmt: skip
 SESSION = ChannelContext("a job", (*HOLDERS, SERVER))
+JOB: Mapping[str, Any] = {"data": {"holders": list(HOLDERS), "label_holder": "bank"}}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +88,7 @@ def test_nobody_but_the_dealer_deals_and_the_dealer_is_no_holder(
 ) -> None:
     assert meets(kits, SERVER, DEALER)
     if not checked:
-        monkeypatch.setattr(identities, "fault_of_role", lambda *_: None)
+        monkeypatch.setattr(identities, "fault_of_role", lambda *_, **__: None)
     assert meets(kits, claimed, signer) != checked
 
 
@@ -172,30 +159,6 @@ def test_a_job_in_which_somebody_without_data_is_a_holder_is_refused(kits: Mappi
     assert sites_of(parse_job(JOB), kits["bank"].roles) == (*HOLDERS, DEALER)
 
 
-def test_a_job_is_deployed_at_the_dealers_site_and_needs_it(kits: Mapping[str, Kit], tmp_path: Path) -> None:
-    job = parse_job(JOB)
-    submission = write_submission(tmp_path, job, "train", resume=False, sites=sites_of(job, kits["bank"].roles))
-    meta = json.loads((submission / "meta.json").read_text())
-    assert meta["deploy_map"] == {"veilgraph": [SERVER, *HOLDERS, DEALER]}
-    assert meta["mandatory_clients"] == [*HOLDERS, DEALER]
-    assert meta["min_clients"] == 3
-    error = not_connected(["croupier", "shop"], kits["bank"].roles)
-    assert error.code == "not-connected"
-    assert "shop; start there: veilgraph net join KIT --party party.yaml" in str(error)
-    assert "croupier, which deals; start there: veilgraph net join KIT" in str(error)
-
-
-def test_the_dealers_machine_has_the_policy_of_a_holders(kits: Mapping[str, Kit], tmp_path: Path) -> None:
-    policies = []
-    for name in ("bank", DEALER):
-        shutil.copytree(kits[name].path, tmp_path / name)
-        kit = Kit.open(tmp_path / name)
-        kit.prepare(None, kit.runs, restarts=True)
-        assert kit.restarts()
-        policies.append([(kit.path / "local" / file).read_text() for file in ("resources.json", "authorization.json")])
-    assert policies[0] == policies[1]
-
-
 @pytest.mark.parametrize(
     ("name", "options", "key"),
     [
@@ -213,7 +176,7 @@ def test_leave_is_the_dealers_who_has_no_party_file(
     key: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(joining, "site_process", lambda kit: pytest.fail(f"{kit.name} joined"))
+    monkeypatch.setattr(joining, "last_ended", lambda kit, *_: pytest.fail(f"{kit.name} joined"))
     file = tmp_path / "party.yaml" if name == DEALER else None
     with refused(ConfigError, key=key) as caught:
         join(kits[name], file, None, report=lambda line: None, **options)
@@ -226,165 +189,65 @@ def test_runs_of_party_server_are_the_dealers(kits: Mapping[str, Kit]) -> None:
     assert network.runs("bank") == kits["bank"].path / "runs"
 
 
-# The guard
+# The broker
 
 
-@pytest.mark.parametrize("origin", ["server", "bank", "croupier"])
-@pytest.mark.parametrize("at", ["server", "bank", "croupier"])
-def test_no_message_of_a_job_is_for_a_server_that_only_relays(at: str, origin: str) -> None:
-    me, sender = CellName.read(f"{at}.{JOB_ID}"), CellName.read(f"{origin}.{JOB_ID}")
-    assert me is not None
-    assert sender is not None
-    for topic in ("hello", "frame"):
-        own = at != origin
-        assert allowed(me, OURS, topic, sender, streamed=False, rules=RULES) == own
-        relays = "server" in (at, origin)
-        assert allowed(me, OURS, topic, sender, streamed=False, rules=RELAY_RULES) == (own and not relays)
-    assert {(rule.channel, *sorted((rule.at, rule.origin))) for rule in RULES - RELAY_RULES} == {
-        (OURS, "holder job", "server job")
-    }
-
-
-@pytest.mark.parametrize("role", ["server", "holder", "server-job", "holder-job"])
-@pytest.mark.parametrize("name", [SERVER, "bank", DEALER, None])
-def test_every_process_is_guarded_by_the_rules_of_its_project(
-    kits: Mapping[str, Kit], tmp_path: Path, role: str, name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path if name is None else kits[name].path
-    if name is None:  # a project whose server deals
-        shutil.copytree(kits["bank"].path / "startup", tmp_path / "startup")
-        key = read_key(kits["bank"].path.parent.parent / "authority" / "rootCA.key", None)
-        write_roles(tmp_path / "startup", kits["bank"].roles.model_copy(update={"dealer": None}), key)
-    given: list[object] = []
-    heard: list[object] = []
-
-    def install(revoked: object = None, rules: object = RULES, heard_of: object = None) -> None:
-        given.append(rules)
-        heard.append(heard_of)
-
-    monkeypatch.setattr(hooks, "install", install)
-    for module, attribute in ((commands, "limit_server"), (commands, "limit_site"), (os, "umask")):
-        monkeypatch.setattr(module, attribute, lambda *_: None)
-    monkeypatch.setattr(commands, "tell_ages", lambda: given.append("ages"))
-    monkeypatch.setattr(ended, "keep_who_ended", given.append)
-    monkeypatch.setattr(ended, "end_unfinished", lambda: given.append("ended"))
-    monkeypatch.setattr(orphans, "end_with_parent", given.append)
-    monkeypatch.setattr(seldom, "thin", lambda: given.append("seldom"))
-    monkeypatch.setattr(runpy, "run_module", lambda *_, **__: given.append("FLARE"))
-    monkeypatch.setattr(sys, "argv", ["program", role, "-m", str(path)])
-    program.main()
-    rules = RULES if name is None else RELAY_RULES
-    grace_s = orphans.GRACE_S if role.endswith("-job") else 0.0
-    assert given == [grace_s, "seldom", rules, *(["ages", path, "ended"] if role == "server" else []), "FLARE"]
-    (note,) = heard
-    if not role.endswith("-job"):
-        assert callable(note)
-        note("somebody")
-    assert set(heard_s(path)) == (set() if role.endswith("-job") else {"somebody"})
-    forget(path)
+def test_the_broker_admits_the_dealer_and_not_who_only_relays(kits: Mapping[str, Kit], tmp_path: Path) -> None:
+    configured = kits[SERVER].broker_configuration(datetime.now(UTC))
+    for name in (*HOLDERS, DEALER, ADMINISTRATOR):
+        assert f'"vg.{token(name)}.>"' in configured or f"vg.{token(name)}." in configured, name
+    assert f"vg.{token(RELAY)}." not in configured
+    dealing = provision(ProjectSettings.model_validate(WITHOUT), tmp_path / "out")
+    control = Kit.open(dealing[SERVER]).broker_configuration(datetime.now(UTC))
+    assert f"vg.{token(RELAY)}." in control, "where the server deals, it is a party"
 
 
 # What a site's process does in a job
 
 
-def part_of(context: SimpleNamespace, job: Mapping[str, object]) -> Failure:
-    """How the site's part of a job fails."""
-    reply = engine.PartyExecutor(encode_request(job, "train", resume=False)).execute(TASK, None, context, Signal())
-    return Failure.read(reply.get_header(engine.FAILURE))
-
-
-def stopped_at_the_link(kit: Kit, job: Mapping[str, object], monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A site's part up to its link: the party, and where it looks for its peers; or its error."""
+def stopped_at_the_link(kit: Kit, job: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A site's part up to its link: the party, and the names of its peers; or that it takes no part."""
     met: list[object] = []
 
-    def link(party: str, cell: object, addresses: Mapping[str, str], *rest: object, **named: object) -> None:
-        met.extend((party, dict(addresses)))
+    def link(party: str, brokers: object, names: Mapping[str, str], *rest: object, **named: object) -> None:
+        met.extend((party, dict(names)))
         raise RunError("far enough")
 
-    context = SimpleNamespace(
-        get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(kit.path)),
-        get_prop=lambda _: JOB_ID,
-        get_engine=lambda: SimpleNamespace(get_cell=lambda: SimpleNamespace(core_cell=None)),
-    )
-    monkeypatch.setattr(engine, "installed", lambda: True)
-    monkeypatch.setattr(engine, "FlareLink", link)
-    failure = part_of(context, job)
-    return met or [failure.kind]
+    monkeypatch.setattr(part, "NatsLink", link)
+    asked: dict[str, Any] = {"project": "fraud", "sites": [kit.name], "expires": 0, "job": dict(job)}
+    folder = kit.path / "asked"
+    folder.mkdir(exist_ok=True)
+    identity = Kit.open(kit.path.parent / ADMINISTRATOR).identity()
+    (folder / "request").write_bytes(Request(**asked, ask="run", work="train", releases={}).signed(identity))
+    monkeypatch.setattr("sys.argv", ["part", str(kit.path), str(folder)])
+    for name in ("end_with_parent", "keep_freed_memory", "share_cores"):
+        monkeypatch.setattr(part, name, lambda *_: None)
+    part.main()
+    outcome = Outcome.read(folder)
+    assert outcome is not None
+    assert outcome.failure is not None
+    return met or [outcome.failure.kind]
 
 
 def test_a_site_does_its_own_part_and_looks_for_party_server_at_the_dealers(
     kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bank, shop, deals = (f"{name}.{JOB_ID}" for name in (*HOLDERS, DEALER))
-    assert stopped_at_the_link(kits["bank"], JOB, monkeypatch) == ["bank", {"shop": shop, SERVER: deals}]
-    assert stopped_at_the_link(kits[DEALER], JOB, monkeypatch) == [SERVER, {"bank": bank, "shop": shop}]
+    assert stopped_at_the_link(kits["bank"], JOB, monkeypatch) == ["bank", {"shop": "shop", SERVER: DEALER}]
+    assert stopped_at_the_link(kits[DEALER], JOB, monkeypatch) == [SERVER, {"bank": "bank", "shop": "shop"}]
     for stranger in (DEALER, RELAY):
         job = {"data": {"holders": ["bank", stranger], "label_holder": "bank"}}
         for name in ("bank", DEALER):
             assert stopped_at_the_link(kits[name], job, monkeypatch) == ["ConfigError"]
 
 
-# What the server's process does in a job
-
-
-def test_a_server_that_only_relays_does_no_part_of_a_job(
+def test_a_relay_that_would_take_part_is_told_that_it_may_not(
     kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    course = Course(kits[SERVER], monkeypatch)
-    course.run(("bank", None), ("shop", None), (DEALER, None))
-    assert course.targets == [*HOLDERS, DEALER]
-    assert course.panics == []
-
-
-def test_a_dealer_whose_process_ended_without_a_word_is_named(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The engine stops the job at once: nobody can say any more whom it lost."""
-    kit = kits[SERVER].path
-    monkeypatch.setattr(FederatedServer, "process_job_failure", lambda *_: Message({}, b"done"))
-    ended.keep_who_ended(kit)
-    (kit / JOB_ID).mkdir()
-
-    def report(origin: str, job: object, code: object) -> None:
-        request = Message({"cn__origin": origin}, {"job_id": job, "code": code})
-        assert FederatedServer.process_job_failure(None, request).payload == b"done"
-
-    try:
-        report("bank", JOB_ID, 0)  # as it should be
-        report("bank", "..", 101)
-        report("../bank", JOB_ID, 101)
-        assert not list(kit.parent.rglob("ended-first"))
-        report(DEALER, JOB_ID, 101)
-        report("bank", JOB_ID, 101)  # what follows
-        assert ended.ended_first(kit, JOB_ID) == DEALER
-        course = Course(kits[SERVER], monkeypatch)
-        course.run(aborted=True)
-        (error,) = logged(caplog)
-        assert (type(error), error.code, error.party) == (PeerFailed, LOST, DEALER)
-        assert "croupier, which deals" in str(error)
-    finally:
-        shutil.rmtree(kit / JOB_ID)
-
-
-def test_a_relay_that_would_take_part_is_told_that_it_may_not(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
     """Beyond what its peers refuse: an honest server's process, given a part by mistake."""
-    course = Course(kits[SERVER], monkeypatch)
-    assert part_of(course.context, JOB).kind == "ConfigError"
-    assert "takes no part in jobs" in str(logged(caplog)[0])
+    assert stopped_at_the_link(kits[SERVER], JOB, monkeypatch) == ["ConfigError"]
 
 
-def test_what_the_dealer_says_of_its_end_is_what_the_server_says(
-    kits: Mapping[str, Kit], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    course = Course(kits[SERVER], monkeypatch)
-    error = ConfigError("bank refuses the job: limits.max_rounds=1: the job has 2; change one of them", code="refused")
-    course.run(("bank", Failure.of(error, "bank")), (DEALER, Failure.of(error, SERVER)))
-    said = logged(caplog)
-    assert [str(each) for each in said] == ["bank failed; its own log says why", str(error)]
-    assert said[1].key == "limits.max_rounds"
-    assert course.panics
+# How a job ended
 
 
 ROLES_HERE = Roles(project="fraud", server=RELAY, dealer=DEALER, holders=(*HOLDERS, "telecom"))

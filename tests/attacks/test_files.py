@@ -384,8 +384,6 @@ def test_the_attack_succeeds_without_the_check(run: Path, monkeypatch: pytest.Mo
 
 
 def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-    from veilgraph.deploy import site_process as starting  # noqa: PLC0415
     from veilgraph.deploy.certificates import request_certificate, sign_certificate  # noqa: PLC0415
     from veilgraph.deploy.https import make_self_signed, make_token_file  # noqa: PLC0415
     from veilgraph.deploy.join import join  # noqa: PLC0415
@@ -403,19 +401,11 @@ def test_kits_are_private_and_wide_ones_do_not_join(tmp_path: Path) -> None:
         sign_certificate(server.path / "request.csr", authority, server.path / "new.crt", _later())
         make_token_file(server.path / "token")
         make_self_signed("localhost", server.path / "tls")
-        with pytest.MonkeyPatch.context() as patch:  # in place of FLARE's program, one that writes as it would
-            writes = tmp_path / "writes.py"
-            writes.write_text("import os, pathlib\nos.mkdir('made')\npathlib.Path('made/log.txt').write_text('1')\n")
-            patch.setenv("PYTHONPATH", str(tmp_path))
-            patch.setattr(starting, "PROGRAM", "writes")
-            with starting.site_process(server) as process:
-                assert process.wait(60) == 0
-    assert (server.path / "made" / "log.txt").is_file()
     assert wide(tmp_path / "consortium") == []
 
     def joining(runs: Path | None) -> str:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilgraph.deploy.join.site_process", None)  # nothing is to be started
+            patch.setattr("veilgraph.deploy.join.last_ended", None)  # nothing is to be started
             with pytest.raises(RunError) as refused:
                 join(server, None, runs, report=lambda line: None)
         return str(refused.value)

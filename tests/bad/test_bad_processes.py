@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 
 from tests import nightly
 from tests.bad.arguments import argument_cases, outputs

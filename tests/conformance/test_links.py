@@ -1,30 +1,20 @@
-"""What every link promises, over memory and over sockets, bare, recorded and sealed, and over the engine's cells."""
+"""What every link promises, over memory and over sockets, bare, recorded and sealed; tests/link has a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import count
 
-import pytest
 import torch
 
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
-from nvflare.fuel.f3.cellnet.core_cell import CoreCell
-
 from tests.link.certificates import Project
-from tests.link.own_cells import end
 from veilgraph.core.types import Kind, Link, PartyId, Tag
-from veilgraph.deploy.demo import free_ports
 from veilgraph.link.channel import MAX_HELLO_BYTES, ChannelContext
 from veilgraph.link.codec import encode
 from veilgraph.link.factory import LINKS
-from veilgraph.link.flare import FlareLink
 from veilgraph.link.sealed import SealedLink
 from veilgraph.link.view import RecordedLink
-from veilgraph.testing.link import PARTIES, LinkConformance, LinksConformance
+from veilgraph.testing.link import PARTIES, LinkConformance
 
 Links = Mapping[PartyId, Link]
 
@@ -45,39 +35,8 @@ class TestRecorded(LinkConformance):
         return {party: RecordedLink(link, keep_transcript=True) for party, link in network.items()}
 
 
-@cache
-def cells() -> dict[PartyId, CoreCell]:
-    """The engine's cells, all in this process, where it hands messages over without a wire (tests/link has one)."""
-    port, _ = free_ports()
-    made = {party: CoreCell(party, f"grpc://localhost:{port}", False, {}) for party in ("server", "A", "B")}
-    for cell in made.values():
-        cell.start()
-    return made
-
-
-@pytest.fixture(scope="module", autouse=True)
-def stop_cells() -> Iterator[None]:
-    """The engine's threads would keep the process, and its cells would take what others mean for theirs."""
-    yield
-    if cells.cache_info().currsize:
-        end(cells())
-        cells.cache_clear()
-
-
 PROJECT = Project()
 IDENTITIES = {party: PROJECT.identity(party) for party in PARTIES}
-JOBS = (f"job {number}" for number in count())
-
-
-def over_flare(parties: tuple[PartyId, ...], timeout_s: float, limit: int) -> Links:
-    peers = {party: {peer: peer for peer in parties if peer != party} for party in parties}
-    session = ChannelContext(next(JOBS), parties)
-    return {
-        party: FlareLink(
-            party, cells()[party], peers[party], IDENTITIES[party], session, timeout_s, max_message_bytes=limit
-        )
-        for party in parties
-    }
 
 
 class TestSealed(LinkConformance):
@@ -99,11 +58,6 @@ class TestSealed(LinkConformance):
 
 class TestSealedInMemory(TestSealed):
     factory = LINKS["memory"]
-
-
-class TestFlare(LinksConformance):
-    def links(self, timeout_s: float, limit: int) -> Links:
-        return over_flare(PARTIES, timeout_s, limit)
 
 
 def test_counted_bytes_are_the_codecs_on_every_wire() -> None:

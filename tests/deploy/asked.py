@@ -6,23 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from nvflare.apis.fl_constant import ReturnCode
-from nvflare.apis.signal import Signal
 
-from tests.deploy.course import JOB_ID
-from veilgraph.deploy import engine
-from veilgraph.deploy.answers import ANSWER, read_answer
+from veilgraph.deploy import part
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.submission import CHECK, TASK, encode_request
+from veilgraph.deploy.request import Request
 from veilgraph.protocol.job import JobSettings
 from veilgraph.protocol.job_file import parse_job
 from veilgraph.runtime.launch.site import Checked
 
+JOB_ID = "a" * 32
 NODES = "id,income,fraud\n" + "".join(f"c{n},{n * 1.5},{'yes' if n % 3 else 'no'}\n" for n in range(30))
 EDGES = "payer,payee\n" + "".join(f"c{n},c{(n * 7 + 1) % 30}\n" for n in range(30))
 PARTY: dict[str, Any] = {
@@ -63,18 +59,19 @@ class Asked:
         (self.file.parent / name).write_text(text, encoding="utf-8")
 
     def answer(self, settings: JobSettings | dict[str, Any]) -> Checked:
-        """What the engine's process of the site replies."""
+        """What the process of the site replies."""
         content = settings if isinstance(settings, dict) else settings.model_dump(mode="json")
-        context = SimpleNamespace(
-            get_workspace=lambda: SimpleNamespace(get_root_dir=lambda: str(self.kit.path)),
-            get_prop=lambda _: JOB_ID,
-            get_engine=lambda: pytest.fail("it looked for others"),
+        asked = Request(
+            id=JOB_ID,
+            project="fraud",
+            sites=[self.kit.name],
+            expires=0,
+            ask="run",
+            job=content,
+            work="check",
+            releases={},
         )
-        reply = engine.PartyExecutor(encode_request(content, CHECK, resume=False)).execute(
-            TASK, None, context, Signal()
-        )
-        assert reply.get_return_code() == ReturnCode.OK
-        return read_answer(reply.get_header(ANSWER))
+        return part.checked(asked, self.kit)
 
     def files(self) -> dict[Path, bytes]:
         """All that the site and its owner have, to the byte."""
@@ -84,10 +81,9 @@ class Asked:
 
 @contextmanager
 def asked(kit: Kit, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-    """The site, joined in ``folder``; its process counts as guarded."""
-    monkeypatch.setattr(engine, "installed", lambda: True)
-    monkeypatch.setattr(engine, "FlareLink", lambda *_, **__: pytest.fail("it made a link"))
-    monkeypatch.setattr(engine, "take_part", lambda *_, **__: pytest.fail("it took part"))
+    """The site, joined in ``folder``."""
+    monkeypatch.setattr(part, "NatsLink", lambda *_, **__: pytest.fail("it made a link"))
+    monkeypatch.setattr(part, "take_part", lambda *_, **__: pytest.fail("it took part"))
     found = Asked(kit, folder / "party.yaml")
     found.file.write_text(yaml.safe_dump(PARTY), encoding="utf-8")
     found.table("nodes.csv", NODES)

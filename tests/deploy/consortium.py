@@ -14,7 +14,7 @@ import pytest
 
 from tests.deploy.processes import processes_of
 from veilgraph.core.types import SERVER
-from veilgraph.deploy.demo import LocalNetwork, free_ports, join_site, local_network
+from veilgraph.deploy.demo import LocalNetwork, free_port, join_site, local_network
 from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE, protect
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.progress import SiteJobs
@@ -74,7 +74,7 @@ def job(name: str, **changes) -> JobSettings:
 def job_processes(consortium: Consortium, party: str) -> list[int]:
     """The processes that run a job in the kit of ``party``."""
     found = processes_of(consortium.network.kits[party])
-    return [pid for pid, command in found.items() if {"holder-job", "server-job"} & set(command)]
+    return [pid for pid, command in found.items() if "veilgraph.deploy.part" in command]
 
 
 def await_quiet(consortium: Consortium) -> None:
@@ -92,11 +92,11 @@ def started(out: Path, dealer: str | None = None) -> Iterator[Consortium]:
     party_files = export_dataset(DataSettings(dataset="synthetic", holders=3), out / "tables", overlap=0.8, seed=1)
     for file in party_files.values():  # so that the run can be repeated in one process
         file.write_text(file.read_text(encoding="utf-8") + "\nseed: job\n", encoding="utf-8")
-    port, admin_port = free_ports()
+    port = free_port()
     project = ProjectSettings.model_validate(
         {
             "name": "consortium",
-            "server": {"host": "localhost", "port": port, "admin_port": admin_port},
+            "server": {"host": "localhost", "port": port},
             "holders": HOLDERS,
             "dealer": dealer,
             "administrators": ["ops@example.org"],

@@ -10,11 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-
-from tests.errors import refused
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -23,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from tests.errors import refused
 from veilgraph.core.errors import ConfigError, DataError, RunError
 from veilgraph.core.files import locked
 from veilgraph.deploy import key_file as keys

@@ -21,19 +21,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests import nightly
 from tests.errors import refused
+from tests.link.brokers import needs_broker
 from veilgraph.core.errors import ConfigError
 from veilgraph.deploy import join as joining
-from veilgraph.deploy import site_process
 from veilgraph.deploy.demo import join_site as joining_site
-from veilgraph.deploy.guard import heard as hearing
-from veilgraph.deploy.guard.heard import FOLDER, Heard, forget, heard_s
+from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics import door, exposed
 from veilgraph.deploy.metrics.address import Address, read_address
@@ -42,13 +38,13 @@ from veilgraph.deploy.metrics.exposed import pages
 from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
 from veilgraph.deploy.metrics.site import WatchedSite
 from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
-from veilgraph.deploy.progress import DONE, STATES, SiteJobs, epsilon_of, site_processes, traffic_of
+from veilgraph.deploy.progress import DONE, STATES, STOPPED, Outcome, SiteJobs, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.project import ProjectSettings, provision
 
 if TYPE_CHECKING:
     from tests.deploy.consortium import Consortium
 
-JOBS = [f"aaaaaaaa-1111-4111-8111-11111111111{digit}" for digit in range(9)]
+JOBS = [f"{digit:x}" * 32 for digit in range(9)]
 HERE = read_address("127.0.0.1:0", beyond=False)
 SAYS = "2026-01-31 04:00:12,345 - veilgraph - {} - {}\n"
 
@@ -58,7 +54,7 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kit]:
     project = ProjectSettings.model_validate(
         {
             "name": "fraud",
-            "server": {"host": "localhost", "port": 8002, "admin_port": 8003},
+            "server": {"host": "localhost", "port": 8002},
             "holders": ["bank", "shop"],
             "administrators": ["ops@example.org"],
         }
@@ -81,11 +77,15 @@ def joined(kit: Kit, folder: Path) -> Kit:
 
 
 def deployed(kit: Kit, job_id: str, *lines: tuple[str, str], name: str = "scores", submitted: float = 1.0) -> Path:
-    folder = kit.path / job_id
-    folder.mkdir()
-    (folder / "meta.json").write_text(json.dumps({"name": name, "submit_time": submitted}))
+    folder = kit.jobs / job_id
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({"name": name, "submitted": submitted}))
     if lines:
         (folder / "log.txt").write_text("".join(SAYS.format(*line) for line in lines))
+        if lines[-1] == ("INFO", DONE):
+            Outcome().write(folder)
+        if lines[-1][0] == "ERROR":
+            Outcome(failure=Failure(kind="DataError")).write(folder)
     return folder
 
 
@@ -93,8 +93,8 @@ def deployed(kit: Kit, job_id: str, *lines: tuple[str, str], name: str = "scores
 def job_process(kit: Kit, job_id: str) -> Iterator[int]:
     """What looks as a job's process does."""
     code = "import time; print(flush=True); time.sleep(60)"
-    words = ["-c", code, "veilgraph.deploy.guard.program", "holder-job", "-m", kit.path]
-    process = subprocess.Popen([sys.executable, *map(str, words), "-n", job_id], stdout=subprocess.PIPE)
+    words = ["-c", code, "veilgraph.deploy.part", kit.path, kit.jobs / job_id]
+    process = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
         process.stdout.readline()  # until Python is there it is no more than a page or two
@@ -117,17 +117,18 @@ def metrics(make: Callable[[], Page]) -> dict[tuple[str, ...], float]:
 # Jobs
 
 
-def test_the_state_and_progress_of_a_job_are_read_from_its_log(bank: Kit) -> None:
+def test_the_state_and_progress_of_a_job_are_read_from_its_folder(bank: Kit) -> None:
     begun = ("INFO", "training begins after epoch 4")
     deployed(bank, JOBS[0], begun, ("INFO", "epoch 10 of at most 40"), ("INFO", DONE), submitted=1)
     deployed(bank, JOBS[1], begun, ("ERROR", "{}"), submitted=2)
     deployed(bank, JOBS[2], begun, ("INFO", "epoch 10 of at most 40"), ("INFO", "epoch 20 of at most 40"), submitted=3)
     deployed(bank, JOBS[3], submitted=4)
-    (bank.path / "not-a-job").mkdir()
+    (bank.jobs / "not-a-job").mkdir()
+    (bank.jobs / JOBS[2] / STOPPED).touch()
     jobs = SiteJobs(bank)
     found = [(job.job_id, job.state, job.epoch, job.epochs) for job in jobs.now()]
     assert found == [
-        (JOBS[3], "submitted", None, None),
+        (JOBS[3], "ended", None, None),
         (JOBS[2], "stopped", 20, 40),
         (JOBS[1], "failed", 4, None),
         (JOBS[0], "done", 10, 40),
@@ -152,21 +153,7 @@ def test_what_stands_within_a_line_is_no_line(bank: Kit) -> None:
     """A message of another party may be in it."""
     deployed(bank, JOBS[0], ("INFO", f"shop says 2026-01-31 04:00:12 - veilgraph - INFO - {DONE}"))
     deployed(bank, JOBS[1], ("INFO", "shop says - veilgraph - INFO - epoch 7 of at most 8"))
-    assert {(job.state, job.epoch) for job in SiteJobs(bank).now()} == {("stopped", None)}
-
-
-def test_the_servers_jobs_are_those_that_the_engine_keeps(kits: dict[str, Kit], tmp_path: Path) -> None:
-    server = joined(kits["server"], tmp_path)
-    words = ("SUBMITTED", "DISPATCHED", "FINISHED:COMPLETED", "FINISHED:ABORTED", "FINISHED:EXECUTION_EXCEPTION")
-    for submitted, (job_id, status) in enumerate(zip(JOBS, words, strict=False)):
-        folder = server.path / "storage" / "jobs" / job_id
-        folder.mkdir(parents=True)
-        (folder / "meta").write_text(json.dumps({"name": "scores", "status": status, "submit_time": submitted}))
-    (server.path / "storage" / "jobs" / JOBS[8]).mkdir()
-    states = [job.state for job in SiteJobs(server).now()]
-    assert states == ["failed", "stopped", "done", "stopped", "submitted", "submitted"]
-    with job_process(server, ""):  # the site: it has yet to say how the job that it dispatched ended
-        assert [job.state for job in SiteJobs(server).now()][3] == "running"
+    assert {(job.state, job.epoch) for job in SiteJobs(bank).now()} == {("ended", None)}
 
 
 def test_a_name_that_is_none_leads_to_no_folder(bank: Kit) -> None:
@@ -207,30 +194,6 @@ def test_bytes_and_epsilon_are_those_of_the_newest_session(bank: Kit) -> None:
     assert epsilon_of(bank, job) == 2.5, "a line that is being written does not count"
 
 
-# Who was heard of
-
-
-def test_when_somebody_was_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert heard_s(tmp_path) == {}
-    monkeypatch.setattr(hearing, "time", SimpleNamespace(monotonic=lambda: 7.0, time=time.time))
-    heard = Heard(tmp_path)
-    heard.note("server")
-    assert heard_s(tmp_path)["server"] < 5
-    assert (tmp_path / FOLDER).stat().st_mode & 0o777 == 0o700
-    assert (tmp_path / FOLDER / "server").stat().st_mode & 0o777 == 0o600
-    os.utime(tmp_path / FOLDER / "server", (1, 1))
-    heard.note("server")
-    assert heard_s(tmp_path)["server"] > 1000, "at most one note a second"
-    forget(tmp_path)
-    assert heard_s(tmp_path) == {}
-
-
-def test_a_disk_that_takes_no_note_stops_no_message(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("")
-    Heard(tmp_path).note("server")
-    assert heard_s(tmp_path) == {}
-
-
 # A site
 
 
@@ -244,39 +207,13 @@ def _every_answer_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exposed, "KEPT_S", 0.0)
 
 
-def test_a_holder_is_ready_while_the_server_is_heard_of(bank: Kit) -> None:
+def test_a_site_is_ready_while_it_is_connected(bank: Kit) -> None:
     watch, found = watched(bank)
-    answers = []
-    for change in (lambda: None, lambda: setattr(watch, "is_up", True), lambda: Heard(bank.path).note("server")):
-        change()
+    for is_up, status, word in ((False, 503, "not ready: no connection with the broker"), (True, 200, "ready")):
+        watch.is_up = is_up
         page = found["/ready"]()
-        answers.append((page.status, page.content.decode().strip()))
-    assert answers == [
-        (503, "not ready: the site is starting"),
-        (503, "not ready: the server is silent"),
-        (200, "ready"),
-    ]
-    assert metrics(found["/metrics"])["veilgraph_connected",] == 1
-    a_minute_ago = time.time() - 60
-    os.utime(bank.path / FOLDER / "server", (a_minute_ago, a_minute_ago))
-    assert found["/ready"]().status == 503
-    values = metrics(found["/metrics"])
-    assert values["veilgraph_connected",] == 0
-    assert 59 < values["veilgraph_server_heard_seconds",] < 70
-    Heard(bank.path).note("server")
-    watch.is_up = False
-    assert found["/ready"]().status == 503, "its program has ended"
-
-
-def test_the_server_says_how_many_sites_are_there(kits: dict[str, Kit], tmp_path: Path) -> None:
-    server = joined(kits["server"], tmp_path)
-    Heard(server.path).note("bank")
-    Heard(server.path).note("stranger")
-    _, found = watched(server, is_up=True)
-    values = metrics(found["/metrics"])
-    assert (values["veilgraph_sites_connected",], values["veilgraph_sites_expected",]) == (1, 2)
-    assert ("veilgraph_server_heard_seconds",) not in values
-    assert found["/ready"]().status == 200
+        assert (page.status, page.content.decode().strip()) == (status, word)
+        assert metrics(found["/metrics"])["veilgraph_connected",] == is_up
 
 
 def test_a_site_that_nobody_looks_after_is_not_alive(bank: Kit) -> None:
@@ -304,7 +241,7 @@ def test_the_running_jobs_metrics(bank: Kit) -> None:
         assert values["veilgraph_site_processes",] == 1
         assert values["veilgraph_site_resident_memory_bytes",] > 1 << 20
     counts = {state: values["veilgraph_jobs", state] for state in STATES}
-    assert counts == {"submitted": 1, "running": 1, "done": 1, "failed": 0, "stopped": 0}
+    assert counts == {"running": 1, "done": 1, "failed": 0, "stopped": 0, "ended": 1}
     assert (values["veilgraph_job_epoch",], values["veilgraph_job_epochs",]) == (20, 40)
     assert 3599 < values["veilgraph_job_quiet_seconds",] < 3700
     assert (values["veilgraph_job_bytes", "sent"], values["veilgraph_job_bytes", "received"]) == (70, 80)
@@ -320,65 +257,53 @@ def test_the_running_jobs_metrics(bank: Kit) -> None:
     assert ("veilgraph_job_quiet_seconds",) not in after
 
 
-PROGRAM = """
-import sys, time
-from pathlib import Path
-from veilgraph.deploy.guard.heard import Heard
-
-def seen(words):
-    while not (kit / f"seen-{words}").exists():
-        time.sleep(0.01)
-
-kit = Path(sys.argv[sys.argv.index("-m") + 1])
-first = not (kit / "begun").exists()
-(kit / "begun").touch()
-seen(1 if first else 3)
-if first:
-    Heard(kit).note("server")
-print("Successfully registered client", flush=True)
-seen(2 if first else 5)
-sys.exit(7)
-"""
-"""In place of a site's: it has heard of the server and ends; the second has not. It goes on when words were seen."""
+def kill_broker(server: Kit) -> None:
+    configured = str(server.path / "broker" / "broker.conf").encode()
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if configured in command.read_bytes():
+                os.kill(int(command.parent.name), signal.SIGKILL)
 
 
-def test_join_says_how_its_site_is(bank: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "site_program.py").write_text(PROGRAM)
-    party = tmp_path / "party.yaml"
-    party.write_text("party: bank\nnodes: {file: n.csv, id: id, features: [{columns: x}]}\nedges: []\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
-    monkeypatch.setattr(site_process, "PROGRAM", "site_program")
+@needs_broker
+def test_join_says_how_its_site_is(kits: dict[str, Kit], tmp_path: Path) -> None:
+    """The server's, whose broker is killed and started again."""
+    server = joined(kits["server"], tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (server.path / "broker" / "listen").write_text(f"127.0.0.1:{port}", encoding="ascii")
+    kit_file = server.path / "startup" / "kit.json"
+    kit_file.write_text(json.dumps(json.loads(kit_file.read_text()) | {"brokers": [f"localhost:{port}"]}))
     said: list[str] = []
     words: list[str] = []
     last: list[dict[tuple[str, ...], float]] = []
 
     def visit() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 40
         try:
-            while time.monotonic() < deadline and words[-1:] != ["not ready: the server is silent"]:
-                time.sleep(0.01)
-                if said:
-                    host, _, port = said[0].removeprefix("metrics at http://").removesuffix("/metrics").rpartition(":")
-                    at = Address(host, int(port), socket.AF_INET)
-                    found = ask(at)[1].decode().strip()
-                    if words[-1:] != [found]:
-                        words.append(found)
-                        (bank.path / f"seen-{len(words)}").touch()
-            page = ask(at, path="/metrics")[1]
-            last.append(metrics(lambda: Page(page)))
+            while time.monotonic() < deadline and not (last and last[-1]["veilgraph_site_restarts_total",] == 1):
+                time.sleep(0.05)
+                if not said:
+                    continue
+                host, _, port = said[0].removeprefix("metrics at http://").removesuffix("/metrics").rpartition(":")
+                at = Address(host, int(port), socket.AF_INET)
+                found = ask(at)[1].decode().strip()
+                if words[-1:] != [found]:
+                    words.append(found)
+                    if found == "ready":
+                        kill_broker(server)
+                page = ask(at, path="/metrics")[1]
+                last.append(metrics(lambda page=page: Page(page)))  # type: ignore[misc]
         finally:
             os.kill(os.getpid(), signal.SIGTERM)
 
     visitor = threading.Thread(target=visit)
     visitor.start()
-    joining.join(bank, party, None, report=said.append, metrics=HERE)
+    joining.join(server, None, None, report=said.append, metrics=HERE)
     visitor.join(10)
-    starting, silent = "not ready: the site is starting", "not ready: the server is silent"
-    assert words == [starting, "ready", starting, silent], "what the first process heard says nothing of the second"
-    assert last[0]["veilgraph_site_restarts_total",] == 1
-    assert [line.split(";")[0] for line in said[1:]] == [
-        "bank is connected", "bank: the site's process ended with code 7", "bank is connected", "bank has left",
-    ]  # fmt: skip
+    assert words[:2] == ["not ready: no connection with the broker", "ready"]
+    assert last[-1]["veilgraph_site_restarts_total",] == 1
+    assert any("the broker has ended; starting it again" in line for line in said)
 
 
 def metrics_of(log: Path, deadline: float) -> Address:
@@ -437,7 +362,6 @@ def test_no_metric_has_an_id_a_name_or_anything_of_the_data(bank: Kit) -> None:
     part.mkdir(parents=True)
     (part / "sending.json").write_text(json.dumps({SECRET: SECRET, "session": {"sent": 1, "received": 1}}))
     (part / "ledger.jsonl").write_text(json.dumps({"total": 1.0, "channel": SECRET}) + "\n")
-    Heard(bank.path).note("server")
     _, found = watched(bank, is_up=True)
     with job_process(bank, JOBS[1]):
         text = found["/metrics"]().content.decode()
@@ -458,7 +382,7 @@ def test_no_metric_has_an_id_a_name_or_anything_of_the_data(bank: Kit) -> None:
 
 def test_files_that_are_damaged_leave_the_rest_to_be_read(bank: Kit) -> None:
     folder = deployed(bank, JOBS[0], ("INFO", DONE))
-    for content in (b"\xff\x00[", b"[]", b'{"name": 5, "submit_time": "x"}'):
+    for content in (b"\xff\x00[", b"[]", b'{"name": 5, "submitted": "x"}'):
         (folder / "meta.json").write_bytes(content)
         (bank.path / "startup" / "revoked.pem").write_bytes(content)
         _, found = watched(bank, is_up=True)

@@ -15,7 +15,6 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
 pytest.importorskip("private_set_intersection", reason="there is no openmined-psi for this Python")
 
 from tests import nightly

@@ -17,14 +17,10 @@ from typing import Any
 import pytest
 import typer
 import yaml
-
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from veilgraph.cli import app
 from veilgraph.deploy.authority import Authority, revoke
-from veilgraph.deploy.guard.heard import Heard
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.exposed import METRICS, READY, pages
 from veilgraph.deploy.metrics.service import Requests, Served, WatchedService
@@ -118,7 +114,7 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     project = ProjectSettings.model_validate(
         {
             "name": "fraud",
-            "server": {"host": "localhost", "port": 8002, "admin_port": 8003},
+            "server": {"host": "localhost", "port": 8002},
             "holders": ["bank", "shop"],
             "administrators": ["ops@example.org"],
         }
@@ -141,7 +137,6 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             (part / "sending.json").write_text(json.dumps({"session": {"sent": 1, "received": 1}}))
             (part / "ledger.jsonl").write_text('{"total": 1.0}\n')
             (part / "drift.json").write_text('{"moved": []}')
-            Heard(kit.path).note("server")
             found |= served(pages(WatchedSite(kit, kit.runs, SiteWatch(is_up=True)))[METRICS])
     return found | {
         "veilgraph_revocation_list_due_timestamp_seconds"

@@ -87,20 +87,19 @@ def test_tables_are_described_and_the_job_is_valid_without_an_edit(
 @nightly
 @pytest.mark.timeout(3 * CPU_S)
 def test_every_command_of_the_page_in_order(tmp_path: Path) -> None:
-    pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-    from veilgraph.deploy.demo import free_ports  # noqa: PLC0415
+    from veilgraph.deploy.demo import free_port  # noqa: PLC0415
 
     environment = with_the_command(tmp_path / "bin")
     work = tmp_path / "work"
     work.mkdir()
-    port, admin_port = free_ports()
+    port = free_port()
     outputs = dict[str, str]()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with joined() as sites:
         for command in COMMANDS:
             line = command
             if line.startswith("veilgraph net init"):
-                line += f" --port {port} --admin-port {admin_port}"
+                line += f" --port {port}"
             if line.startswith("veilgraph net join"):
                 with (work / f"site-{len(sites)}.log").open("wb") as log:
                     words = shlex.split(line)

@@ -1,4 +1,4 @@
-"""Certificates made at run time: a project's root and what it issues, laid out as NVIDIA FLARE's provisioning does."""
+"""Certificates made at run time: a project's root and what it issues, laid out as in a kit."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ class Project:
             subject.insert(0, x509.NameAttribute(NameOID.COMMON_NAME, name))
         alternative = x509.SubjectAlternativeName([x509.DNSName(name or "none")])
         return self.sign(x509.Name(subject), key, start, end, alternative, *extensions, algorithm=algorithm)
+
+    def plain(
+        self, name: str, key: PrivateKey, start: datetime = NOW - DAY, end: datetime = NOW + DAY
+    ) -> x509.Certificate:
+        """A certificate with a common name and no other."""
+        return self.sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, start, end)
 
     def identity(
         self,

@@ -66,9 +66,10 @@ def install_command(
 ) -> None:
     """Use what the authority signed from now on: one's certificate with its key, or a list of revoked certificates.
 
-    For a certificate the site must be stopped; for a list it may run. A list that is older is not installed.
+    At the server, another participant's certificate has the broker let it in; a renewed one is not before.
+    For one's own certificate the site must be stopped; for the others it may run. An older list is not installed.
     """
-    from veilgraph.deploy.certificates import install_certificate
+    from veilgraph.deploy.certificates import admit_certificate, install_certificate
     from veilgraph.deploy.revocation import install_list
 
     opened = open_kit(kit, passphrase_file)
@@ -76,6 +77,9 @@ def install_command(
         found = install_list(opened.path, file)
         count = f"{len(found.revoked)} revoked, next one by {found.next_update:%Y-%m-%d}"
         echo(f"list {found.number} is installed: {count}")
+        return
+    if (admitted := admit_certificate(opened, file)) is not None:
+        echo(f"the broker lets in {admitted} with this certificate from now on")
         return
     until = install_certificate(opened, file, datetime.now(UTC))
     echo(f"installed; valid until {until:%Y-%m-%d}")

@@ -49,8 +49,7 @@ def init_command(
         typer.Option("--administrator", metavar="E-MAIL", help="Who submits jobs; may be given several times."),
     ],
     server: Annotated[str, typer.Option(metavar="HOST", help="The server's name in the network.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Of the server, for the holders.")] = 8002,
-    admin_port: Annotated[int, typer.Option(help="Of the server, for the administrators.")] = 8003,
+    port: Annotated[int, typer.Option(help="Of the server's broker, for all.")] = 8002,
     dealer: Annotated[
         str | None, typer.Option(metavar="NAME", help="A machine of its own that deals. Default: the server does.")
     ] = None,
@@ -62,7 +61,7 @@ def init_command(
     check_new(out, replace=replace)
     from veilgraph.deploy.project import draft_project
 
-    text = draft_project(name, (server, port, admin_port), holders, administrators, dealer)
+    text = draft_project(name, (server, port), holders, administrators, dealer)
     write_whole(out, text.encode())
     echo(f"{out} is written; make everybody's kit with: veilgraph net provision {out}")
 
@@ -204,12 +203,12 @@ def status_command(
         typer.Option(
             "--kit",
             metavar="KIT",
-            help="An administrator's kit: the server's view. A site's: its own jobs; asks nobody.",
+            help="An administrator's kit: asks every site. A site's: its own jobs; asks nobody.",
         ),
     ],
     passphrase_file: PassphraseFile = None,
 ) -> None:
-    """Show who is connected, who is lost and since when, which jobs were submitted, and how far those are that run.
+    """Show who is connected, which jobs were submitted, and how far those are that run.
 
     With a site's own kit: the jobs that it has, and how far each is, as its own log says.
     """
@@ -223,14 +222,8 @@ def status_command(
     emit(found.record())
     from veilgraph.report.tables import table
 
-    lost = f"; lost: {', '.join(found.lost)}" if found.lost else ""
-    echo(f"connected: {', '.join(found.connected) or 'nobody'}{lost}; {found.roles}")
-    heard = (
-        (site, "not within ten minutes" if site.heard_s is None else f"{site.heard_s:.0f} s ago")
-        for site in found.sites
-    )
-    rows = ((site.name, site.state, when) for site, when in heard)
-    results().print(table(None, ("site", "is", "last heard of"), rows))
+    echo(f"connected: {', '.join(found.connected) or 'nobody'}; {found.roles}")
+    results().print(table(None, ("site", "is"), ((site.name, site.state) for site in found.sites)))
     results().print(
         _with_ids(
             ("job", "name", "status", "submitted", "newest"),
@@ -269,10 +262,12 @@ def _with_ids(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 def logs_command(
     kit: Annotated[
         Path,
-        typer.Option("--kit", metavar="KIT", help="An administrator's kit: the server's log. A site's: its own."),
+        typer.Option(
+            "--kit", metavar="KIT", help="An administrator's kit: what who deals tells. A site's: its own log."
+        ),
     ],
     job_id: JobId = None,
-    everything: Annotated[bool, typer.Option("--all", metavar="", help="With what the engine says.")] = False,
+    everything: Annotated[bool, typer.Option("--all", metavar="", help="With what libraries say.")] = False,
     passphrase_file: PassphraseFile = None,
 ) -> None:
     """Print the log of a job. What a party's log says stays with that party."""

@@ -1,1 +1,1 @@
-"""Across organisations: NVIDIA FLARE's provisioning, sites and jobs around the same roles."""
+"""Across organisations: kits, a broker, sites and requests around the same roles."""

@@ -22,6 +22,11 @@ from veilgraph.deploy.revocation import LIST_FILE
 from veilgraph.link.identity import BACKDATED, MAX_LIST_BYTES, RevocationList
 
 LIST_DAYS: Final = 360
+BROKERS_ROOT: Final = "brokersCA"
+"""Stem of the files of the brokers' root."""
+_ROOT_DAYS: Final = 3650
+"""The participants' certificates are valid for 360 days, and renewed."""
+_ROOT_BITS: Final = 3072
 _LEFT: Final = x509.CRLReason(x509.ReasonFlags.cessation_of_operation)
 
 
@@ -94,6 +99,53 @@ class Authority:
         """Serial numbers of the certificates of participants who have left for good."""
         revoked = self.revoked()
         return set() if revoked is None else {entry.serial_number for entry in _entries(revoked) if _has_left(entry)}
+
+
+def make_authority(folder: Path, project: str, now: datetime) -> Authority:
+    """Makes the two roots of a project, with their keys: of its participants, and of its brokers.
+
+    A participant's certificate is none of a broker's: with one it could join the brokers and read everything.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    private_folder(folder)
+    for stem, name in (("rootCA", project), (BROKERS_ROOT, f"{project} brokers")):
+        key = rsa.generate_private_key(public_exponent=65537, key_size=_ROOT_BITS)
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
+        extensions = [x509.BasicConstraints(True, None), usage]
+        made = issue(subject, key.public_key(), subject, key, extensions, now, now + timedelta(days=_ROOT_DAYS))
+        write_whole(folder / f"{stem}.pem", made.public_bytes(serialization.Encoding.PEM))
+        KeyFile(folder, stem).write(key, None)
+    return Authority(folder)
+
+
+def issue(
+    subject: x509.Name,
+    public: rsa.RSAPublicKey,
+    issuer: x509.Name,
+    key: rsa.RSAPrivateKey,
+    extensions: Sequence[x509.ExtensionType],
+    now: datetime,
+    until: datetime,
+) -> x509.Certificate:
+    """Signs a certificate with these extensions and those that say whose key it is."""
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+    )
+    for extension in extensions:
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(key, hashes.SHA256())
 
 
 def revoke(

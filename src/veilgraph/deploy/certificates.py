@@ -18,14 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from veilgraph.core.errors import DataError, RunError
 from veilgraph.core.files import locked, write_whole
-from veilgraph.deploy.authority import Authority, common_name, read_certificate, read_file
+from veilgraph.deploy.authority import Authority, common_name, issue, read_certificate, read_file
 from veilgraph.deploy.key_file import KeyFile, Passphrase
-from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.kit import Kit, admit
 from veilgraph.deploy.revocation import installed_list
-from veilgraph.link.identity import BACKDATED
 
 DAYS: Final = 360
-_KEY_BITS: Final = 2048
+KEY_BITS: Final = 2048
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def request_certificate(kit: Kit, out: Path, passphrase: Passphrase | None = Non
         RunError: the request or the key cannot be written.
         ConfigError: the kit's certificate cannot be read, or the passphrase is too short.
     """
-    key = rsa.generate_private_key(public_exponent=65537, key_size=_KEY_BITS)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     request = x509.CertificateSigningRequestBuilder().subject_name(read_certificate(kit.certificate_path).subject)
     if passphrase is None and kit.key_file.is_sealed:
         kit.key_file.read(kit.passphrase)  # the same passphrase, not a mistyped one
@@ -84,26 +83,14 @@ def sign_certificate(
     wanted = _read_request(request)
     signer = Authority(authority, passphrase)
     public = wanted.public_key()
-    if not isinstance(public, rsa.RSAPublicKey) or public.key_size < _KEY_BITS:
-        raise DataError(f"{request}: its key is not RSA of at least {_KEY_BITS} bits; make it with veilgraph")
+    if not isinstance(public, rsa.RSAPublicKey) or public.key_size < KEY_BITS:
+        raise DataError(f"{request}: its key is not RSA of at least {KEY_BITS} bits; make it with veilgraph")
     first = _first(signer, wanted, request)
     root, key = signer.root(), signer.key()
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(first.subject)
-        .issuer_name(root.subject)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATED)
-        .not_valid_after(min(now + timedelta(days=days), root.not_valid_after_utc))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
-    )
     kept = (x509.SubjectKeyIdentifier, x509.AuthorityKeyIdentifier)
-    for extension in first.extensions:
-        if not isinstance(extension.value, kept):
-            builder = builder.add_extension(extension.value, extension.critical)
-    certificate = builder.sign(key, hashes.SHA256())
+    extensions = [each.value for each in first.extensions if not isinstance(each.value, kept)]
+    until = min(now + timedelta(days=days), root.not_valid_after_utc)
+    certificate = issue(first.subject, public, root.subject, key, extensions, now, until)
     try:
         signer.keep(certificate)  # first: what is not kept could not be revoked by name
         write_whole(out, certificate.public_bytes(serialization.Encoding.PEM))
@@ -132,10 +119,7 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
         raise DataError(f"{certificate}: is not for the key that this kit requested it for; sign the newest request")
     if new.subject != old.subject:
         raise DataError(f"{certificate}: is for {new.subject.rfc4514_string()!r}, not for {kit.name}; give its own")
-    try:
-        new.verify_directly_issued_by(read_certificate(kit.path / "startup" / "rootCA.pem"))
-    except (ValueError, TypeError, InvalidSignature) as error:
-        raise DataError(f"{certificate}: is of another project; have this project's authority sign it") from error
+    _check_issued(kit, new, certificate)
     if not new.not_valid_before_utc <= now <= new.not_valid_after_utc:
         raise DataError(
             f"{certificate}: is valid from {new.not_valid_before_utc:%Y-%m-%d} to {new.not_valid_after_utc:%Y-%m-%d}, "
@@ -153,13 +137,38 @@ def install_certificate(kit: Kit, certificate: Path, now: datetime) -> datetime:
         write_whole(kit.certificate_path, new.public_bytes(serialization.Encoding.PEM))
         kit.key_file.write(key, None if passphrase is None else passphrase())
         requested.remove()
+        if kit.kind == "server":
+            admit(kit.path, new)
     return new.not_valid_after_utc
 
 
-def keep_issued(kits: dict[str, Path], authority: Path) -> None:
-    """Keeps what was certified of whom, so that requests can be compared with it, and all of it revoked."""
-    for kit in kits.values():
-        Authority(authority).keep(read_certificate(Kit.open(kit).certificate_path))
+def admit_certificate(kit: Kit, certificate: Path) -> str | None:
+    """Has the broker of the server's kit let in another participant, with a certificate that the authority signed.
+
+    Returns:
+        The participant's name; None where the certificate is the server's own, or the kit is no server's.
+
+    Raises:
+        ConfigError: the certificate cannot be read.
+        DataError: it is of another project.
+        RunError: the kit cannot be written.
+    """
+    new = read_certificate(certificate)
+    if kit.kind != "server" or common_name(new) == kit.certified_name:
+        return None
+    _check_issued(kit, new, certificate)
+    try:
+        admit(kit.path, new)
+    except OSError as error:
+        raise RunError(f"{kit.path}: cannot be written ({error}); mend its owner and mode") from error
+    return common_name(new)
+
+
+def _check_issued(kit: Kit, new: x509.Certificate, path: Path) -> None:
+    try:
+        new.verify_directly_issued_by(read_certificate(kit.path / "startup" / "rootCA.pem"))
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise DataError(f"{path}: is of another project; have this project's authority sign it") from error
 
 
 def _first(authority: Authority, wanted: x509.CertificateSigningRequest, request: Path) -> x509.Certificate:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from nvflare.fuel.flare_api.api_spec import JobNotRunning
-from nvflare.fuel.flare_api.flare_api import Session
+from pydantic import ValidationError
 
-from veilgraph.core.errors import RunError
-from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.answers import read_answers
+from veilgraph.core.types import PartyId
+from veilgraph.deploy.asking import Asking, administrator, releases
 from veilgraph.deploy.failures import sites_of
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.presence import presences
-from veilgraph.deploy.session import FINISHED, admin_session, answered, reported, server_log
-from veilgraph.deploy.submission import CHECK
-from veilgraph.deploy.submit import check_names, write_submission
+from veilgraph.deploy.submit import check_names
 from veilgraph.protocol.agreement import PROTOCOL_VERSION
 from veilgraph.protocol.job import JobSettings
 from veilgraph.runtime.launch.site import Checked
 
 WITHIN_S: Final = 120.0
 _POLL_S: Final = 0.5
-_NOT_ASKED: Final = "not-asked"
+_ASK_S: Final = 5.0
 _SAME: Final = "install the same release of veilgraph at every party"
 
 State = Literal["accepts", "refuses", "waits for approval", "not connected", "no answer"]
@@ -61,25 +53,23 @@ def check_sites(
         connect_s: longest wait for the server.
 
     Returns:
-        The job's holders in its order, then who deals. The server hands the answers on, and could change them.
+        The job's holders in its order, then who deals; each has signed its answer.
 
     Raises:
         ConfigError: the job names files, or somebody who is no holder of the project.
         LinkError: no connection.
-        RunError: nobody could be asked.
     """
     check_names(settings)
     roles = kit.roles
-    sites = sites_of(settings, roles)
-    with admin_session(kit, connect_s) as session:
-        found = answered(lambda: presences(session, roles))
-        there = [site.name for site in found if site.name in sites and site.state == "connected"]
-        parties = {site: site for site in sites} | ({SERVER: roles.server} if roles.dealer is None else {})
-        asked = [party for party in parties if party in there or (party == SERVER and there)]
-        answers = _ask(session, settings, there, asked, within_s) if there else {}
+    sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
+    with administrator(kit, connect_s) as ops:
+        there = [site for site in sites if site in ops.ask(sites, _ASK_S, ask="status", releases={})]
+        answers = _ask(ops, settings, there, within_s) if there else {}
     return tuple(
-        judged(name, settings, answers.get(party), within_s) if party in asked else _not_asked(name, party)
-        for party, name in parties.items()
+        judged(site, settings, answers.get(site), within_s)
+        if site in there
+        else SiteCheck(site, "not connected", "start there: veilgraph net join KIT")
+        for site in sites
     )
 
 
@@ -113,33 +103,24 @@ def _against(settings: JobSettings, checked: Checked) -> str:
     return checked.refuses
 
 
-def _not_asked(name: PartyId, party: PartyId) -> SiteCheck:
-    if party == SERVER:
-        return SiteCheck(name, "no answer", "no site is connected, so that nobody was asked")
-    return SiteCheck(name, "not connected", "start there: veilgraph net join KIT")
-
-
-def _ask(
-    session: Session, settings: JobSettings, there: Sequence[PartyId], asked: Sequence[PartyId], within_s: float
-) -> Mapping[PartyId, Checked]:
-    """Submits what asks, and ends it once all have answered or it has taken too long."""
-    with tempfile.TemporaryDirectory() as folder:
-        submission = write_submission(Path(folder), settings, CHECK, resume=False, sites=there)
-        job_id = str(session.submit_job(str(submission)))
-    deadline, outcome = time.monotonic() + within_s, ""
-    answers: Mapping[PartyId, Checked] = {}
-    try:
-        while len(answers) < len(asked) and not outcome.startswith(FINISHED) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-            outcome = str(answered(lambda: session.get_job_meta(job_id)).get("status", ""))
-            answers = read_answers(server_log(session, job_id), asked)
-    finally:
-        if len(answers) < len(asked) and not outcome.startswith(FINISHED):
-            with suppress(JobNotRunning):
-                session.abort_job(job_id)
-    if not answers and outcome.startswith(FINISHED):
-        for error in reported(session, job_id):
-            raise error
-        ended = outcome.removeprefix(FINISHED).lower()
-        raise RunError(f"nobody was asked: job {job_id} ended: {ended}; see veilgraph net logs", code=_NOT_ASKED)
+def _ask(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s: float) -> dict[PartyId, Checked]:
+    """Has every site look at the job, and waits until all have answered or it has taken too long."""
+    job, deadline = settings.model_dump(mode="json"), time.monotonic() + within_s
+    begun = ops.ask(there, _ASK_S, ask="run", job=job, work="check", releases=releases())
+    answers = {site: Checked.withheld() for site, answer in begun.items() if answer.refuses}
+    while begun and len(answers) < len(begun) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        job_id = next(iter(begun.values())).request
+        for site, answer in ops.ask(list(begun), _ASK_S, ask="status", releases={}).items():
+            word: Mapping[str, Any] = next((each for each in answer.content["jobs"] if each["job"] == job_id), {})
+            if word.get("state") != "running":
+                answers.setdefault(site, read_checked(word.get("checked")))
     return answers
+
+
+def read_checked(checked: object) -> Checked:
+    """As a site sent it; where it is none, as of one that says nothing."""
+    try:
+        return Checked.model_validate(checked)
+    except ValidationError:
+        return Checked.withheld()

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
-
-from nvflare.fuel.flare_api.flare_api import Session
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
 
 from veilgraph.core.errors import RunError, error_of_json
 from veilgraph.core.types import PartyId
+from veilgraph.deploy.asking import Asking, administrator
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.presence import Presence, State, presences
-from veilgraph.deploy.progress import epochs_said
 from veilgraph.deploy.roles import Roles
-from veilgraph.deploy.session import FINISHED, REPORTED, RUNNING, admin_session, last_said, server_log
 
 _OURS: Final = " - veilgraph - "
+_REPORTED: Final = re.compile(r" - veilgraph - ERROR - (\{.*\})")
+_ASK_S: Final = 5.0
+_STATES: Final = ("failed", "ended", "stopped", "running", "done")
+"""Of one job at several sites, the first of these is the job's."""
+
+State = Literal["connected", "not connected"]
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A party's site.
+
+    Attributes:
+        name: as in its certificate.
+        state: whether it has just answered.
+    """
+
+    name: PartyId
+    state: State
 
 
 @dataclass(frozen=True)
@@ -29,9 +45,9 @@ class JobStatus:
     status: str
     submitted: str
     says: str = ""
-    """Of one that runs: what the server said last of how far it is, or what it waits for."""
+    """What who deals said last of how far it is, or what it waits for."""
     epoch: int | None = None
-    """Of one that trains: the epoch that it has reached, where the server deals; its log says no epoch otherwise."""
+    """Of one that trains: the epoch that it has reached."""
     epochs: int | None = None
     """As many as there may be."""
 
@@ -47,19 +63,11 @@ class ProjectStatus:
     @property
     def connected(self) -> tuple[PartyId, ...]:
         """Names of the sites that are."""
-        return self._named("connected")
-
-    @property
-    def lost(self) -> tuple[PartyId, ...]:
-        """Names of the sites that were connected within ten minutes, and have fallen silent or left."""
-        return self._named("lost")
-
-    def _named(self, state: State) -> tuple[PartyId, ...]:
-        return tuple(site.name for site in self.sites if site.state == state)
+        return tuple(site.name for site in self.sites if site.state == "connected")
 
     def record(self) -> dict[str, Any]:
         """All of it, for other programs."""
-        sites = [{"name": site.name, "state": site.state, "heard_s": site.heard_s} for site in self.sites]
+        sites = [asdict(site) for site in self.sites]
         roles = self.roles.model_dump(mode="json", include={"project", "server", "dealer"})
         return {**roles, "sites": sites, "jobs": [asdict(job) for job in self.jobs]}
 
@@ -70,28 +78,42 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
     Raises:
         LinkError: no connection.
     """
-    with admin_session(kit, connect_s) as session:
-        jobs = [_status(session, job) for job in session.list_jobs()]
-        newest_first = tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True))
-        return ProjectStatus(presences(session, kit.roles), kit.roles, newest_first)
+    roles = kit.roles
+    sites = parties_of(roles)
+    with administrator(kit, connect_s) as ops:
+        answers = ops.ask(sites, _ASK_S, ask="status", releases={})
+    presences = tuple(Presence(site, "connected" if site in answers else "not connected") for site in sites)
+    words: dict[str, list[dict[str, Any]]] = {}
+    for answer in answers.values():
+        for each in answer.content["jobs"]:
+            words.setdefault(str(each["job"]), []).append(each)
+    jobs = [_status(job_id, each) for job_id, each in words.items()]
+    return ProjectStatus(presences, roles, tuple(sorted(jobs, key=lambda job: job.submitted, reverse=True)))
 
 
-def _status(session: Session, job: Mapping[str, Any]) -> JobStatus:
-    log = server_log(session, str(job.get("job_id", ""))) if job.get("status") == RUNNING else ""
-    epoch, epochs = epochs_said(log)
+def parties_of(roles: Roles) -> tuple[PartyId, ...]:
+    """Names in the certificates of all sites that take part in jobs: the holders, then who deals."""
+    return (*roles.holders, roles.deals)
+
+
+def _status(job_id: str, words: Sequence[Mapping[str, Any]]) -> JobStatus:
+    """Of a job, by what its sites say of it."""
+    state = min((str(each.get("state")) for each in words), key=_STATES.index)
+    told = next((each for each in words if each.get("says")), {})
+    submitted = min(float(each.get("submitted", 0)) for each in words)
     return JobStatus(
-        str(job.get("job_id", "")),
-        str(job.get("job_name", "")),
-        str(job.get("status", "")),
-        str(job.get("submit_time", ""))[:19],
-        last_said(log),
-        epoch,
-        epochs,
+        job_id,
+        next((str(each["name"]) for each in words if each.get("name")), ""),
+        state,
+        f"{datetime.fromtimestamp(submitted, UTC):%Y-%m-%dT%H:%M:%S}",
+        str(told.get("says", "")) if state == "running" else "",
+        told.get("epoch"),
+        told.get("epochs"),
     )
 
 
 def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: float = 30.0) -> str:
-    """A job's log: at an administrator the server's, at a holder or the server its own.
+    """A job's log: at an administrator that of who deals, at a site its own.
 
     Args:
         kit: whose log to read.
@@ -106,9 +128,13 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
     if kit.kind != "administrator":
         text = _own_log(kit, job_id)
     else:
-        with admin_session(kit, connect_s) as session:
-            text = server_log(session, _known(session, job_id))
-    lines = REPORTED.sub(_shown, text).splitlines(keepends=True)
+        deals = kit.roles.deals
+        with administrator(kit, connect_s) as ops:
+            asked = ops.ask([deals], _ASK_S, ask="log", about=_known(kit, ops, job_id), releases={})
+        if deals not in asked:
+            raise RunError(f"{deals} does not answer; start its site: veilgraph net join KIT")
+        text = str(asked[deals].content.get("log", ""))
+    lines = _REPORTED.sub(_shown, text).splitlines(keepends=True)
     return "".join(line for line in lines if everything or _OURS in line)
 
 
@@ -125,18 +151,21 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
         RunError: it does not exist or does not run.
         LinkError: no connection.
     """
-    with admin_session(kit, connect_s) as session:
-        known = _known(session, job_id)
-        if str(session.get_job_meta(known).get("status", "")).startswith(FINISHED):
-            raise RunError(f"job {known} has ended already; there is nothing to stop")
-        session.abort_job(known)
+    with administrator(kit, connect_s) as ops:
+        known = _known(kit, ops, job_id)
+        answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known, releases={})
+        if all(answer.refuses for answer in answers.values()):
+            raise RunError(f"job {known} does not run at any site; there is nothing to stop")
         return known
 
 
-def _known(session: Session, job_id: str | None) -> str:
+def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
     """The whole id for the beginning of one; the newest job for None."""
-    jobs = sorted(session.list_jobs(), key=lambda job: str(job.get("submit_time", "")), reverse=True)
-    ids = [str(job["job_id"]) for job in jobs if str(job["job_id"]).startswith(job_id or "")]
+    answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="status", releases={})
+    found = {
+        str(each["job"]): float(each.get("submitted", 0)) for one in answers.values() for each in one.content["jobs"]
+    }
+    ids = sorted((each for each in found if each.startswith(job_id or "")), key=found.__getitem__, reverse=True)
     if not ids or (job_id is not None and len(ids) > 1 and job_id not in ids):
         wanted = "no job was submitted yet" if job_id is None else f"{job_id!r} names {len(ids)} jobs, not one"
         raise RunError(f"{wanted}; see veilgraph net status")
@@ -145,7 +174,7 @@ def _known(session: Session, job_id: str | None) -> str:
 
 def _own_log(kit: Kit, job_id: str | None) -> str:
     """The newest job's log in a site's own kit."""
-    found = sorted(kit.path.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
+    found = sorted(kit.jobs.glob(f"{job_id or ''}*/log.txt"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise RunError(f"{kit.path}: no log of job {job_id or '(any)'} is here; see veilgraph net status")
     return found[-1].read_text(encoding="utf-8", errors="replace")

@@ -185,20 +185,19 @@ def _leave(sites: Mapping[PartyId, subprocess.Popen[bytes]]) -> None:
 def _with_free_ports(project: Path) -> Path:
     """The exported project file, on ports of this machine that nobody uses."""
     content = yaml.safe_load(project.read_text(encoding="utf-8"))
-    port, admin_port = free_ports()
-    content["server"] = {"host": "localhost", "port": port, "admin_port": admin_port}
+    content["server"] = {"host": "localhost", "port": free_port(), "listen": None}
     write_whole(project, yaml.safe_dump(content, sort_keys=False).encode())
     return project
 
 
-def free_ports() -> tuple[int, int]:
-    """Two ports that were free a moment ago, below those that Linux gives to whoever asks for any.
+def free_port() -> int:
+    """A port that was free a moment ago, below those that Linux gives to whoever asks for any.
 
     Raises:
         OSError: there is none at localhost.
     """
-    with socket.socket() as one, socket.socket() as other:
-        return _held_port(one), _held_port(other)
+    with socket.socket() as one:
+        return _held_port(one)
 
 
 def _held_port(held: socket.socket) -> int:

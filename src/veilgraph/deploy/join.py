@@ -1,42 +1,41 @@
-"""Runs a participant's long-lived site: FLARE's own program in a process of its own, watched and restarted."""
+"""Runs a participant's long-lived site: what takes requests and starts jobs and, at the server, the broker."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, RunError
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout
 from veilgraph.core.files import check_private, locked
 from veilgraph.core.text import Event, Level
 from veilgraph.core.types import SERVER
+from veilgraph.deploy.broker import BrokerProcess
+from veilgraph.deploy.key_file import PASSPHRASE_VARIABLE
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.address import Address
 from veilgraph.deploy.metrics.door import serving
 from veilgraph.deploy.metrics.watch import SiteWatch
+from veilgraph.deploy.orphans import begun_here
 from veilgraph.deploy.progress import SiteJob, SiteJobs, State
-from veilgraph.deploy.site_process import last_ended, program_of, site_log, site_process
+from veilgraph.deploy.site_process import alive, last_ended
+from veilgraph.deploy.supervisor import Site, Supervisor, attend
 from veilgraph.protocol.consent import all_waiting
 from veilgraph.protocol.party_settings import read_party_settings
 
-_READY: Final = {"server": "Server started", "holder": "Successfully registered client"}
-"""By the role of the site's program in the engine."""
 _POLL_S: Final = 0.2
-_RESTARTS: Final = 5
-_CALM_S: Final = 60.0
-_TAIL_BYTES: Final = 4096
+_JOIN_S: Final = 20.0
 _NEWS_S: Final = 2.0
-_LEVELS: Final[dict[State, Level]] = {"failed": "error", "stopped": "warning"}
+_LEVELS: Final[dict[State, Level]] = {"failed": "error", "stopped": "warning", "ended": "error"}
 """Of how a job ended, where that is not well."""
 
 Report = Callable[[str], None]
@@ -68,15 +67,12 @@ def join(
         metrics: where to say how the site is, to who asks; None: nowhere.
 
     Raises:
-        ModuleNotFoundError: FLARE, or what metrics need, is not installed.
+        ModuleNotFoundError: what metrics need is not installed.
         ConfigError: the kit or the party file cannot be used.
         DataError: the kit is damaged, or its passphrase another.
         LinkTimeout: no connection in time.
-        RunError: the site is running already, its process ends again and again, or others than its owner may use the
-            kit or the folder of runs.
+        RunError: the site is running already, or others than its owner may use the kit or the folder of runs.
     """
-    if find_spec("nvflare") is None:  # the site's process would end, again and again
-        raise ModuleNotFoundError("No module named 'nvflare'", name="nvflare")
     if metrics is not None:
         import_module("prometheus_client")
     _check(kit, party_file)
@@ -100,35 +96,99 @@ def join(
     ):
         kit.prepare(party_file, runs, current_list=current_list, restarts=restarts, allows_audit=allows_audit)
         _check_identity(kit, report)
-        started: list[float] = []
-        asked = frozenset[str]()
-        jobs = JobNews(kit)
-        while last_ended(kit, stopped, watch.look, report):
-            started = [moment for moment in started if time.monotonic() - moment < _CALM_S]
-            if len(started) >= _RESTARTS:
-                raise RunError(
-                    f"{kit.name}: the site ended {_RESTARTS} times in {_CALM_S:g} s, last with: {_last_line(kit)}; see "
-                    f"{site_log(kit)}"
-                )
-            started.append(time.monotonic())
-            logged = site_log(kit).stat().st_size if site_log(kit).exists() else 0
-            with site_process(kit) as process:
-                if not _wait_ready(kit, process, stopped, connect_s, logged, watch):
-                    watch.restarts += not stopped.is_set()
-                    continue
-                watch.is_up = True
-                report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}"))
-                while process.poll() is None and not stopped.wait(_POLL_S):
-                    watch.look()
-                    asked = tell_waiting(kit, asked, report)
-                    jobs.tell(report)
-                watch.is_up = False
-            if not stopped.is_set():
-                watch.restarts += 1
-                code = process.returncode
-                words = f"{kit.name}: the site's process ended with code {code}; starting it again"
-                report(Event("restarting", words, level="error", code=code))
+        if last_ended(kit, stopped, watch.look, report):
+            with alive(kit) as held:
+                _take_part(kit, stopped, held, watch, report, connect_s)
         report(Event("left", f"{kit.name} has left"))
+
+
+def _take_part(
+    kit: Kit, stopped: threading.Event, held: int, watch: SiteWatch, report: Report, connect_s: float
+) -> None:
+    """Runs the server's broker and, at a party, the supervisor, until the site is told to stop."""
+    with ExitStack() as stack:
+        broker = None
+        if kit.kind == "server":
+            broker = BrokerProcess(kit.path / "broker", lambda: kit.broker_configuration(datetime.now(UTC)))
+            broker.start([held])
+            stack.callback(broker.stop)
+        # A site that only relays is not asked anything.
+        attendance = None if kit.party is None else _Attendance(kit, held, report)
+        if attendance is not None:
+            stack.callback(attendance.stop)
+        elif broker is not None:
+            watch.is_up = True
+            report(Event("connected", f"{kit.name} is connected; {kit.roles}"))
+        deadline, asked, jobs = time.monotonic() + connect_s, frozenset[str](), JobNews(kit)
+        looked = time.monotonic()
+        while not stopped.wait(_POLL_S):
+            watch.look()
+            if broker is not None and time.monotonic() - looked > _NEWS_S:
+                looked = time.monotonic()
+                if not broker.runs():
+                    watch.restarts += 1
+                    words = f"{kit.name}: the broker has ended; starting it again; see {broker.log}"
+                    report(Event("restarting", words, level="error"))
+                    broker.start([held])
+            if attendance is not None:
+                watch.is_up = attendance.connected
+                if not attendance.was_connected and time.monotonic() > deadline:
+                    raise attendance.failure(connect_s)
+            asked = tell_waiting(kit, asked, report)
+            jobs.tell(report)
+        watch.is_up = False
+
+
+class _Attendance:
+    """The site's supervisor, and its connection with the broker, in a thread."""
+
+    def __init__(self, kit: Kit, held: int, report: Report) -> None:
+        self._kit, self._report, self._stopped = kit, report, threading.Event()
+        self.connected = self.was_connected = False
+        self._trouble = ""
+        environment = {name: value for name, value in os.environ.items() if name != PASSPHRASE_VARIABLE}
+        site = Site(
+            kit.certified_name,
+            kit.roles.project,
+            kit.jobs,
+            kit.trust,
+            kit.identity,
+            lambda folder: [sys.executable, "-u", "-m", "veilgraph.deploy.part", str(kit.path), str(folder)],
+            tells_log=kit.party == SERVER,
+        )
+        self._supervisor = Supervisor(site, environment | dict(begun_here()), [held])
+        arguments = (self._supervisor, kit.certified_name, kit.brokers(), self._stopped, self._tell)
+        self._thread = threading.Thread(target=attend, args=arguments, name="requests", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the connection and the jobs."""
+        self._stopped.set()
+        self._thread.join(_JOIN_S)
+        self._supervisor.close()
+
+    def failure(self, connect_s: float) -> LinkError:
+        """Why there never was a connection."""
+        name = self._kit.name
+        for sign in ("CERTIFICATE_VERIFY_FAILED", "alert", "Authorization Violation", "authentication"):
+            if sign.lower() in self._trouble.lower():
+                return LinkError(
+                    f"{name} cannot join: the certificates are not of one project, were revoked, or have "
+                    f"expired ({self._trouble})"
+                )
+        return LinkTimeout(
+            f"{name} could not connect in {connect_s:g} s; is the server running, and its host and port reachable from "
+            f"here? ({self._trouble})"
+        )
+
+    def _tell(self, trouble: str) -> None:
+        kit, self._trouble, self.connected = self._kit, trouble, not trouble
+        if self.connected and not self.was_connected:
+            self._report(Event("connected", f"{kit.name} is connected; {kit.roles}; runs are kept in {kit.runs_now()}"))
+        elif self.was_connected:
+            words = f"{kit.name} is connected again" if self.connected else f"{kit.name} lost the broker: {trouble}"
+            self._report(Event("reconnected" if self.connected else "lost", words, level="warning"))
+        self.was_connected |= self.connected
 
 
 @contextmanager
@@ -198,34 +258,6 @@ def _stop_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _wait_ready(
-    kit: Kit,
-    process: subprocess.Popen[bytes],
-    stopped: threading.Event,
-    connect_s: float,
-    logged: int,
-    watch: SiteWatch,
-) -> bool:
-    """Whether the site came up; False when its process ended or it was told to stop. Reads the log from ``logged``."""
-    deadline = time.monotonic() + connect_s
-    while process.poll() is None and not stopped.wait(_POLL_S):
-        watch.look()
-        with site_log(kit).open("rb") as log:
-            log.seek(logged)
-            text = log.read().decode(errors="replace")
-        if _READY[program_of(kit)] in text:
-            return True
-        refusal = _refusal(text)
-        if refusal is not None:
-            raise LinkError(f"{kit.name} cannot join: {refusal}; see {site_log(kit)}")
-        if time.monotonic() > deadline:
-            raise LinkTimeout(
-                f"{kit.name} could not connect in {connect_s:g} s; is the server running, and its host and port "
-                f"reachable from here? See {site_log(kit)}"
-            )
-    return False
-
-
 def tell_waiting(kit: Kit, told: frozenset[str], report: Report) -> frozenset[str]:
     """Says which jobs wait for a person, each once; returns the numbers of the questions."""
     found = all_waiting(kit.consent)
@@ -260,7 +292,7 @@ class JobNews:
         found = {job.job_id: job for job in self._jobs.now()}
         for job in reversed(found.values() if self._known is not None else ()):
             before = (self._known or {}).get(job.job_id)
-            if job.state != "submitted" and (before is None or before.state != job.state):
+            if before is None or before.state != job.state:
                 level = _LEVELS.get(job.state, "info")
                 report(
                     Event(
@@ -268,21 +300,3 @@ class JobNews:
                     )
                 )
         self._known = found
-
-
-def _refusal(text: str) -> str | None:
-    """Why the server's side or our own refuses the connection for good, if the log says so."""
-    causes = {
-        "CERTIFICATE_VERIFY_FAILED": "the certificates are not of one project, or have expired",
-        "certificate verify failed": "the certificates are not of one project, or have expired",
-        "CERTIFICATE_EXPIRED": "a certificate has expired",
-    }
-    return next((cause for sign, cause in causes.items() if sign in text), None)
-
-
-def _last_line(kit: Kit) -> str:
-    """What the site's process said last."""
-    with site_log(kit).open("rb") as log:
-        log.seek(-min(_TAIL_BYTES, log.seek(0, os.SEEK_END)), os.SEEK_END)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else "nothing"

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from veilgraph.core.errors import ConfigError, RunError
-from veilgraph.core.files import write_whole
+from veilgraph.core.files import private_folder, write_whole
 from veilgraph.core.types import SERVER, PartyId
-from veilgraph.deploy.guard.policy import LOCAL_SCHEME, MAX_FRAME_BYTES
+from veilgraph.deploy.authority import BROKERS_ROOT, common_name, read_certificate
+from veilgraph.deploy.broker import BrokerFiles, Participant, configuration
 from veilgraph.deploy.key_file import KeyFile, Passphrase
-from veilgraph.deploy.revocation import current_list
+from veilgraph.deploy.revocation import current_list, installed_list
 from veilgraph.deploy.roles import Roles, read_roles
-from veilgraph.deploy.submission import ALLOWED_CLASSES
-from veilgraph.link.identity import Identity, load_identity
+from veilgraph.link.identity import Identity, Trust, load_identity, load_roots
+from veilgraph.link.nats_client import BrokerAddress, Brokers, client_tls
 
 KitKind = Literal["server", "dealer", "holder", "administrator"]
-SETTINGS_FILES: Final[dict[KitKind, str]] = {
-    "server": "fed_server.json",
-    "dealer": "fed_client.json",
-    "holder": "fed_client.json",
-    "administrator": "fed_admin.json",
-}
-"""Of the engine, to which a dealer apart is a client as holders are."""
-
 ITS_LOG_SAYS: Final = "its-log-says"
 """Code of the error of a party that failed for what its own log alone says."""
 """All that others are told of a party's own error."""
@@ -64,15 +63,14 @@ class Kit:
             DataError: what it says of that was not signed by the project's root.
         """
         path = path.absolute()
-        kind = next((kind for kind in _FOUND_AS if (path / "startup" / SETTINGS_FILES[kind]).is_file()), None)
-        if kind is None:
+        if not (path / "startup" / _KIT_FILE).is_file():
             raise ConfigError(
                 f"{path} is not a start-up kit; give a folder that veilgraph net provision made under kits/"
             )
+        read_roles(path / "startup")  # a kit that was changed is of no use for anything
+        kind = _kit_file(path).kind
         certificate = path / "startup" / ("server.crt" if kind == "server" else "client.crt")
-        name = SERVER if kind == "server" else _common_name(certificate)
-        if kind == "holder" and name == read_roles(path / "startup").dealer:
-            kind = "dealer"
+        name = SERVER if kind == "server" or not certificate.exists() else _common_name(certificate)
         return cls(path, kind, name, passphrase)
 
     @property
@@ -142,6 +140,16 @@ class Kit:
         identity = load_identity(self.certificate_path, key, root, passphrase, deals)
         return replace(identity, revoked=current_list(self.path, datetime.now(UTC), insist=self._insists()))
 
+    def trust(self) -> Trust:
+        """The project's roots and the newest list of revoked certificates, read now.
+
+        Raises:
+            ConfigError: one of them cannot be read, or the list is not current and the site insists on that.
+            DataError: one of them is damaged.
+        """
+        revoked = current_list(self.path, datetime.now(UTC), insist=self._insists())
+        return load_roots(self.path / "startup" / "rootCA.pem"), revoked
+
     def certified_names(self) -> dict[PartyId, str]:
         """Party → the name in its certificate, where that is another one: that of who deals for party ``server``."""
         return {SERVER: self.roles.deals}
@@ -151,15 +159,59 @@ class Kit:
         site = self.path / "local" / _SITE_FILE
         return site.exists() and bool(_read_json(site).get("current_list", False))
 
-    def startup_settings(self) -> dict[str, Any]:
-        """FLARE's own settings of the kit."""
-        return _read_json(self.path / "startup" / SETTINGS_FILES[self.kind])
+    @property
+    def jobs(self) -> Path:
+        """Where its site keeps what was asked of it, and the logs of that."""
+        return self.path / "jobs"
 
-    def confine(self) -> None:
-        """Leaves ``net join`` as the only way to start the site: FLARE's own programs cannot open a listener."""
-        _write_json(self.path / "local" / "comm_config.json", _COMMUNICATION)
-        for script in (self.path / "startup").glob("*.sh"):
-            script.unlink()
+    @property
+    def certified_name(self) -> str:
+        """The name in its certificate: the server's is its host."""
+        return self.roles.server if self.kind == "server" else self.name
+
+    def brokers(self) -> Brokers:
+        """How this participant reaches the project's brokers.
+
+        Raises:
+            ConfigError: a file cannot be read, or the key's passphrase is not to be had.
+            DataError: a file is damaged.
+        """
+        key, passphrase = self.key_file.found(self.passphrase)
+        root = self.path / "startup" / f"{BROKERS_ROOT}.pem"
+        tls = client_tls(root, self.certificate_path, key, passphrase)
+        addresses = [BrokerAddress.read(each) for each in _kit_file(self.path).brokers]
+        proxy = os.environ.get(PROXY_VARIABLE)
+        return Brokers(addresses, tls, BrokerAddress.read(proxy) if proxy else None)
+
+    def broker_configuration(self, now: datetime) -> str:
+        """The configuration of the server's broker: who may connect with it now.
+
+        Raises:
+            ConfigError: a certificate of a participant cannot be used.
+        """
+        roles, revoked = self.roles, installed_list(self.path)
+        sites = {roles.deals, *roles.holders}  # a server that only relays sends nobody anything
+        found: dict[str, list[x509.Certificate]] = {}
+        for path in sorted((self.path / "broker" / "participants").glob("*.crt")):
+            each = read_certificate(path)
+            valid = each.not_valid_before_utc <= now <= each.not_valid_after_utc
+            name = common_name(each)
+            relays = name == roles.server != roles.deals
+            if valid and not relays and (revoked is None or revoked.fault(each) is None):
+                found.setdefault(name, []).append(each)
+        participants = {
+            name: Participant(
+                own, {peer for peer in found if peer != name and (name in sites or peer in sites)}, name not in sites
+            )
+            for name, own in found.items()
+        }
+        folder, startup = self.path / "broker", self.path / "startup"
+        files = BrokerFiles(
+            folder / "broker.crt", folder / "broker.key", startup / f"{BROKERS_ROOT}.pem", startup / "rootCA.pem"
+        )
+        listen = BrokerAddress.read((folder / _LISTEN_FILE).read_text(encoding="ascii"))
+        public = BrokerAddress.read(_kit_file(self.path).brokers[0])
+        return configuration(roles.server, listen, public, files, participants)
 
     def prepare(
         self,
@@ -170,11 +222,7 @@ class Kit:
         restarts: bool = False,
         allows_audit: bool = False,
     ) -> None:
-        """Writes the policy of this machine: what FLARE may run here, where data and runs are, and whether this site
-        takes part without a current list of revoked certificates.
-
-        Only veilgraph's own two classes may be built, jobs that bring code are refused, logs are not streamed, and
-        FLARE keeps what it stores inside the kit.
+        """Notes how this machine takes part.
 
         Args:
             party_file: the holder's own; None at the server and the dealer.
@@ -183,32 +231,7 @@ class Kit:
             restarts: the dealer's leave to begin a training again, in place of what it has of it.
             allows_audit: the dealer's leave to keep what it sends and receives, and to answer audits.
         """
-        local = self.path / "local"
-        resources = _read_json(local / "resources.json.default")
-        resources["class_allow_list"] = list(ALLOWED_CLASSES)
-        resources["class_list_enforcement_mode"] = "enforce"
-        if self.kind != "server":
-            resources["allow_log_streaming"] = False
-            resources["components"] = [part for part in resources["components"] if part["id"] != "site_log_streamer"]
-        else:
-            storage = self.path / "storage"
-            resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
-            resources["components"] = [part for part in resources["components"] if part["id"] != "log_receiver"]
-            for part in resources["components"]:
-                if part["id"] == "job_manager":
-                    part["args"]["uri_root"] = str(storage / "jobs")
-        for part in resources["components"]:
-            if part["id"] == "process_launcher":
-                part["path"] = _LAUNCHERS[self.kind]
-        _write_json(local / "resources.json", resources)
-        self.confine()
-        authorization = _read_json(local / "authorization.json.default")
-        for role, rights in authorization["permissions"].items():
-            if rights == "any":
-                authorization["permissions"][role] = dict.fromkeys(_RIGHTS, "any")
-            if isinstance(authorization["permissions"][role], dict):
-                authorization["permissions"][role].update(_NEVER)
-        _write_json(local / "authorization.json", authorization)
+        local = private_folder(self.path / "local")
         site = {
             "party_file": None if party_file is None else str(party_file.absolute()),
             "runs": str(runs.absolute()),
@@ -236,30 +259,59 @@ class Kit:
         return Path(_read_json(self.path / "local" / _SITE_FILE)["runs"])
 
 
-_FOUND_AS: Final[tuple[KitKind, ...]] = ("server", "holder", "administrator")
-_LAUNCHERS: Final = {
-    "server": "veilgraph.deploy.guard.launchers.ServerJobs",
-    "dealer": "veilgraph.deploy.guard.launchers.HolderJobs",
-    "holder": "veilgraph.deploy.guard.launchers.HolderJobs",
-}
-_COMMUNICATION: Final = {
-    "allow_adhoc_conns": False,
-    "internal": {"scheme": LOCAL_SCHEME, "resources": {"host": "local", "connection_security": "clear"}},
-    "grpc": {
-        "options": [
-            *([f"grpc.max_{way}_message_length", MAX_FRAME_BYTES] for way in ("send", "receive")),
-            ["grpc.server_handshake_timeout_ms", 10_000],
-            ["grpc.max_connection_idle_ms", 30_000],
-        ]
-    },
-}
-"""The processes of a site meet at a Unix socket, and sites at the server alone; frames have bounded size.
+PROXY_VARIABLE: Final = "VEILGRAPH_PROXY"
+"""Of the environment: host:port of an HTTP proxy by which this participant reaches the brokers."""
+_KIT_FILE: Final = "kit.json"
+_LISTEN_FILE: Final = "listen"
 
-At the server's port a handshake has 10 seconds, and a connection without a stream 30: a site always has one stream."""
 
-_RIGHTS: Final = ("submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "get_job_log")
-_NEVER: Final = {"byoc": "none", "shell_commands": "none", "server-predeployed-flwr": "none"}
-"""Nobody may bring code, or run shell commands on another's machine, whatever role FLARE gives them."""
+class _KitFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kit: Literal[1] = 1
+    kind: KitKind
+    brokers: Annotated[list[str], Field(min_length=1, max_length=16)]
+
+
+def write_kit(startup: Path, kind: KitKind, brokers: Sequence[str]) -> None:
+    """Writes whose kit it is, and where the brokers are: nothing that others must believe.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(startup / _KIT_FILE, _KitFile(kind=kind, brokers=list(brokers)).model_dump_json(indent=2).encode())
+
+
+def write_listen(folder: Path, address: str) -> None:
+    """Writes where a broker listens: at every address of the machine, unless an address is given.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    found = BrokerAddress.read(address)
+    with suppress(ValueError):
+        ip_address(found.host)
+        write_whole(folder / _LISTEN_FILE, address.encode("ascii"))
+        return
+    write_whole(folder / _LISTEN_FILE, f"0.0.0.0:{found.port}".encode("ascii"))
+
+
+def admit(server: Path, certificate: x509.Certificate) -> None:
+    """Has the broker of a server's kit let in who has this certificate, as soon as it looks.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    folder = private_folder(server / "broker" / "participants")
+    write_whole(folder / f"{certificate.serial_number:040x}.crt", certificate.public_bytes(Encoding.PEM))
+
+
+def _kit_file(path: Path) -> _KitFile:
+    file = path / "startup" / _KIT_FILE
+    try:
+        return _KitFile.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{file}: cannot be read; ask for a new start-up kit") from error
 
 
 def _common_name(certificate: Path) -> str:

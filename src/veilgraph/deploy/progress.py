@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pydantic import BaseModel, ConfigDict
+
 from veilgraph.core.errors import VeilgraphError
+from veilgraph.core.files import write_whole
 from veilgraph.core.settings import NAME_PATTERN
-from veilgraph.deploy.guard.policy import is_job_id
+from veilgraph.deploy.failures import Failure
 from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.submission import CHECKS
 from veilgraph.runtime.store import DRIFT, LEDGER, SENDING
 
-State = Literal["submitted", "running", "done", "failed", "stopped"]
-STATES: Final[tuple[State, ...]] = ("submitted", "running", "done", "failed", "stopped")
-"""``submitted``: not begun yet. ``stopped``: ended without a word, by who stopped it or for want of memory."""
+State = Literal["running", "done", "failed", "stopped", "ended"]
+STATES: Final[tuple[State, ...]] = ("running", "done", "failed", "stopped", "ended")
+"""``stopped``: by an administrator. ``ended``: without a word, for want of memory, or because the site did."""
+
+STOPPED: Final = "stopped"
+"""In the folder of a job that an administrator stopped."""
+JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 DONE: Final = "this part of the job is done"
 """What a party's log says last of a job that went well."""
@@ -33,10 +39,6 @@ _TAIL_BYTES: Final = 1 << 16
 _LINE: Final = r"^\S+ \S+ - veilgraph - "
 _EPOCH: Final = re.compile(rf"{_LINE}INFO - epoch (\d{{1,9}}) of at most (\d{{1,9}})$", re.MULTILINE)
 _BEGUN: Final = re.compile(rf"{_LINE}INFO - training begins after epoch (\d{{1,9}})$", re.MULTILINE)
-_DONE: Final = re.compile(rf"{_LINE}INFO - {DONE}$", re.MULTILINE)
-_FAILED: Final = re.compile(rf"{_LINE}ERROR - ", re.MULTILINE)
-_SERVERS_WORD: Final[dict[str, State]] = {"FINISHED:COMPLETED": "done", "FINISHED:ABORTED": "stopped"}
-_SERVER_RUNS: Final = ("RUNNING", "DISPATCHED")
 _TRAFFIC: Final = "*traffic.json"
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -96,7 +98,7 @@ def site_processes(kit: Kit) -> tuple[SiteProcess, ...]:
         with suppress(OSError, ValueError, IndexError):  # another account's, or one that has just ended
             words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if str(kit.path) in words and any("veilgraph" in word for word in words[:5]):
-                job_id = next(filter(is_job_id, words), "") if any(word.endswith("-job") for word in words[:5]) else ""
+                job_id = next((name for word in words if JOB_ID.fullmatch(name := Path(word).name)), "")
                 pages = int((entry / "statm").read_text(encoding="ascii").split()[1])
                 found.append(SiteProcess(int(entry.name), job_id, pages * _PAGE_BYTES))
     return tuple(found)
@@ -112,23 +114,19 @@ class SiteJobs:
     def now(self, processes: tuple[SiteProcess, ...] | None = None) -> tuple[SiteJob, ...]:
         """All that the kit has of them, newest first."""
         running = {each.job_id for each in (site_processes(self._kit) if processes is None else processes)}
-        folders = [self._kit.path / "storage" / "jobs"] if self._kit.kind == "server" else [self._kit.path]
-        site = "" in running
-        jobs = [self._job(path.name, path.name in running, site) for folder in folders for path in _job_folders(folder)]
+        jobs = [self._job(path, path.name in running) for path in _job_folders(self._kit.jobs)]
         return tuple(sorted(jobs, key=lambda job: (job.submitted, job.job_id), reverse=True))
 
-    def _job(self, job_id: str, running: bool, site: bool) -> SiteJob:
-        if job_id in self._ended and not running:
-            return self._ended[job_id]
-        log = self._kit.path / job_id / "log.txt"
-        text, grown = _tail(log), _modified(log)
-        said, facts = self._said(job_id, site)
-        state: State = "running" if running else said or ("submitted" if grown is None else _state(text))
-        name, submitted = facts.get("name"), facts.get("submit_time")
+    def _job(self, folder: Path, running: bool) -> SiteJob:
+        if folder.name in self._ended and not running:
+            return self._ended[folder.name]
+        text, grown, facts = tail(folder / "log.txt"), _modified(folder / "log.txt"), facts_of(folder)
+        state: State = "running" if running else state_of(folder)
+        name, submitted = facts.get("name"), facts.get("submitted")
         epoch, last = epochs_said(text)
         job = SiteJob(
-            job_id,
-            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name.removesuffix(CHECKS)) else "",
+            folder.name,
+            name if isinstance(name, str) and re.fullmatch(NAME_PATTERN, name) else "",  # it becomes part of a path
             state,
             float(submitted) if isinstance(submitted, int | float) else 0.0,
             epoch,
@@ -136,23 +134,49 @@ class SiteJobs:
             None if grown is None else max(0.0, time.time() - grown),
         )
         if state in ("done", "failed"):
-            self._ended[job_id] = job
+            self._ended[folder.name] = job
         return job
 
-    def _said(self, job_id: str, site: bool) -> tuple[State | None, dict[str, Any]]:
-        """What the server keeps of a job's state; elsewhere its log says it. And the job's facts.
 
-        A job whose process has ended, or is about to begin, runs until the server's site has said how it ended.
-        """
-        if self._kit.kind != "server":
-            return None, _read(self._kit.path / job_id / "meta.json")
-        facts = _read(self._kit.path / "storage" / "jobs" / job_id / "meta")
-        status = str(facts.get("status", ""))
-        if status.startswith("FINISHED"):
-            return _SERVERS_WORD.get(status, "failed"), facts
-        if status in _SERVER_RUNS:
-            return ("running" if site else "stopped"), facts
-        return "submitted", facts
+class Outcome(BaseModel):
+    """How a party's part of a job ended, as its process says.
+
+    Attributes:
+        failure: what others may know of the error that it failed with; None: it went well.
+        checked: the answer to a check (``run.checking.Checked``, which a site's own process does not load).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    failure: Failure | None = None
+    checked: dict[str, Any] | None = None
+
+    def write(self, folder: Path) -> None:
+        """Writes it into a job's folder."""
+        write_whole(folder / "outcome.json", self.model_dump_json().encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> Outcome | None:
+        """Of a job; None where its part has not ended, or ended without a word."""
+        try:
+            return cls.model_validate_json((folder / "outcome.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+
+
+def state_of(folder: Path) -> State:
+    """Of a job whose process is gone."""
+    outcome = Outcome.read(folder)
+    if (folder / STOPPED).exists():
+        return "stopped"
+    if outcome is None:
+        return "ended"
+    return "done" if outcome.failure is None else "failed"
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """What a job's folder says of it: its name, the work, and when it was submitted."""
+    return dict(_read(folder / "meta.json"))
 
 
 def epochs_said(log: str) -> tuple[int | None, int | None]:
@@ -182,7 +206,7 @@ def epsilon_of(kit: Kit, job: SiteJob) -> float | None:
     folder = _part(kit, job)
     if folder is None:
         return None
-    for line in reversed(_tail(folder / LEDGER).splitlines()):
+    for line in reversed(tail(folder / LEDGER).splitlines()):
         with suppress(ValueError, TypeError, AttributeError):
             entry = json.loads(line)
             if "total" in entry:
@@ -219,16 +243,9 @@ def _summed(rows: list[Any]) -> Traffic | None:
     return Traffic(sent, received)
 
 
-def _state(text: str) -> State:
-    """Of a job whose process is gone."""
-    if _DONE.search(text):
-        return "done"
-    return "failed" if _FAILED.search(text) else "stopped"
-
-
 def _job_folders(folder: Path) -> Iterator[Path]:
     with suppress(OSError):
-        yield from (path for path in folder.iterdir() if is_job_id(path.name) and path.is_dir())
+        yield from (path for path in folder.iterdir() if JOB_ID.fullmatch(path.name) and path.is_dir())
 
 
 def _modified(path: Path) -> float | None:
@@ -238,7 +255,7 @@ def _modified(path: Path) -> float | None:
         return None
 
 
-def _tail(path: Path) -> str:
+def tail(path: Path) -> str:
     """The end of a file, which may be long; nothing where there is none."""
     try:
         with path.open("rb") as file:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Final, Self
 
 import yaml
 from cryptography import x509
-from nvflare.lighter.constants import CtxKey
-from nvflare.lighter.impl.cert import DEFAULT_CERT_VALID_DAYS, CertBuilder
-from nvflare.lighter.prov_utils import prepare_builders
-from nvflare.lighter.provision import prepare_project
-from nvflare.lighter.provisioner import Provisioner
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from veilgraph.core.errors import RunError
@@ -24,18 +21,17 @@ from veilgraph.core.files import check_private, make_private, private_folder, wr
 from veilgraph.core.settings import unsettled
 from veilgraph.core.types import SERVER, PartyId
 from veilgraph.core.yaml_file import read_yaml
-from veilgraph.deploy.certificates import keep_issued
-from veilgraph.deploy.kit import Kit
-from veilgraph.deploy.quiet import no_prints
+from veilgraph.deploy.authority import BROKERS_ROOT, Authority, issue, make_authority, read_certificate
+from veilgraph.deploy.certificates import DAYS, KEY_BITS
+from veilgraph.deploy.key_file import KeyFile
+from veilgraph.deploy.kit import Kit, KitKind, admit, write_kit, write_listen
 from veilgraph.deploy.roles import Roles, write_roles
-from veilgraph.link.identity import BACKDATED, read_key
+from veilgraph.link.identity import ADMINISTRATOR
 
 _HOST: Final = r"^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?\.)*[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
+_LISTEN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[0-9.]+):[0-9]{1,5}$"
 _SITE: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 _ADMINISTRATOR: Final = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
-_ROOT_DAYS: Final = 3650
-"""The participants' certificates are valid for 360 days, and renewed."""
-
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -45,14 +41,15 @@ class ServerAddress(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: Annotated[str, Field(pattern=_HOST, max_length=253, description="its name in the network")]
-    port: Port = Field(8002, description="for the holders")
-    admin_port: Port = Field(8003, description="for the administrators")
+    port: Port = Field(8002, description="of its broker, for all; 443 passes most firewalls")
+    listen: Annotated[str, Field(pattern=_LISTEN)] | None = Field(
+        None, description="address:port where the broker listens, where that is another one; null: at every address"
+    )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.port == self.admin_port:
-            raise ValueError(f"port and admin_port are both {self.port}; choose two ports")
-        return self
+    @property
+    def address(self) -> str:
+        """Where the broker is found."""
+        return f"{self.host}:{self.port}"
 
 
 class ProjectSettings(BaseModel):
@@ -111,7 +108,7 @@ def read_project(path: Path) -> ProjectSettings:
 
 def draft_project(
     name: str,
-    server: tuple[str, int, int],
+    server: tuple[str, int],
     holders: Sequence[PartyId],
     administrators: Sequence[str],
     dealer: str | None,
@@ -120,7 +117,7 @@ def draft_project(
 
     Args:
         name: of the consortium.
-        server: its host, its port for holders and that for administrators.
+        server: its host and its port.
         holders: their names.
         administrators: e-mail addresses.
         dealer: a machine of its own that deals; None: the server does.
@@ -128,10 +125,10 @@ def draft_project(
     Raises:
         ConfigError: it would break a rule.
     """
-    host, port, admin_port = server
+    host, port = server
     content = {
         "name": name,
-        "server": {"host": host, "port": port, "admin_port": admin_port},
+        "server": {"host": host, "port": port},
         "holders": list(holders),
         **({} if dealer is None else {"dealer": dealer}),
         "administrators": list(administrators),
@@ -147,7 +144,7 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
     """Makes the certificates and one start-up kit per participant.
 
     ``out/kits/<participant>`` goes to that participant, over a safe channel: it holds its private key.
-    ``out/authority`` holds the key that signs certificates: keep it off the server and off line. Every participant's
+    ``out/authority`` holds the keys that sign certificates: keep it off the server and off line. Every participant's
     key is made here: whoever provisions could have kept a copy.
 
     Args:
@@ -158,102 +155,72 @@ def provision(project: ProjectSettings, out: Path) -> dict[str, Path]:
         Participant → its kit. The server is called ``server``, a dealer apart by its name.
 
     Raises:
-        RunError: ``out`` exists and is not empty, or cannot be written; provisioning failed.
+        RunError: ``out`` exists and is not empty, or cannot be written.
     """
+    now = datetime.now(UTC)
     try:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise RunError(
                 f"{out} exists and is not an empty directory; choose another --out: a project is provisioned once"
             )
         check_private(private_folder(out))
-        with tempfile.TemporaryDirectory(dir=out, prefix=".provisioning-") as workspace:
-            made = _provision_with_flare(project, Path(workspace))
-            kits = {SERVER: out / "kits" / SERVER}
-            kits.update({name: out / "kits" / name for name in (*project.sites, *project.administrators)})
-            private_folder(out / "kits")
-            _keep_authority(made / "state" / "cert.json", out / "authority")
-            root_key = read_key(out / "authority" / "rootCA.key", None)
-            for name, kit in kits.items():
-                shutil.move(made / "prod_00" / (project.server.host if name == SERVER else name), kit)
-                write_roles(kit / "startup", project.roles, root_key)
-                Kit.open(kit).confine()
-                make_private(kit)
-            keep_issued({str(name): kit for name, kit in kits.items()}, out / "authority")
+        authority = make_authority(out / "authority", project.name, now)
+        kinds: dict[str, KitKind] = {SERVER: "server", **dict.fromkeys(project.holders, "holder")}
+        if project.dealer is not None:
+            kinds[project.dealer] = "dealer"
+        kinds |= dict.fromkeys(project.administrators, "administrator")
+        kits = {name: out / "kits" / name for name in kinds}
+        for name, kit in kits.items():
+            _make_kit(project, authority, name, kinds[name], kit, now)
+        _make_broker(project, authority, kits[SERVER], now)
+        for kit in kits.values():
+            make_private(kit)
     except OSError as error:
         raise RunError(f"{out}: cannot be written ({error}); choose another --out") from error
     return kits
 
 
-def _keep_authority(state: Path, folder: Path) -> None:
-    """Keeps the root certificate and its key; FLARE's file also holds every participant's private key."""
-    made = json.loads(state.read_text(encoding="utf-8"))
-    private_folder(folder)
-    for name, content in (("rootCA.pem", made["root_cert"]), ("rootCA.key", made["root_pri_key"])):
-        write_whole(folder / name, content.encode("ascii"))
+def _make_kit(
+    project: ProjectSettings, authority: Authority, name: str, kind: KitKind, path: Path, now: datetime
+) -> None:
+    startup = private_folder(path / "startup")
+    certified = project.server.host if kind == "server" else name
+    subject = [x509.NameAttribute(NameOID.COMMON_NAME, certified)]
+    if kind == "administrator":
+        subject.append(x509.NameAttribute(NameOID.UNSTRUCTURED_NAME, ADMINISTRATOR))
+    root, signer = authority.root(), authority.key()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    until = now + timedelta(days=DAYS)
+    usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
+    made = issue(x509.Name(subject), key.public_key(), root.subject, signer, [usage], now, until)
+    authority.keep(made)
+    for file in ("rootCA.pem", f"{BROKERS_ROOT}.pem"):
+        write_whole(startup / file, (authority.path / file).read_bytes())
+    write_roles(startup, project.roles, signer)
+    write_kit(startup, kind, [project.server.address])
+    kit = Kit.open(path)
+    write_whole(kit.certificate_path, made.public_bytes(Encoding.PEM))
+    kit.key_file.write(key, None)
 
 
-class BackdatedCertificates(CertBuilder):  # type: ignore[misc]
-    """FLARE's maker of the root and of the first certificates, each valid from ``BACKDATED`` before its making."""
-
-    @staticmethod
-    def _generate_cert(
-        *names: Any,  # noqa: ANN401  (FLARE's own arguments)
-        valid_days: int = DEFAULT_CERT_VALID_DAYS,
-        not_valid_before: datetime | None = None,
-        not_valid_after: datetime | None = None,
-        **others: Any,  # noqa: ANN401
-    ) -> x509.Certificate:
-        now = not_valid_before or datetime.now(UTC)
-        until = not_valid_after or now + timedelta(days=valid_days)
-        made: x509.Certificate = CertBuilder._generate_cert(
-            *names, not_valid_before=now - BACKDATED, not_valid_after=until, **others
-        )
-        return made
-
-
-def _provision_with_flare(project: ProjectSettings, workspace: Path) -> Path:
-    def organisation(name: str) -> str:
-        return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
-
-    participants: list[dict[str, Any]] = [
-        {
-            "name": project.server.host,
-            "type": "server",
-            "org": organisation(project.server.host),
-            "fed_learn_port": project.server.port,
-            "admin_port": project.server.admin_port,
-        }
-    ]
-    participants += [
-        {"name": name, "type": "client", "org": organisation(name), "allow_log_streaming": False}
-        for name in project.sites
-    ]
-    participants += [
-        {"name": name, "type": "admin", "org": organisation(name.partition("@")[2]), "role": "project_admin"}
-        for name in project.administrators
-    ]
-    implementation = "nvflare.lighter.impl"
-    definition: dict[str, Any] = {
-        "api_version": 3,
-        "name": project.name,
-        "description": f"veilgraph project {project.name}",
-        "participants": participants,
-        "builders": [
-            {"path": f"{implementation}.workspace.WorkspaceBuilder", "args": {"template_file": "master_template.yml"}},
-            {
-                "path": f"{implementation}.static_file.StaticFileBuilder",
-                "args": {"config_folder": "config", "scheme": "grpc"},
-            },
-            {"path": f"{__name__}.{BackdatedCertificates.__name__}", "args": {"root_valid_days": _ROOT_DAYS}},
-            {"path": f"{implementation}.signature.SignatureBuilder"},
-        ],
-    }
-    try:
-        with no_prints():  # its progress is not for users
-            flare_project = prepare_project(definition)
-            context = Provisioner(str(workspace), prepare_builders(definition), None).provision(flare_project)
-    except (ValueError, RuntimeError, TypeError) as error:
-        raise RunError(f"the project {project.name!r} cannot be provisioned: {error}") from error
-    if context.get(CtxKey.BUILD_ERROR):
-        raise RunError(f"the project {project.name!r} cannot be provisioned: {context.get(CtxKey.ERRORS)}")
-    return workspace / project.name
+def _make_broker(project: ProjectSettings, authority: Authority, server: Path, now: datetime) -> None:
+    """What the server's kit has besides: a certificate of its broker, and those of all who may connect with it."""
+    folder = private_folder(server / "broker")
+    host = project.server.host
+    name: x509.GeneralName = x509.DNSName(host)
+    with suppress(ValueError):
+        name = x509.IPAddress(ip_address(host))
+    brokers = read_certificate(authority.path / f"{BROKERS_ROOT}.pem")
+    signer = KeyFile(authority.path, BROKERS_ROOT).read(authority.passphrase)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
+    extensions = [x509.SubjectAlternativeName([name])]
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    until = now + timedelta(days=DAYS)
+    if not isinstance(signer, rsa.RSAPrivateKey):
+        raise RunError(f"{authority.path}: the brokers' key is not RSA; provision the project anew")
+    made = issue(subject, key.public_key(), brokers.subject, signer, extensions, now, until)
+    write_whole(folder / "broker.crt", made.public_bytes(Encoding.PEM))
+    KeyFile(folder, "broker").write(key, None)
+    write_listen(folder, project.server.listen or project.server.address)
+    for certificate in authority.issued():
+        admit(server, certificate)

@@ -5,46 +5,27 @@ Every site checks it against its own policy and its own party file.
 
 from __future__ import annotations
 
-import math
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from itertools import count
-from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
-from nvflare.fuel.flare_api.flare_api import Session
-
-from veilgraph.core.errors import ConfigError, LinkTimeout, PeerFailed, RunError, VeilgraphError
-from veilgraph.core.files import private_folder, write_whole
+from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.failures import CONSEQUENCES, sites_of
+from veilgraph.deploy.asking import Asking, administrator, not_connected, releases
+from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
 from veilgraph.deploy.kit import Kit, SiteWork
+from veilgraph.deploy.request import Answer
 from veilgraph.deploy.roles import Roles
-from veilgraph.deploy.session import (
-    FINISHED,
-    POLL_S,
-    RUNNING,
-    admin_session,
-    answered,
-    last_said,
-    missing,
-    not_connected,
-    reported,
-    server_log,
-)
-from veilgraph.deploy.submission import FOLDER, submission_files
 from veilgraph.protocol.job import JobSettings
 
 _REJOIN_S: Final = 120.0
-_POLLS_PER_LOG: Final = 3
-_SUBMITTED: Final = "SUBMITTED"
-_COMPLETED: Final = "FINISHED:COMPLETED"
-_ABORTED: Final = "FINISHED:ABORTED"
-_ABNORMAL: Final = "FINISHED:ABNORMAL"
-"""Also what a server says of jobs that it finds running as it begins (``guard.ended``)."""
-_ENDED: Final = "ended"
-"""Code of the error of a job that the engine ended without a party's word of why."""
+_ANSWER_S: Final = 20.0
+_POLL_S: Final = 1.0
+_CAUSE_S: Final = 5.0
+"""In which the others say what they know of a failure: the first may not know why."""
+_SILENT_S: Final = 60.0
+"""A site that does not answer for so long is lost."""
 
 Report = Callable[[str], None]
 
@@ -70,11 +51,10 @@ def submit(
         wait: return only when the job has ended.
         report: called with a line when something happens.
         retries: after a lost party or connection, go on with the run so many times; for ``wait`` only.
-        connect_s: longest wait for the server, and for holders, or a dealer, that are not connected, before the job is
-            submitted and, with ``wait``, before it begins.
+        connect_s: longest wait for the broker, and for sites that are not connected.
 
     Returns:
-        FLARE's id of the job.
+        The job's id.
 
     Raises:
         ConfigError: a party refused the job.
@@ -84,11 +64,9 @@ def submit(
     check_names(settings)
     for retry in range(retries + 1):
         try:
-            return _submit(
-                kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s, anew=retry > 0
-            )
-        except (PeerFailed, LinkTimeout, RunError) as error:
-            if retry == retries or (isinstance(error, RunError) and error.code != _ENDED):
+            return _submit(kit, settings, work, resume=resume, wait=wait, report=report, connect_s=connect_s)
+        except CONSEQUENCES as error:
+            if retry == retries:
                 raise
             report(f"{error}; going on")
             resume, connect_s = True, max(connect_s, _REJOIN_S)
@@ -96,26 +74,25 @@ def submit(
 
 
 def _submit(
-    kit: Kit,
-    settings: JobSettings,
-    work: SiteWork,
-    *,
-    resume: bool,
-    wait: bool,
-    report: Report,
-    connect_s: float,
-    anew: bool,
+    kit: Kit, settings: JobSettings, work: SiteWork, *, resume: bool, wait: bool, report: Report, connect_s: float
 ) -> str:
-    with admin_session(kit, connect_s) as session:
-        roles = kit.roles
-        sites = sites_of(settings, roles)
-        _await_sites(session, sites, roles, connect_s, anew=anew)
-        with tempfile.TemporaryDirectory() as folder:
-            submission = write_submission(Path(folder), settings, work, resume=resume, sites=sites)
-            job_id = str(session.submit_job(str(submission)))
+    roles = kit.roles
+    sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
+    with administrator(kit, connect_s) as ops:
+        if missing := [site for site in sites if site not in ops.ask(sites, connect_s, ask="status", releases={})]:
+            raise not_connected(missing, roles)
+        job = settings.model_dump(mode="json")
+        answers = ops.ask(sites, _ANSWER_S, ask="run", job=job, work=work, resume=resume, releases=releases())
+        job_id = next(answer.request for answer in answers.values())
+        refusals = [f"{site}: {answer.refuses}" for site, answer in answers.items() if answer.refuses]
+        if refusals or len(answers) < len(sites):
+            ops.ask([*answers], _ANSWER_S, ask="stop", about=job_id, releases={})
+            if refusals:
+                raise RunError(f"job {job_id} was not begun: {'; '.join(refusals)}")
+            raise not_connected([site for site in sites if site not in answers], roles)
         report(f"submitted {settings.name} ({work}) as {job_id}; {roles}")
         if wait:
-            _await_end(session, job_id, report, sites, roles, connect_s)
+            _await_end(ops, job_id, report, sites, roles)
     return job_id
 
 
@@ -132,74 +109,67 @@ def check_names(settings: JobSettings) -> None:
         )
 
 
-def write_submission(
-    folder: Path, settings: JobSettings, work: SiteWork | Literal["check"], *, resume: bool, sites: Sequence[PartyId]
-) -> Path:
-    """Write a job below a folder as the sites accept it, and return the folder to submit.
+def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles) -> None:
+    """Waits until the job has ended at every site.
 
     Raises:
-        ConfigError: the job is too long, or a name in it is malformed.
+        VeilgraphError: it failed; what is known of why.
     """
-    submission = folder / FOLDER
-    job = settings.model_dump(mode="json")
-    for name, content in submission_files(job, work, resume=resume, sites=sites).items():
-        path = submission / name
-        private_folder(path.parent)
-        write_whole(path, content)
-    return submission
-
-
-def _await_sites(session: Session, sites: tuple[PartyId, ...], roles: Roles, connect_s: float, *, anew: bool) -> None:
-    """Waits for all sites; ``anew``: for a sign of life of each from now on, for a lost one was there just now."""
-    began = time.monotonic()
-    while lost := missing(session, sites, roles, time.monotonic() - began if anew else math.inf):
-        if time.monotonic() > began + connect_s:
-            raise not_connected(lost, roles)
-        time.sleep(POLL_S)
-
-
-def _await_end(
-    session: Session, job_id: str, report: Report, sites: tuple[PartyId, ...], roles: Roles, connect_s: float
-) -> None:
-    """Waits until the job has ended.
-
-    The engine would try for 40 minutes, at ever longer intervals, to begin a job of which a site is gone. Such a job is
-    withdrawn, and `retries` submits it again when the site is back.
-    """
-    last, said, complete = "", "", time.monotonic()
-    for poll in count():
-        now = str(answered(lambda: session.get_job_meta(job_id)).get("status", ""))
-        if now != last:
-            report(f"{job_id[:8]}: {now.lower().replace('_', ' ')}")
-            last = now
-        if now.startswith(FINISHED):
-            break
-        if now == _SUBMITTED and poll % _POLLS_PER_LOG == 0:
-            lost = missing(session, sites, roles)
-            complete = complete if lost else time.monotonic()
-            if time.monotonic() > complete + connect_s:
-                session.abort_job(job_id)
-                error = not_connected(lost, roles)
-                raise LinkTimeout(f"job {job_id} is withdrawn: {error}", code=error.code, party=error.party)
-        if now == RUNNING and poll % _POLLS_PER_LOG == 0:
-            news = last_said(server_log(session, job_id))
+    said, heard, failed_at = "", dict.fromkeys(sites, time.monotonic()), 0.0
+    known: dict[PartyId, dict[str, Any]] = {}
+    for _ in count():
+        for site, answer in _words(ops, sites).items():
+            known[site] = next((each for each in answer.content["jobs"] if each["job"] == job_id), {})
+            heard[site] = time.monotonic()
+            news = str(known[site].get("says", ""))
             if news and news != said:
                 said = news
                 report(f"{job_id[:8]}: {said}")
-        time.sleep(POLL_S)
-    if now != _COMPLETED:
-        raise _cause(session, job_id, now)
+        states = {site: each.get("state", "ended") for site, each in known.items()}
+        running = [site for site in sites if states.get(site, "running") == "running"]
+        if not running:
+            break
+        if len(running) < len(sites) and any(state not in ("running", "done") for state in states.values()):
+            failed_at = failed_at or time.monotonic()
+            if time.monotonic() > failed_at + _CAUSE_S:
+                ops.ask(running, _CAUSE_S, ask="stop", about=job_id, releases={})
+                break
+        if lost := [site for site in running if time.monotonic() > heard[site] + _SILENT_S]:
+            silent = not_connected(lost, roles)
+            raise LinkTimeout(f"job {job_id}: {silent}; go on with --resume", code=silent.code, party=silent.party)
+        time.sleep(_POLL_S)
+    if error := cause(known, sites, roles):
+        raise error
+    if stopped := [site for site, each in known.items() if each.get("state") == "stopped"]:
+        raise RunError(f"job {job_id} was stopped at {', '.join(stopped)}; go on with --resume")
 
 
-def _cause(session: Session, job_id: str, outcome: str) -> VeilgraphError:
-    """Why a job failed, as the server's log tells it: a party's own error, or that a party failed."""
-    if outcome == _ABORTED:
-        return RunError(f"job {job_id} was stopped; go on with --resume")
-    for error in reported(session, job_id):
-        return error.told(f"{error}; go on with --resume") if isinstance(error, CONSEQUENCES) else error
-    known = ": the server's site was started again, or a process of it did not come up" if outcome == _ABNORMAL else ""
-    return RunError(
-        f"job {job_id} ended: {outcome.removeprefix(FINISHED).lower()}{known}; see veilgraph net logs, and at each "
-        "site the log of its job; go on with --resume",
-        code=_ENDED,
-    )
+def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, Answer]:
+    """What sites say of their jobs; nothing while the broker is away, as when it is started again."""
+    try:
+        return ops.ask(sites, _POLL_S * 3, ask="status", releases={})
+    except LinkError:
+        return {}
+
+
+def cause(
+    known: Mapping[PartyId, Mapping[str, Any]], sites: tuple[PartyId, ...], roles: Roles
+) -> VeilgraphError | None:
+    """Why a job failed, by what its sites say; None where none did.
+
+    Args:
+        known: site → its word on the job.
+        sites: of the job.
+        roles: of the project.
+    """
+    failures = {
+        site: Failure.model_validate(each["failure"]) for site, each in known.items() if each.get("failure") is not None
+    }
+    ended = next((site for site, each in known.items() if each.get("state", "ended") == "ended"), None)
+    stopped = any(each.get("state") == "stopped" for each in known.values())
+    if not failures and ended is None:
+        return None
+    if stopped and ended is None and all(each.is_consequence for each in failures.values()):
+        return None
+    error = errors_of(failures, sites, roles, ended)[0]
+    return error.told(f"{error}; go on with --resume") if isinstance(error, (PeerFailed, LinkTimeout)) else error

@@ -24,8 +24,6 @@ A frame is
 AES-256-GCM; nonce = number and index; associated data = job, from, to and the fields in the clear. Pieces of messages
 have one key, all other frames another, with numbers of their own. Whoever takes a frame gives a receipt for it: 16
 bytes of HMAC-SHA256 over the fields in the clear, under a third key.
-
-What our messages are called among FLARE's: apart from the link, which a site's own process does not need.
 """
 
 from __future__ import annotations
@@ -343,9 +341,16 @@ def joined(*parts: bytes) -> bytes:
     return b"".join(struct.pack("<Q", len(part)) + part for part in parts)
 
 
-def stated_total(frame: Buffer) -> int:
-    """Bytes of the message that a piece says it is of, before it is opened."""
-    return int(_HEAD.unpack_from(frame)[3])
+def stated_head(frame: Buffer) -> tuple[int, int, int, int]:
+    """Kind, number, index and total as a frame states them, before it is opened.
+
+    Raises:
+        ProtocolError: it is too short to state them.
+    """
+    if len(frame) < HEAD_BYTES:
+        raise ProtocolError(f"{len(frame)} bytes came, a frame has more", code="short-frame", value=len(frame))
+    kind, number, index, total = _HEAD.unpack_from(frame)
+    return kind, number, index, total
 
 
 def claimed_kind(frame: object) -> str:
@@ -380,12 +385,3 @@ def _nonce(number: int, index: int) -> bytes:
 
 def _receipt(key: bytes, head: bytes) -> bytes:
     return hmac.digest(key, head, "sha256")[:RECEIPT_BYTES]
-
-
-CHANNEL: Final = "veilgraph"
-HELLO, FRAME = "hello", "frame"
-TOPICS: Final = (HELLO, FRAME)
-"""All that parties say to each other during a job comes on these topics of ``CHANNEL``."""
-FROM_HEADER: Final = "veilgraph-from"
-"""Header with the certified name of the connection that a message came through, where a guard writes one: for the log
-alone."""

@@ -2,7 +2,7 @@
 
 ``LINKS`` finds a wire by its name. A package adds its own, an instance of a subclass of ``LinkFactory``, by an entry
 point of the group ``veilgraph.links``; ``veilgraph.testing.link`` holds it to what all links promise. Across
-organisations it is always ``FlareLink``, which the engine's job process makes.
+organisations it is always ``NatsLink``, which the process of a party's part makes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Who a party is: its certificate and private key, how it checks those of others, and what has been revoked.
 
 A project has one root; it issues the certificate of every party directly, with the party's name as common name: that
-of party ``server`` has the name of who deals, which every kit states, and an administrator's also has a role. These are
-the files that NVIDIA FLARE's provisioning writes (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate
-authority can make them: RSA of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
+of party ``server`` has the name of who deals, which every kit states, and an administrator's also has a role.
+``deploy.authority`` makes them (``client.crt``, ``client.key``, ``rootCA.pem``), but any certificate authority can: RSA
+of 2048 bits or more, ECDSA on a NIST curve, or Ed25519.
 
 A private key is plain PEM, or sealed with a passphrase: an encrypted PKCS #8 file (RFC 5958) with PBES2, AES-256-CBC
 under scrypt (RFC 7914), at one of the costs that OWASP's Password Storage Cheat Sheet gives. ``openssl pkey`` reads it.
@@ -17,9 +17,10 @@ with an older one.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -246,6 +247,8 @@ def _signed(crl: x509.CertificateRevocationList, root: x509.Certificate) -> bool
         return False
 
 
+ADMINISTRATOR: Final = "project_admin"
+"""The role in an administrator's certificate."""
 MIN_RSA_BITS: Final = 2048
 BACKDATED: Final = timedelta(days=1)
 """Every certificate and revocation list is valid from one day before its making.
@@ -341,21 +344,56 @@ def check_signed(
     Raises:
         ProtocolError: says which check failed.
     """
+    role = partial(fault_of_role, party=party, server_name=server_name)
+    _check_signed(roots, party, role, certificate, signature, message, now, revoked)
+
+
+def administrator_of(
+    roots: tuple[x509.Certificate, ...],
+    certificate: bytes,
+    signature: bytes,
+    message: bytes,
+    now: datetime,
+    revoked: RevocationList | None = None,
+) -> str:
+    """The name of the administrator of the project who signed a message.
+
+    Raises:
+        ProtocolError: nobody who is one did; says which check failed.
+    """
+    found = _check_signed(
+        roots, "an administrator", _fault_of_no_administrator, certificate, signature, message, now, revoked
+    )
+    return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _check_signed(
+    roots: tuple[x509.Certificate, ...],
+    who: str,
+    role: Callable[[x509.Certificate], Fault | None],
+    certificate: bytes,
+    signature: bytes,
+    message: bytes,
+    now: datetime,
+    revoked: RevocationList | None,
+) -> x509.Certificate:
+    """The certificate of who signed a message, where nothing is wrong with it."""
     try:
         peer = x509.load_pem_x509_certificate(certificate)
-        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or fault_of_role(peer, party, server_name)
+        fault = _fault(peer, roots) or _fault_now(peer, roots, now) or role(peer)
         if revoked is not None:
             fault = fault or revoked.fault(peer)
     except _MALFORMED as error:
-        raise ProtocolError(f"{party}'s certificate cannot be read: {error}", code="unreadable", party=party) from error
+        raise ProtocolError(f"{who}'s certificate cannot be read: {error}", code="unreadable", party=who) from error
     if fault:
-        raise ProtocolError(f"{party}'s certificate {fault}", code=fault.code, party=party)
+        raise ProtocolError(f"{who}'s certificate {fault}", code=fault.code, party=who)
     try:
         check_signature(peer.public_key(), signature, message)
     except (InvalidSignature, ValueError) as error:
         raise ProtocolError(
-            f"{party}'s signature is not by the key of {party}'s certificate", code="signature", party=party
+            f"{who}'s signature is not by the key of {who}'s certificate", code="signature", party=who
         ) from error
+    return peer
 
 
 def load_identity(
@@ -387,6 +425,10 @@ def load_identity(
     if fault:
         raise DataError(f"{certificate}: the certificate {fault} (root: {root})", code=fault.code)
     return Identity(own, private, roots, server_name)
+
+
+Trust = tuple[tuple[x509.Certificate, ...], RevocationList | None]
+"""Whose certificates count: a project's roots, and its newest list of revoked ones."""
 
 
 def load_roots(path: Path) -> tuple[x509.Certificate, ...]:
@@ -453,6 +495,14 @@ def fault_of_role(certificate: x509.Certificate, party: PartyId, server_name: st
         return Fault("other-name", f"is for {', '.join(map(repr, names)) or 'nobody'}, not {expected!r}")
     if party != SERVER and expected == server_name:
         return Fault("servers", f"is party {SERVER}'s, which is no holder; rename the holder {party!r}")
+    return None
+
+
+def _fault_of_no_administrator(certificate: x509.Certificate) -> Fault | None:
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    roles = certificate.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    if [role.value for role in roles] != [ADMINISTRATOR] or len(names) != 1:
+        return Fault("no-administrator", "is not an administrator's, who alone submits, stops and asks")
     return None
 
 

@@ -4,7 +4,7 @@ A message is sealed in pieces, each a frame of a channel by itself: what is not 
 first piece begins with the codec's header; all but the last have the same number of data bytes. Their frames carry the
 message's number, the piece's index and the bytes of the whole message, all sealed with it.
 
-``Peer`` is for a link that strangers can write to, as ``FlareLink``: whatever arrives in a peer's name goes through its
+``Peer`` is for a link that strangers can write to, as ``NatsLink``: whatever arrives in a peer's name goes through its
 channel first. ``SealedLink`` wraps any link whose messages always come from who they say.
 
 Handshake, once per pair, over ``Kind.SEAL``. Each side sends in each round, and waits for the other's:
@@ -43,7 +43,7 @@ from veilgraph.link.channel import (
     Disagreement,
     Frame,
     FrameKind,
-    stated_total,
+    stated_head,
 )
 from veilgraph.link.codec import HEADER_BYTES, MAX_MESSAGE_BYTES, build_tensor, decode_header, encode
 from veilgraph.link.identity import Identity
@@ -51,7 +51,7 @@ from veilgraph.link.mailbox import Mailbox
 from veilgraph.link.wrapper import Wrapper
 
 PIECE_BYTES: Final = 4 << 20
-"""Data bytes of a piece; over FLARE one frame of 87 MB takes four times as long as its pieces side by side."""
+"""Data bytes of a piece, where nothing carries less at once."""
 
 
 class Outgoing:
@@ -68,7 +68,7 @@ class Outgoing:
         self._channel, self._header, self._data, self._piece_bytes = channel, header, data, piece_bytes
         self._number = channel.next_message()
         self._total = len(header) + data.nbytes
-        self.count = _count(self._total, piece_bytes)
+        self.count = piece_count(self._total, piece_bytes)
         """Number of pieces."""
 
     def piece(self, index: int) -> bytearray:
@@ -138,7 +138,7 @@ class Assembly:
             words = f"a message of {frame.total} bytes came, the limit is {self._max_message_bytes}"
             raise ProtocolError(words, code="too-large", value=frame.total)
         self._data = torch.empty(frame.total - HEADER_BYTES, dtype=torch.uint8)
-        self._missing = set(range(_count(frame.total, self._piece_bytes)))
+        self._missing = set(range(piece_count(frame.total, self._piece_bytes)))
         self._number, self._total = frame.number, frame.total
 
     def _fill(self, frame: Frame) -> None:
@@ -155,7 +155,7 @@ class Assembly:
 
     def _check_place(self, frame: Frame) -> None:
         same = frame.total == self._total or frame.number < self._number
-        if not same or frame.index >= _count(frame.total, self._piece_bytes):
+        if not same or frame.index >= piece_count(frame.total, self._piece_bytes):
             raise ProtocolError(
                 f"piece {frame.index} does not belong to message {frame.number}", code="piece", value=frame.index
             )
@@ -163,12 +163,13 @@ class Assembly:
 
 def frame_sizes(total: int, piece_bytes: int) -> Iterator[int]:
     """Bytes of each frame of a message of ``total`` bytes."""
-    for index in range(_count(total, piece_bytes)):
+    for index in range(piece_count(total, piece_bytes)):
         start, end = _bounds(index, total, piece_bytes)
         yield end - start + FRAME_BYTES + (0 if index else HEADER_BYTES)
 
 
-def _count(total: int, piece_bytes: int) -> int:
+def piece_count(total: int, piece_bytes: int) -> int:
+    """Pieces of a message of ``total`` bytes."""
     return max(1, -(-(total - HEADER_BYTES) // piece_bytes))
 
 
@@ -196,6 +197,7 @@ class Peer:
         silence_s: longest time without a sign of life of a peer that was heard before, in seconds.
         connect_s: longest wait for the first sign of life, in seconds.
         on_extra: given what the peer tells with its confirmation, once.
+        piece_bytes: data bytes of a piece of its messages.
     """
 
     def __init__(
@@ -208,13 +210,14 @@ class Peer:
         silence_s: float,
         connect_s: float,
         on_extra: OnExtra | None,
+        piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self.name, self.channel = name, channel
         self.ready = threading.Event()
         """Set when the peer has said that it has the keys as well: messages may be sent."""
         self.failure: LinkError | None = None
         self._mailbox = mailbox
-        self._assembly = Assembly(partial(mailbox.put, name), max_message_bytes)
+        self._assembly = Assembly(partial(mailbox.put, name), max_message_bytes, piece_bytes)
         self._silence_s, self._connect_s, self._on_extra = silence_s, connect_s, on_extra
         self._confirming = threading.Lock()
         self._confirmed = False
@@ -284,13 +287,14 @@ class Peer:
             return time.monotonic() - self._started > self._connect_s
         return time.monotonic() - self._alive_at > self._silence_s
 
-    def fail_silent(self) -> None:
-        """Records that it gave no sign of life."""
-        limit, doubt = self._silence_s, ""
+    def fail_silent(self, besides: str = "") -> None:
+        """Records that it gave no sign of life; ``besides`` is what else is known of why."""
+        limit = self._silence_s
         if self._alive_at is None:
             limit = self._connect_s
-            doubt = self._doubt and f"; a hello in its name was refused: {self._doubt}"
-        self.fail(PeerFailed(f"{self.name} gave no sign of life for {limit:g} s{doubt}", code="silent"))
+            besides = f"a hello in its name was refused: {self._doubt}" if self._doubt else besides
+        words = f"{self.name} gave no sign of life for {limit:g} s"
+        self.fail(PeerFailed(f"{words}; {besides}" if besides else words, code="silent"))
 
     def fail(self, error: LinkError) -> None:
         """Ends the session with the peer; its first failure is kept."""
@@ -535,7 +539,7 @@ class _Numbers:
 def _frames(sealed: memoryview) -> Iterator[memoryview]:
     """The frames of a message, as the size that the first one states divides it; each is still to be opened."""
     start = 0
-    for size in frame_sizes(stated_total(sealed), SEGMENT_BYTES):
+    for size in frame_sizes(stated_head(sealed)[3], SEGMENT_BYTES):
         yield sealed[start : start + size]
         start += size
     if start < len(sealed):

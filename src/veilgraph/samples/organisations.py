@@ -356,6 +356,6 @@ def _jobs(job: JobSettings, files: Mapping[PartyId, Path], labelled: PartyId | N
 
 
 def _project(name: str, files: Mapping[PartyId, Path]) -> dict[str, Any]:
-    server = {"host": "localhost", "port": 8002, "admin_port": 8003}
+    server = {"host": "localhost", "port": 8002}
     project = {"server": server, "holders": list(files), "administrators": ["admin@example.org"]}
     return {"name": name.replace(".", "-"), **project}

@@ -1,4 +1,4 @@
-"""The same run over the engine's cells, every message sealed, as in memory; with a holder that drops out too."""
+"""The same run over a broker, every message sealed, as in memory; with a holder that drops out too."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-pytest.importorskip("nvflare", reason="the extra veilgraph[deploy] is not installed")
-
-from tests.attacks.cells import Network, network
+from tests.attacks.relay import Network, network
 from tests.mpc.aggregation.rounds import DropsOut, GivesUp
 from tests.paradigms.averaging.jobs import Dropped, dropping_out, job, sums_of
 from veilgraph.core.types import SERVER, Link, PartyId
@@ -20,7 +18,7 @@ from veilgraph.runtime.launch import jobs
 from veilgraph.runtime.launch.jobs import train
 
 
-def over_cells(net: Network, dropped: Dropped) -> Callable[..., None]:
+def over_broker(net: Network, dropped: Dropped) -> Callable[..., None]:
     """Stands in for ``run_threads``."""
 
     def run(programs: Mapping[PartyId, Callable[[Link], None]], timeout_s: float, tick: object, wire: object) -> None:
@@ -38,13 +36,13 @@ def over_cells(net: Network, dropped: Dropped) -> Callable[..., None]:
     return run
 
 
-def test_a_run_over_the_engine_is_the_run_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_a_broker_is_the_run_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = job({"data": {"holders": 3}, "averaging": {"threshold": 2}, "train": {"select_by": "last"}})
     dropped = {"B": {sums_of(2)[0]: 3, sums_of(3)[1]: 1}}
     with dropping_out(dropped):
         here = train(settings, tmp_path / "here")
     with network() as net:
-        monkeypatch.setattr(jobs, "run_threads", over_cells(net, dropped))
+        monkeypatch.setattr(jobs, "run_threads", over_broker(net, dropped))
         there = train(settings, tmp_path / "there")
         net.close()
     assert torch.equal(here.predictions.probabilities, there.predictions.probabilities)

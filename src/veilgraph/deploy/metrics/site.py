@@ -12,12 +12,9 @@ from cryptography import x509
 from prometheus_client.core import Metric
 
 from veilgraph.core.errors import VeilgraphError
-from veilgraph.core.types import SERVER
-from veilgraph.deploy.guard.heard import heard_s
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.metrics.exposed import build, counter, gauge, gauges
 from veilgraph.deploy.metrics.watch import STUCK_S, SiteWatch
-from veilgraph.deploy.presence import LOST_S
 from veilgraph.deploy.progress import STATES, SiteJob, SiteJobs, drift_of, epsilon_of, site_processes, traffic_of
 from veilgraph.deploy.revocation import installed_list
 from veilgraph.protocol.consent import all_waiting
@@ -29,18 +26,14 @@ class WatchedSite:
     def __init__(self, kit: Kit, runs: Path, watch: SiteWatch) -> None:
         self._kit, self._runs, self._watch = kit, runs, watch
         self._jobs = SiteJobs(kit)
-        roles = kit.roles
-        self._sites = frozenset((*roles.holders, *filter(None, [roles.dealer])))
 
     def families(self) -> Iterable[Metric]:
         """All metrics; docs/operations.md says what each tells."""
         watch, processes = self._watch, site_processes(self._kit)
         jobs = self._jobs.now(processes)
         yield build(self._kit.kind)
-        words = "1 while the site is connected with the server, at the server while it runs."
-        yield from gauge("connected", words, self._connected())
-        yield from self._heard()
-        yield counter("site_restarts", "How often the site's process was started again.", watch.restarts)
+        yield from gauge("connected", "1 while the site is connected with the broker.", watch.is_up)
+        yield counter("site_restarts", "How often the broker was started again, at the server.", watch.restarts)
         yield from gauge("site_processes", "Processes of the site and its jobs.", len(processes))
         memory = sum(each.resident_bytes for each in processes)
         yield from gauge("site_resident_memory_bytes", "Memory of the site and its jobs.", memory)
@@ -53,36 +46,20 @@ class WatchedSite:
         yield from self._disk()
 
     def ready(self) -> tuple[bool, str]:
-        """Whether jobs can be run: the site is up, and the server was heard of."""
-        if not self._watch.is_up:
-            return False, "not ready: the site is starting"
-        return (True, "ready") if self._connected() else (False, "not ready: the server is silent")
+        """Whether jobs can be run: the site is connected."""
+        return (True, "ready") if self._watch.is_up else (False, "not ready: no connection with the broker")
 
     def alive(self) -> tuple[bool, str]:
         """Whether the site is looked after."""
         stuck = time.monotonic() - self._watch.looked > STUCK_S
         return (False, "stuck") if stuck else (True, "alive")
 
-    def _connected(self) -> bool:
-        if not self._watch.is_up or self._kit.kind == "server":
-            return self._watch.is_up
-        return heard_s(self._kit.path).get(SERVER, LOST_S + 1) <= LOST_S
-
-    def _heard(self) -> Iterator[Metric]:
-        heard = heard_s(self._kit.path)
-        if self._kit.kind != "server":
-            yield from gauge("server_heard_seconds", "Seconds since the server was last heard of.", heard.get(SERVER))
-            return
-        there = sum(heard.get(site, LOST_S + 1) <= LOST_S for site in self._sites)
-        yield from gauge("sites_connected", "Sites that the server has heard of within 30 seconds.", there)
-        yield from gauge("sites_expected", "Sites of the project beside the server.", len(self._sites))
-
     def _waiting(self) -> int | None:
         return len(all_waiting(self._kit.consent)) if self._kit.kind == "holder" else None
 
     def _newest(self, jobs: tuple[SiteJob, ...]) -> Iterator[Metric]:
         """Of the newest job that has begun."""
-        begun = next((job for job in jobs if job.state != "submitted"), None)
+        begun = next(iter(jobs), None)
         if begun is None:
             return
         if (traffic := traffic_of(self._kit, begun)) is not None:

@@ -15,8 +15,8 @@ class SiteWatch:
     """What ``net join`` notes of its site while it looks after it.
 
     Attributes:
-        is_up: the site's program has started and, at all but the server, has been let in by the server.
-        restarts: how often it was started again.
+        is_up: the site is connected with the broker.
+        restarts: how often the broker was started again, at the server.
         looked: when it was last looked after.
     """
 

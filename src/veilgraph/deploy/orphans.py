@@ -1,16 +1,13 @@
-"""No process of a site lives on for long without the one that began it.
+"""No process of a site's job lives on for long without the site.
 
-``net join`` begins the engine's process, and that one each job's: every one in a session of its own, which no signal to
-the other's group reaches. Where one is killed alone, those below it go on. An engine without its ``net join`` is a
-second site beside the one that is started next. A job's process without its engine ends by FLARE's own means within
-seconds, but not where it is just telling that one that it has begun (``ClientAppRunner.notify_job_status`` tells for
-ever, with a line in four logs each time), nor inside a long computation. So each watches who began it, and ``join``
-waits for those of its last start (``deploy.site_process``).
+Every one is in a session of its own, which no signal to the site's group reaches. So each watches who began it, and
+``join`` waits for those of its last start (``deploy.site_process``).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ from typing import Final
 PARENT_VARIABLE: Final = "VEILGRAPH_PARENT_PROCESS"
 """Of a process's environment: the id of the one that began it, which may be gone before it looks for it."""
 GRACE_S: Final = 20.0
-"""In which a job's process may end by itself: FLARE stops the job and tells the other parties, in about 13 seconds."""
+"""In which a job's process may end by itself."""
 _EVERY_S: Final = 1.0
 
 
@@ -42,6 +39,7 @@ def end_with_parent(grace_s: float = 0.0, every_s: float = _EVERY_S) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(every_s)
+        signal.raise_signal(signal.SIGTERM)  # its peers are told
         time.sleep(grace_s)
         sys.stderr.write(f"process {parent}, which began this one, has ended, and so does this: {os.getpid()}\n")
         sys.stderr.flush()

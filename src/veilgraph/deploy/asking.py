@@ -1,0 +1,177 @@
+"""How an administrator asks sites: signed requests over the broker, each until it is answered."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version as metadata_version
+from typing import Any, Final
+
+from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
+from veilgraph.core.types import PartyId
+from veilgraph.core.version import __version__
+from veilgraph.deploy.broker import REQUESTS
+from veilgraph.deploy.kit import Kit
+from veilgraph.deploy.request import Answer, Request, expiry, read_answer
+from veilgraph.deploy.roles import Roles
+from veilgraph.link.identity import Identity
+from veilgraph.link.nats_client import Brokers, Connection, token
+
+_AGAIN_S: Final = 2.0
+_RECONNECT_S: Final = 0.5
+
+log = logging.getLogger("veilgraph")
+
+
+class Asking:
+    """An administrator's questions, over a connection that is made again when it is lost.
+
+    Args:
+        name: in the administrator's certificate.
+        project: that the sites are in.
+        identity: of the administrator.
+        brokers: of the project.
+    """
+
+    def __init__(self, name: str, project: str, identity: Identity, brokers: Brokers) -> None:
+        self._name, self._project, self._identity, self._brokers = name, project, identity, brokers
+        self._changed = threading.Condition()
+        self._connection: Connection | None = None
+        self._closed = threading.Event()
+        self._asked: Request | None = None
+        self._answers: dict[PartyId, Answer] = {}
+
+    def connect(self, within_s: float) -> Connection:
+        """The connection, made if there is none.
+
+        Raises:
+            LinkError: no broker can be reached in time.
+        """
+        deadline = time.monotonic() + within_s
+        while True:
+            if (connection := self._connection) is not None:
+                return connection
+            try:
+                made = self._brokers.connect(f"vg.{token(self._name)}.*.*", self._closed)
+            except LinkError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RECONNECT_S)
+                continue
+            self._connection = made
+            threading.Thread(target=self._read, args=(made,), name="answers", daemon=True).start()
+
+    def ask(self, sites: Sequence[PartyId], within_s: float, **what: Any) -> dict[PartyId, Answer]:  # noqa: ANN401
+        """Asks sites, again and again, until all have answered or it has taken too long.
+
+        Args:
+            sites: names in their certificates.
+            within_s: longest wait, in seconds.
+            what: fields of the ``Request`` beside its addressees and its expiry.
+
+        Returns:
+            The answers that came.
+
+        Raises:
+            LinkError: no broker can be reached in time.
+        """
+        request = Request(project=self._project, sites=list(sites), expires=expiry(datetime.now(UTC)), **what)
+        message, deadline = request.signed(self._identity), time.monotonic() + within_s
+        with self._changed:
+            self._asked, self._answers = request, {}
+        while True:
+            connection = self.connect(max(0.0, deadline - time.monotonic()))
+            with suppress(OSError, ValueError):  # it is lost: the reader says so, and the request is sent again
+                for site in sites:
+                    if site not in self._answers:
+                        connection.publish(f"vg.{token(site)}.{token(self._name)}.{REQUESTS}", message)
+            with self._changed:
+                left_s = min(_AGAIN_S, max(0.0, deadline - time.monotonic()))
+                self._changed.wait_for(partial(self._changes, connection, len(sites)), left_s)
+                if len(self._answers) == len(sites) or time.monotonic() >= deadline:
+                    return dict(self._answers)
+
+    def _changes(self, connection: Connection, sites: int) -> bool:
+        return len(self._answers) == sites or self._connection is not connection
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._closed.set()
+        if self._connection is not None:
+            self._connection.drop()
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            for subject, message in connection.messages():
+                self._take(subject, message)
+        except (OSError, LinkError, ValueError) as error:
+            log.debug("%s", error)
+        connection.drop()
+        with self._changed:
+            self._connection = None
+            self._changed.notify_all()
+
+    def _take(self, subject: str, message: memoryview) -> None:
+        with self._changed:
+            request = self._asked
+        of = subject.split(".")[2]
+        if request is None or subject.split(".")[3] != request.id:
+            return
+        site = next((each for each in request.sites if token(each) == of), None)
+        if site is None:
+            return
+        with suppress(ProtocolError):  # whose it is not, answers nothing: the request is sent again
+            identity = self._identity
+            answer = read_answer(message, identity.roots, request, site, datetime.now(UTC), identity.revoked)
+            with self._changed:
+                self._answers.setdefault(site, answer)
+                self._changed.notify_all()
+
+
+def releases() -> dict[str, str]:
+    """What must be the same at every party."""
+    return {"veilgraph": __version__, "torch": metadata_version("torch").partition("+")[0]}
+
+
+def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:
+    """Who has not joined, and what to start there."""
+    holders = [site for site in missing if site in roles.holders]
+    ways = [f"{', '.join(holders)}; start there: veilgraph net join KIT --party party.yaml"] if holders else []
+    if roles.deals in missing:
+        ways.append(f"{roles.deals}, which deals; start there: veilgraph net join KIT")
+    return LinkError(f"not connected: {'; and '.join(ways)}", code="not-connected", party=missing[0])
+
+
+@contextmanager
+def administrator(kit: Kit, connect_s: float) -> Iterator[Asking]:
+    """A connection with an administrator's kit.
+
+    Raises:
+        ConfigError: it is another participant's kit.
+        LinkError: no broker can be reached in time.
+    """
+    if kit.kind != "administrator":
+        raise ConfigError(f"{kit.path} is the kit of {kit.name}; give an administrator's")
+    with asking(kit.name, kit.roles.project, kit.identity, kit.brokers()) as made:
+        try:
+            made.connect(connect_s)
+        except LinkError as error:
+            server = kit.roles.server
+            words = f"{kit.name} cannot reach the server at {server}: is it running? ({error})"
+            raise LinkError(words, code="no-broker", party=server) from error
+        yield made
+
+
+@contextmanager
+def asking(name: str, project: str, identity: Callable[[], Identity], brokers: Brokers) -> Iterator[Asking]:
+    """Questions of an administrator, for as long as they are needed."""
+    made = Asking(name, project, identity(), brokers)
+    try:
+        yield made
+    finally:
+        made.close()

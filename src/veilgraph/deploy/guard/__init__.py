@@ -1,1 +1,0 @@
-"""What stands between FLARE and everybody else: what may come in, from whom, and through which door."""

@@ -1,0 +1,278 @@
+"""What a site does with requests of administrators: the only thing there that starts a process.
+
+The site's connection with the broker brings requests under ``vg.SITE.ADMINISTRATOR.requests``; the answer goes to
+``vg.ADMINISTRATOR.SITE.ID``, where ``ID`` is the request's. A request that is not an administrator's own
+(``request.read_request``) is counted in the log and not answered. A job has a folder of its own in the kit:
+
+    jobs/ID/request       the submitted request, as it came
+    jobs/ID/meta.json     of that the job's name, the work and the moment
+    jobs/ID/log.txt       what the party's process says
+    jobs/ID/outcome.json  how its part ended, written by the process itself (``Outcome``)
+
+The process holds the job to limits, consent and approval before anything of the data is sent. Where it ends without an
+outcome, it was stopped, or was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from veilgraph.core.errors import LinkError, ProtocolError, VeilgraphError
+from veilgraph.core.files import appended_file, private_folder, write_whole
+from veilgraph.core.settings import NAME_PATTERN
+from veilgraph.core.text import printable
+from veilgraph.core.types import PartyId
+from veilgraph.deploy.broker import REQUESTS
+from veilgraph.deploy.orphans import GRACE_S
+from veilgraph.deploy.progress import JOB_ID, STOPPED, Outcome, epochs_said, facts_of, state_of, tail
+from veilgraph.deploy.request import Answer, Request, check_form, read_request
+from veilgraph.link.identity import Identity, Trust
+from veilgraph.link.nats_client import Brokers, Connection, token
+from veilgraph.link.refusals import RefusalLog
+
+MAX_RUNNING: Final = 8
+"""Jobs of one site at the same time: each has a process, and a connection with the broker."""
+_ANSWER_CHARACTERS: Final = 192 << 10
+_LOG_CHARACTERS: Final = 32 << 10
+"""Of a log that are told; as JSON a character may have six."""
+_RETRY_S: Final = 1.0
+_POLL_S: Final = 0.2
+_TOLD: Final = re.compile(r"^\d{4}-\d\d-\d\d \S+ - veilgraph - INFO - .*\n?", re.MULTILINE)
+"""A line of a job's log that administrators may read, of a party without data. Errors and warnings stay at the site."""
+
+log = logging.getLogger("veilgraph")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Who answers.
+
+    Attributes:
+        name: in its certificate.
+        project: that it is in.
+        folder: of its jobs.
+        trust: the project's roots, and the certificates that were revoked, read for every message.
+        identity: its own, read for a request of an administrator alone: a key with a passphrase takes long to open.
+        command: job's folder → what is run there.
+        tells_log: whether administrators may read progress in its jobs' logs: it has no data.
+    """
+
+    name: PartyId
+    project: str
+    folder: Path
+    trust: Callable[[], Trust]
+    identity: Callable[[], Identity]
+    command: Callable[[Path], Sequence[str]]
+    tells_log: bool = False
+
+
+class Supervisor:
+    """A site's jobs. One thread hands it requests; ``close`` ends the processes.
+
+    Args:
+        site: whose they are.
+        environment: of the processes.
+        inherited: open files of this process that they hold as well.
+    """
+
+    def __init__(self, site: Site, environment: Mapping[str, str], inherited: Sequence[int] = ()) -> None:
+        self._site, self._environment, self._inherited = site, dict(environment), tuple(inherited)
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._lock = threading.Lock()
+        self._refusals = RefusalLog(lambda _, words: log.warning("refused %s", words))
+        private_folder(site.folder)
+
+    def answer(self, sender: str, message: bytes | memoryview, now: datetime) -> tuple[str, bytes] | None:
+        """Does what a message asks for.
+
+        Args:
+            sender: whose subject it came under, for the log; nobody vouches for it.
+            message: as it came.
+            now: with a time zone.
+
+        Returns:
+            The request's id and the answer; None where nobody is owed one.
+        """
+        try:
+            check_form(message)
+            roots, revoked = self._site.trust()
+            request, who = read_request(message, roots, self._site.project, self._site.name, now, revoked)
+        except ProtocolError as error:
+            self._refusals.add((sender,), error.code, f"a request through the connection of {sender}: {error}")
+            return None
+        except VeilgraphError as error:  # of this kit, such as a list of revoked certificates that is overdue
+            self._refusals.add(("kit",), error.code, f"every request: {error}")
+            return None
+        log.info("%s asks: %s %s", printable(who), request.ask, request.about or request.id)
+        asked = {"run": self._run, "stop": self._stop, "status": self._status, "log": self._log}[request.ask]
+        content = asked(request, bytes(message))
+        refuses = str(content.pop("refuses", ""))
+        answered = Answer(request=request.id, site=self._site.name, refuses=refuses, content=content)
+        return request.id, answered.signed(self._site.identity())
+
+    def close(self) -> None:
+        """Ends all processes, and waits for them."""
+        with self._lock:
+            for job_id in self._alive():
+                self._signal(job_id, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE_S
+            for job_id, process in self._running.items():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+                self._signal(job_id, signal.SIGKILL)
+                process.wait()
+        self._refusals.close()
+
+    def running(self) -> int:
+        """How many jobs run."""
+        with self._lock:
+            return len(self._alive())
+
+    def _run(self, request: Request, message: bytes) -> dict[str, Any]:
+        folder = self._site.folder / request.id
+        with self._lock:
+            if folder.exists():  # the same request again: its answer may have been lost
+                return {"job": request.id}
+            if len(self._alive()) >= MAX_RUNNING:
+                return {"refuses": f"{MAX_RUNNING} jobs run at {self._site.name} already; submit it when one has ended"}
+            private_folder(folder)
+            name = (request.job or {}).get("name")
+            known = isinstance(name, str) and re.fullmatch(NAME_PATTERN, name)
+            if request.work == "check":  # else a run of that name would lend it its traffic and its ledger
+                name = f"{name} (check)"
+            facts = {"name": name if known else "", "work": request.work, "submitted": time.time()}
+            write_whole(folder / "meta.json", json.dumps(facts).encode())
+            write_whole(folder / "request", message)
+            with appended_file(folder / "log.txt") as said:
+                self._running[request.id] = subprocess.Popen(
+                    list(self._site.command(folder)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                    umask=0o077,
+                    pass_fds=self._inherited,
+                )
+        return {"job": request.id}
+
+    def _stop(self, request: Request, _message: bytes) -> dict[str, Any]:
+        with self._lock:
+            if request.about not in self._alive():
+                return {"refuses": f"job {request.about} does not run at {self._site.name}"}
+            write_whole(self._site.folder / request.about / STOPPED, b"")
+            self._signal(request.about, signal.SIGTERM)
+            timer = threading.Timer(GRACE_S, self._kill, (request.about,))
+        timer.daemon = True
+        timer.start()
+        return {"job": request.about}
+
+    def _status(self, _request: Request, _message: bytes) -> dict[str, Any]:
+        with self._lock:
+            alive = self._alive()
+        folders = [path for path in self._site.folder.iterdir() if JOB_ID.fullmatch(path.name)]
+        jobs: list[dict[str, Any]] = []
+        room = _ANSWER_CHARACTERS
+        for folder in sorted(folders, key=lambda path: float(facts_of(path).get("submitted", 0)), reverse=True):
+            jobs.append(self._described(folder, alive))
+            room -= len(json.dumps(jobs[-1]))
+            if room < 0:  # those before it are older
+                del jobs[-1]
+                break
+        return {"jobs": jobs}
+
+    def _described(self, folder: Path, alive: Sequence[str]) -> dict[str, Any]:
+        outcome = Outcome.read(folder)
+        state = "running" if folder.name in alive else state_of(folder)
+        told = _TOLD.findall(tail(folder / "log.txt")) if self._site.tells_log else []
+        epoch, epochs = epochs_said("".join(told))
+        return {
+            **facts_of(folder),
+            "epoch": epoch,
+            "epochs": epochs,
+            "job": folder.name,
+            "state": state,
+            "failure": None if outcome is None or outcome.failure is None else outcome.failure.model_dump(),
+            "checked": None if outcome is None else outcome.checked,
+            "says": told[-1].partition(" - INFO - ")[2].strip()[:200] if told else "",
+        }
+
+    def _log(self, request: Request, _message: bytes) -> dict[str, Any]:
+        if not self._site.tells_log:
+            return {"refuses": f"what a log of {self._site.name} says stays there"}
+        told = "".join(_TOLD.findall(tail(self._site.folder / request.about / "log.txt")))
+        return {"log": told[-_LOG_CHARACTERS:]}
+
+    def _alive(self) -> list[str]:
+        return [job_id for job_id, process in self._running.items() if process.poll() is None]
+
+    def _kill(self, job_id: str) -> None:
+        with self._lock:
+            self._signal(job_id, signal.SIGKILL)
+
+    def _signal(self, job_id: str, number: signal.Signals) -> None:
+        """To the process, which ends those that it started; what kills it kills them too, who are a session."""
+        process = self._running[job_id]
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                (os.killpg if number == signal.SIGKILL else os.kill)(process.pid, number)
+
+
+def attend(
+    supervisor: Supervisor,
+    name: PartyId,
+    brokers: Brokers,
+    stopped: threading.Event,
+    connected: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Takes requests until it is told to stop, whatever becomes of the broker meanwhile.
+
+    Args:
+        supervisor: does what they ask for.
+        name: of the site, in its certificate.
+        brokers: of the project.
+        stopped: ends it, within seconds.
+        connected: told each time why there is no connection; with nothing, that there is one.
+    """
+    me, pause_s = token(name), 0.0
+    while not stopped.wait(pause_s):
+        pause_s = _RETRY_S
+        try:
+            connection = brokers.connect(f"vg.{me}.*.{REQUESTS}", stopped)
+        except LinkError as error:
+            connected(str(error))
+            continue
+        over = threading.Event()
+        threading.Thread(target=_drop_when, args=(connection, stopped, over), daemon=True).start()
+        try:
+            connected("")
+            for subject, message in connection.messages():
+                sender = subject.split(".")[2]  # as the broker's permissions have it
+                if answered := supervisor.answer(sender, message, datetime.now(UTC)):
+                    connection.publish(f"vg.{sender}.{me}.{answered[0]}", answered[1])
+        except (OSError, LinkError, ValueError) as error:
+            if not stopped.is_set():
+                connected(str(error))
+        finally:
+            over.set()
+            connection.drop()
+
+
+def _drop_when(connection: Connection, stopped: threading.Event, over: threading.Event) -> None:
+    while not over.wait(_POLL_S):
+        if stopped.is_set():
+            connection.drop()
+            return

@@ -1,0 +1,168 @@
+"""Signed requests of administrators: in one form, for one project, some sites and ten minutes."""
+
+from __future__ import annotations
+
+import json
+import random
+import struct
+from datetime import timedelta
+
+import pytest
+
+from tests.errors import refused
+from tests.link.certificates import DAY, NOW, Project
+from veilgraph.core.errors import ConfigError, ProtocolError
+from veilgraph.deploy.request import VALID_S, Answer, Request, expiry, read_answer, read_request
+from veilgraph.link.channel import joined
+from veilgraph.link.identity import ADMINISTRATOR, Identity
+
+PROJECT, OTHER = Project(), Project()
+OPS, BANK, SHOP = PROJECT.identity("ops@example.org", role=ADMINISTRATOR), *map(PROJECT.identity, ("bank", "shop"))
+JOB = {"name": "fraud", "train": {"epochs": 3}, "ü": [1.5, None, True]}
+
+
+def request(**changed) -> Request:
+    fields = {"project": "cards", "sites": ["bank", "shop"], "expires": expiry(NOW), "ask": "run", "job": JOB}
+    return Request.model_validate({**fields, "work": "train", "releases": {"veilgraph": "1"}, **changed})
+
+
+def read(message: bytes | memoryview, now=NOW, site: str = "bank", project: str = "cards") -> tuple[Request, str]:
+    return read_request(message, (PROJECT.root,), project, site, now)
+
+
+def enveloped(body: bytes, signer: Identity = OPS, magic: bytes = b"VREQ") -> bytes:
+    parts = body, signer.certificate_pem, signer.sign(joined(magic, body))
+    return struct.pack("<4sIII", magic, *map(len, parts)) + b"".join(parts)
+
+
+def body_of(message: bytes) -> bytes:
+    return message[16 : 16 + struct.unpack_from("<I", message, 4)[0]]
+
+
+def test_a_request_arrives_as_it_was_made() -> None:
+    made = request()
+    assert read(made.signed(OPS)) == (made, "ops@example.org")
+    assert read(made.signed(OPS), site="shop")[0].job == JOB
+    assert made.id != request().id
+    for ask, about in (("status", ""), ("log", "0" * 32), ("stop", "0" * 32)):
+        made = request(ask=ask, about=about, job=None, work="")
+        assert read(made.signed(OPS))[0] == made
+    assert read(memoryview(enveloped(body_of(made.signed(OPS)))))[0] == made, "what the attacks below begin with"
+
+
+@pytest.mark.parametrize(
+    "signer", [BANK, PROJECT.identity("x", role="member"), PROJECT.identity(None, role=ADMINISTRATOR)]
+)
+def test_only_administrators_ask(signer: Identity) -> None:
+    with refused(ProtocolError, code="no-administrator"):
+        read(request().signed(signer))
+
+
+def test_of_another_project_or_signed_with_another_key() -> None:
+    with refused(ProtocolError, code="other-project"):
+        read(request().signed(OTHER.identity("ops@example.org", role=ADMINISTRATOR)))
+    with refused(ProtocolError, code="signature"):
+        read(request().signed(Identity(OPS.certificate, BANK.key, OPS.roots)))
+    with refused(ProtocolError, code="not-for-here"):
+        read(request().signed(OPS), project="loans")
+    with refused(ProtocolError, code="not-for-here"):
+        read(request(sites=["shop"]).signed(OPS))
+    with refused(ProtocolError, code="expired"):
+        old = PROJECT.identity("ops@example.org", start=NOW - 3 * DAY, end=NOW - DAY, role=ADMINISTRATOR)
+        read(request().signed(old))
+
+
+@pytest.mark.parametrize(
+    ("late_s", "code"),
+    [(-3600.0, ""), (0.0, ""), (VALID_S - 2, ""), (VALID_S + 2, "expired"), (-3 * 86400.0, "not-yet")],
+)
+def test_a_request_is_for_ten_minutes_and_clocks_may_be_off_by_hours(late_s: float, code: str) -> None:
+    """A certificate that is valid at all of these times."""
+    ops = PROJECT.identity("ops@example.org", start=NOW - 9 * DAY, end=NOW + 9 * DAY, role=ADMINISTRATOR)
+    roots = (Project(PROJECT.key, NOW - 9 * DAY, NOW + 9 * DAY).root,)
+    message, now = request().signed(ops), NOW + timedelta(seconds=late_s)
+    if not code:
+        read_request(message, roots, "cards", "bank", now)
+        return
+    with refused(ProtocolError, code=code):
+        read_request(message, roots, "cards", "bank", now)
+
+
+def test_whatever_is_changed_is_refused_and_nothing_else_is_raised() -> None:
+    message, draw = request().signed(OPS), random.Random(3)
+    for _ in range(400):
+        changed = bytearray(message)
+        for _ in range(draw.choice((1, 1, 3))):
+            changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
+        cut = bytes(changed)[: draw.choice((None, None, draw.randrange(len(changed))))]
+        try:
+            found, _ = read(cut)
+        except ProtocolError:
+            continue
+        assert found == request(id=found.id), "a change of the PEM's own line breaks, at most"
+    for junk in (b"", b"VREQ", message + b"x", message[:-1], b"VANS" + message[4:], bytes(600_000)):
+        with pytest.raises(ProtocolError):
+            read(junk)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda found: {**found, "more": 1},
+        lambda found: {name: value for name, value in found.items() if name != "ask"},
+        lambda found: {**found, "ask": "shell"},
+        lambda found: {**found, "resume": 1},
+        lambda found: {**found, "id": "../../etc/passwd"},
+        lambda found: {**found, "id": found["id"].upper().replace("0", "A")},
+        lambda found: {**found, "job": None},
+        lambda found: {**found, "ask": "status"},
+        lambda found: {**found, "about": "0" * 32},
+        lambda found: {**found, "expires": float("inf")},
+        lambda found: {**found, "sites": []},
+        lambda found: {**found, "version": 2},
+        lambda found: [found],
+    ],
+)
+def test_an_administrators_other_content_is_refused(change) -> None:
+    body = json.dumps(change(json.loads(body_of(request().signed(OPS)))), sort_keys=True, separators=(",", ":"))
+    with refused(ProtocolError, code="request-content"):
+        read(enveloped(body.encode()))
+
+
+def test_there_is_one_form_of_each_content() -> None:
+    body = body_of(request().signed(OPS))
+    nested = b'{"job":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    for other in (b" " + body, body.replace(b'{"about"', b'{"about":"","about"', 1), body[:-1], nested, b"9" * 10_000):
+        assert other != body
+        with refused(ProtocolError, code="request-content"):
+            read(enveloped(other))
+    read(enveloped(body))
+
+
+def test_what_is_too_long_is_not_sent() -> None:
+    with refused(ConfigError, code="too-long"):
+        request(job={"x": "y" * 300_000}).signed(OPS)
+
+
+def test_an_answer_is_the_sites_own_and_to_this_request() -> None:
+    asked = request()
+    made = Answer(request=asked.id, site="bank", content={"jobs": [{"state": "running"}]})
+
+    def answer(message: bytes, to: Request = asked, site: str = "bank") -> Answer:
+        return read_answer(message, (PROJECT.root,), to, site, NOW)
+
+    assert answer(made.signed(BANK)) == made
+    with refused(ProtocolError, code="other-name"):
+        answer(made.signed(SHOP))
+    with refused(ProtocolError, code="administrator"):
+        answer(made.signed(OPS))
+    with refused(ProtocolError, code="other-request"):
+        answer(made.signed(BANK), to=request())
+    with refused(ProtocolError, code="other-request"):
+        answer(Answer(request=asked.id, site="shop").signed(BANK))
+    with refused(ProtocolError, code="request-form"):
+        answer(asked.signed(BANK))
+    with refused(ProtocolError, code="request-form"):
+        read(made.signed(OPS))
+    with refused(ProtocolError, code="signature"):
+        read(b"VREQ" + enveloped(body_of(asked.signed(OPS)), magic=b"VANS")[4:])

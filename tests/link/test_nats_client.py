@@ -1,0 +1,196 @@
+"""The client of a broker: what it believes of one, how it gets there, and what it never sets aside memory for."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from tests.errors import refused
+from tests.link.brokers import BROKERS, PROJECT, Broker, Kits, needs_broker
+from tests.link.certificates import fresh_key
+from tests.link.hostile_broker import HostileBroker
+from veilgraph.core.errors import ConfigError, DataError, LinkError
+from veilgraph.link.identity import Identity
+from veilgraph.link.nats_client import MAX_PAYLOAD_BYTES, BrokerAddress, Connection, client_tls, token
+
+SUBJECT = "vg.A.*.job"
+
+
+@pytest.fixture(scope="module")
+def kits() -> Kits:
+    made = Kits()
+    made.issue("A")
+    made.issue("B")
+    return made
+
+
+@pytest.fixture(scope="module")
+def broker(kits: Kits) -> Iterator[Broker]:
+    made = Broker(kits)
+    made.configure()
+    made.start()
+    yield made
+    made.kill()
+
+
+def first(connection: Connection) -> tuple[str, bytes]:
+    subject, payload = next(connection.messages())
+    return subject, bytes(payload)
+
+
+def told(kits: Kits, says: bytes) -> LinkError:
+    """What comes of a broker that says something once a party has subscribed."""
+    there = HostileBroker(kits, says=says)
+    connection = Connection(there.address, kits.tls("A"), SUBJECT)
+    with pytest.raises(LinkError) as caught:
+        for _ in connection.messages():
+            pass
+    connection.drop()
+    there.close()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("says", "code"),
+    [
+        (b"MSG vg.A.B.job 1 1000000000000\r\n", "broker"),
+        (b"MSG vg.A.B.job 1 99999999\r\n", "too-large"),
+        (b"MSG vg.A.B.job 1 %d\r\n" % (MAX_PAYLOAD_BYTES + 1), "too-large"),
+        (b"MSG vg.A.B.job 1 -1\r\n", "broker"),
+        (b"MSG vg.A.B.job 1 \xd9\xa3\r\n", "broker"),
+        (b"MSG vg.A.B.job 2 2\r\nhi\r\n", "broker"),
+        (b"MSG vg.A.B.job 1 2 2 2\r\nhi\r\n", "broker"),
+        (b"MSG vg.A.B.job 1 2\r\nhi!!", "broker"),
+        (b"HMSG vg.A.B.job 1 12 14\r\nNATS/1.0\r\n\r\nhi\r\n", "broker"),
+        (b"+" * 100_000, "broker"),
+        (b"\r\n", "broker"),
+        (b"-ERR 'no'\r\n", "broker-refuses"),
+        (b"PUB vg.A.B.job 2\r\nhi\r\n", "broker"),
+    ],
+    ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else value,
+)
+def test_whatever_else_a_broker_says_ends_the_connection(kits: Kits, says: bytes, code: str) -> None:
+    assert told(kits, says).code == code
+
+
+def test_what_a_broker_may_say_is_taken_and_a_subject_for_replies_ignored(kits: Kits) -> None:
+    there = HostileBroker(kits, says=b"+OK\r\nPING\r\nINFO {]\r\nMSG vg.A.B.job 1 vg.B.A.x 2\r\nhi\r\n")
+    connection = Connection(there.address, kits.tls("A"), SUBJECT)
+    assert first(connection) == ("vg.A.B.job", b"hi")
+    connection.drop()
+    there.close()
+
+
+def test_nothing_is_set_aside_for_what_is_announced(kits: Kits) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    told(kits, b"MSG vg.A.B.job 1 1000000000000\r\n" + b"z" * (8 << 20))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_what_is_no_broker_is_noticed(kits: Kits) -> None:
+    there = HostileBroker(kits, greeting=b"HTTP/1.1 400 Bad Request\r\n")
+    with refused(LinkError, code="no-broker"):
+        Connection(there.address, kits.tls("A"), SUBJECT)
+    there.close()
+
+
+def test_a_broker_of_another_root_or_name_is_refused(kits: Kits) -> None:
+    there = HostileBroker(kits)
+    kits.put("imposter", Identity(PROJECT.certificate("localhost", key := fresh_key()), key, ()))
+    there.tls.load_cert_chain(kits.path / "imposter.crt", kits.path / "imposter.key")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Connection(there.address, kits.tls("A"), SUBJECT)
+    kits.put("elsewhere", Identity(BROKERS.certificate("elsewhere", key := fresh_key()), key, ()))
+    there.tls.load_cert_chain(kits.path / "elsewhere.crt", kits.path / "elsewhere.key")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        Connection(there.address, kits.tls("A"), SUBJECT)
+    kits.put("right", Identity(BROKERS.certificate("localhost", key := fresh_key()), key, ()))
+    there.tls.load_cert_chain(kits.path / "right.crt", kits.path / "right.key")
+    Connection(there.address, kits.tls("A"), SUBJECT).drop()
+    there.close()
+
+
+def proxy_answering(answer: bytes, to: BrokerAddress) -> tuple[BrokerAddress, list[bytes]]:
+    """An HTTP proxy for one connection, and what it was asked."""
+    listener, asked = socket.create_server(("::1", 0), family=socket.AF_INET6), list[bytes]()
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        with listener, client, socket.create_connection(("127.0.0.1", to.port)) as there:
+            request = b""
+            while not request.endswith(b"\r\n\r\n"):
+                request += client.recv(1)
+            asked.append(request)
+            client.sendall(answer)
+            back = threading.Thread(target=pump, args=(there, client), daemon=True)
+            back.start()
+            pump(client, there)
+            there.shutdown(socket.SHUT_RDWR)
+            back.join()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return BrokerAddress("::1", listener.getsockname()[1]), asked
+
+
+@needs_broker
+def test_through_a_proxy_on_ipv6(kits: Kits, broker: Broker) -> None:
+    proxy, asked = proxy_answering(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n", broker.address)
+    a = Connection(broker.address, kits.tls("A"), SUBJECT, proxy)
+    b = Connection(broker.address, kits.tls("B"), "vg.B.*.job")
+    b.publish("vg.A.B.job", b"he", b"llo" * 100_000)
+    assert first(a) == ("vg.A.B.job", b"he" + b"llo" * 100_000)
+    at = f"localhost:{broker.address.port}".encode()
+    assert asked == [b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (at, at)]
+    a.drop()
+    b.drop()
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", b"SSH-2.0\r\n\r\n", b"x" * 9000], ids=len
+)
+def test_a_proxy_that_refuses(kits: Kits, answer: bytes) -> None:
+    there = HostileBroker(kits)
+    proxy, _ = proxy_answering(answer, there.address)
+    with refused(LinkError, code="proxy"):
+        Connection(there.address, kits.tls("A"), SUBJECT, proxy)
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("broker.example.org:443", "broker.example.org", 443), ("[2001:db8::1]:4222", "2001:db8::1", 4222)],
+)
+def test_an_address(text: str, host: str, port: int) -> None:
+    address = BrokerAddress.read(text)
+    assert (address.host, address.port, str(address)) == (host, port, text)
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:0", "host:65536", "2001:db8::1:443", "a b:1", "h\n:1", "[x]:1"])
+def test_no_address(text: str) -> None:
+    with refused(ConfigError, key="address", value=text):
+        BrokerAddress.read(text)
+
+
+def test_a_name_is_one_token() -> None:
+    assert token("broker.example.org") == "broker~example~org"
+    for name in ("", "A B", "A*", "A>", "A~B", "é", "A\n", "A\t"):
+        with refused(ConfigError, key="name", value=name):
+            token(name)
+
+
+def test_key_and_certificate_of_two_parties(kits: Kits) -> None:
+    with refused(DataError, code="tls"):
+        client_tls(kits.path / "brokers.pem", kits.path / "A.crt", kits.path / "B.key")
+    with refused(ConfigError, key="certificate"):
+        client_tls(kits.path / "brokers.pem", kits.path / "nowhere.crt", kits.path / "B.key")
