@@ -218,7 +218,7 @@ def stopped_at_the_link(kit: Kit, job: Mapping[str, Any], monkeypatch: pytest.Mo
     folder = kit.path / "asked"
     folder.mkdir(exist_ok=True)
     identity = Kit.open(kit.path.parent / ADMINISTRATOR).identity()
-    (folder / "request").write_bytes(Request(**asked, ask="run", work="train", releases={}).signed(identity))
+    (folder / "request").write_bytes(Request(**asked, ask="run", work="train").signed(identity))
     monkeypatch.setattr("sys.argv", ["part", str(kit.path), str(folder)])
     for name in ("end_with_parent", "keep_freed_memory", "share_cores"):
         monkeypatch.setattr(part, name, lambda *_: None)

@@ -102,7 +102,6 @@ def requested(signer: Identity, sites: Sequence[str], name: str) -> bytes:
         ask="run",
         job=job(name).model_dump(mode="json"),
         work="train",
-        releases={},
     ).signed(signer)
 
 

@@ -69,7 +69,6 @@ class Asked:
             ask="run",
             job=content,
             work="check",
-            releases={},
         )
         return part.checked(asked, self.kit)
 

@@ -23,7 +23,7 @@ JOB = {"name": "fraud", "train": {"epochs": 3}, "ü": [1.5, None, True]}
 
 def request(**changed) -> Request:
     fields = {"project": "cards", "sites": ["bank", "shop"], "expires": expiry(NOW), "ask": "run", "job": JOB}
-    return Request.model_validate({**fields, "work": "train", "releases": {"veilgraph": "1"}, **changed})
+    return Request.model_validate({**fields, "work": "train", **changed})
 
 
 def read(message: bytes | memoryview, now=NOW, site: str = "bank", project: str = "cards") -> tuple[Request, str]:

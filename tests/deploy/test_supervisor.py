@@ -113,7 +113,7 @@ def network(tmp_path_factory) -> Iterator[Network]:
 
 
 def run(ops: Asking, does: str, sites: tuple[str, ...] = SITES, **more) -> str:
-    answers = ops.ask(sites, 20.0, ask="run", job={"does": does}, work="train", releases={}, **more)
+    answers = ops.ask(sites, 20.0, ask="run", job={"does": does}, work="train", **more)
     assert set(answers) == set(sites)
     assert [answer.refuses for answer in answers.values()] == [""] * len(sites)
     (job_id,) = {answer.content["job"] for answer in answers.values()}
@@ -121,7 +121,7 @@ def run(ops: Asking, does: str, sites: tuple[str, ...] = SITES, **more) -> str:
 
 
 def states(ops: Asking, job_id: str) -> dict[str, dict[str, Any]]:
-    answers = ops.ask(SITES, 20.0, ask="status", releases={})
+    answers = ops.ask(SITES, 20.0, ask="status")
     return {
         site: next((job for job in answer.content["jobs"] if job["job"] == job_id), {})
         for site, answer in answers.items()
@@ -157,7 +157,7 @@ def test_a_log_of_who_has_data_stays_there_and_of_the_other_progress_is_told(net
     with network.administrator() as ops:
         job_id = run(ops, "well")
         await_states(ops, job_id, "done")
-        answers = ops.ask(SITES, 20.0, ask="log", about=job_id, releases={})
+        answers = ops.ask(SITES, 20.0, ask="log", about=job_id)
         assert [bool(answers[site].refuses) for site in SITES] == [True, True, False]
         assert answers[SITES[2]].content["log"].splitlines() == [
             "2026-01-02 10:00:00,000 - veilgraph - INFO - epoch 3 of at most 60"
@@ -169,10 +169,10 @@ def test_a_job_is_stopped_and_a_second_time_refused(network: Network) -> None:
     with network.administrator() as ops:
         job_id = run(ops, "waits")
         await_states(ops, job_id, "running")
-        answers = ops.ask(SITES, 20.0, ask="stop", about=job_id, releases={})
+        answers = ops.ask(SITES, 20.0, ask="stop", about=job_id)
         assert [answer.refuses for answer in answers.values()] == ["", "", ""]
         await_states(ops, job_id, "stopped")
-        assert all(each.refuses for each in ops.ask(SITES, 20.0, ask="stop", about=job_id, releases={}).values())
+        assert all(each.refuses for each in ops.ask(SITES, 20.0, ask="stop", about=job_id).values())
 
 
 def test_the_same_request_twice_starts_one_process(network: Network) -> None:
@@ -184,7 +184,6 @@ def test_the_same_request_twice_starts_one_process(network: Network) -> None:
         ask="run",
         job={"does": "waits"},
         work="train",
-        releases={},
     )
     message, before = request.signed(identity), network.supervisors["bank"].running()
     ops = Connection(network.broker.address, network.kits.tls(OPS), f"vg.{OPS.replace('.', '~')}.*.*")
@@ -195,7 +194,7 @@ def test_the_same_request_twice_starts_one_process(network: Network) -> None:
     assert len(came) == 3
     assert network.supervisors["bank"].running() == before + 1
     with network.administrator() as again:
-        again.ask(["bank"], 20.0, ask="stop", about=request.id, releases={})
+        again.ask(["bank"], 20.0, ask="stop", about=request.id)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,7 @@ def test_a_process_is_started_for_an_administrators_own_fresh_request_alone(
         "old": PROJECT.identity(OPS, start=NOW - 3 * DAY, end=NOW - DAY, role=ADMINISTRATOR),
     }
     fields = {"project": "cards", "sites": ["shop"], "expires": expiry(datetime.now(UTC)), "ask": "run"}
-    made = Request.model_validate({**fields, "job": {"does": "well"}, "work": "train", "releases": {}, **changed})
+    made = Request.model_validate({**fields, "job": {"does": "well"}, "work": "train", **changed})
     folder = network.folders["shop"] / made.id
     through = Connection(network.broker.address, network.kits.tls(sender), f"vg.{sender.replace('.', '~')}.*.x")
     through.publish(f"vg.shop.{sender.replace('.', '~')}.{REQUESTS}", made.signed(identities[signer]))
@@ -230,7 +229,7 @@ def test_a_process_is_started_for_an_administrators_own_fresh_request_alone(
         if own:
             wait_until(folder.exists)
         else:
-            ops.ask(["shop"], 20.0, ask="status", releases={})
+            ops.ask(["shop"], 20.0, ask="status")
             time.sleep(0.1)
     through.drop()
     assert folder.exists() == own
@@ -241,7 +240,7 @@ def test_a_check_has_not_the_name_of_a_run(network: Network) -> None:
         names = []
         for work in ("train", "check"):
             job = {"does": "well", "name": "fraud"}
-            (answer,) = ops.ask(["bank"], 20.0, ask="run", job=job, work=work, releases={}).values()
+            (answer,) = ops.ask(["bank"], 20.0, ask="run", job=job, work=work).values()
             names.append(states(ops, str(answer.content["job"]))["bank"]["name"])
         assert names == ["fraud", "fraud (check)"]
 
@@ -249,10 +248,10 @@ def test_a_check_has_not_the_name_of_a_run(network: Network) -> None:
 def test_no_more_than_so_many_jobs_at_once(network: Network) -> None:
     with network.administrator() as ops:
         taken = [run(ops, "waits", ("bank",)) for _ in range(MAX_RUNNING)]
-        answers = ops.ask(["bank"], 20.0, ask="run", job={"does": "well"}, work="train", releases={})
+        answers = ops.ask(["bank"], 20.0, ask="run", job={"does": "well"}, work="train")
         assert "already" in answers["bank"].refuses
         for job_id in taken:
-            ops.ask(["bank"], 20.0, ask="stop", about=job_id, releases={})
+            ops.ask(["bank"], 20.0, ask="stop", about=job_id)
         wait_until(lambda: network.supervisors["bank"].running() == 0)
         run(ops, "well", ("bank",))
 
@@ -264,13 +263,13 @@ def test_a_broker_that_restarts_is_found_again_and_a_job_goes_on(network: Networ
     network.broker.start()
     with network.administrator() as ops:
         await_states(ops, job_id, "running")
-        assert set(ops.ask(SITES, 20.0, ask="stop", about=job_id, releases={})) == set(SITES)
+        assert set(ops.ask(SITES, 20.0, ask="stop", about=job_id)) == set(SITES)
         await_states(ops, job_id, "stopped")
 
 
 def test_a_site_that_is_not_there_is_left_out(network: Network) -> None:
     with network.administrator() as ops:
-        assert set(ops.ask([*SITES, "absent"], 1.0, ask="status", releases={})) == set(SITES)
+        assert set(ops.ask([*SITES, "absent"], 1.0, ask="status")) == set(SITES)
 
 
 def test_an_end_of_the_site_ends_its_processes(tmp_path: Path) -> None:
@@ -293,7 +292,6 @@ def test_an_end_of_the_site_ends_its_processes(tmp_path: Path) -> None:
         ask="run",
         job={"does": "waits"},
         work="train",
-        releases={},
     )
     assert supervisor.answer("ops", made.signed(ops), NOW) is not None
     assert supervisor.running() == 1

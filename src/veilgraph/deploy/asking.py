@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from importlib.metadata import version as metadata_version
 from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError, LinkError, ProtocolError
 from veilgraph.core.types import PartyId
-from veilgraph.core.version import __version__
 from veilgraph.deploy.broker import REQUESTS
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.request import Answer, Request, expiry, read_answer
@@ -131,11 +129,6 @@ class Asking:
             with self._changed:
                 self._answers.setdefault(site, answer)
                 self._changed.notify_all()
-
-
-def releases() -> dict[str, str]:
-    """What must be the same at every party."""
-    return {"veilgraph": __version__, "torch": metadata_version("torch").partition("+")[0]}
 
 
 def not_connected(missing: Sequence[PartyId], roles: Roles) -> LinkError:

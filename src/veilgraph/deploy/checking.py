@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import ValidationError
 
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.asking import Asking, administrator, releases
+from veilgraph.deploy.asking import Asking, administrator
 from veilgraph.deploy.failures import sites_of
 from veilgraph.deploy.kit import Kit
 from veilgraph.deploy.submit import check_names
@@ -63,7 +63,7 @@ def check_sites(
     roles = kit.roles
     sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
     with administrator(kit, connect_s) as ops:
-        there = [site for site in sites if site in ops.ask(sites, _ASK_S, ask="status", releases={})]
+        there = [site for site in sites if site in ops.ask(sites, _ASK_S, ask="status")]
         answers = _ask(ops, settings, there, within_s) if there else {}
     return tuple(
         judged(site, settings, answers.get(site), within_s)
@@ -106,12 +106,12 @@ def _against(settings: JobSettings, checked: Checked) -> str:
 def _ask(ops: Asking, settings: JobSettings, there: Sequence[PartyId], within_s: float) -> dict[PartyId, Checked]:
     """Has every site look at the job, and waits until all have answered or it has taken too long."""
     job, deadline = settings.model_dump(mode="json"), time.monotonic() + within_s
-    begun = ops.ask(there, _ASK_S, ask="run", job=job, work="check", releases=releases())
+    begun = ops.ask(there, _ASK_S, ask="run", job=job, work="check")
     answers = {site: Checked.withheld() for site, answer in begun.items() if answer.refuses}
     while begun and len(answers) < len(begun) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         job_id = next(iter(begun.values())).request
-        for site, answer in ops.ask(list(begun), _ASK_S, ask="status", releases={}).items():
+        for site, answer in ops.ask(list(begun), _ASK_S, ask="status").items():
             word: Mapping[str, Any] = next((each for each in answer.content["jobs"] if each["job"] == job_id), {})
             if word.get("state") != "running":
                 answers.setdefault(site, read_checked(word.get("checked")))

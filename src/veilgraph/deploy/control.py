@@ -81,7 +81,7 @@ def status(kit: Kit, connect_s: float = 30.0) -> ProjectStatus:
     roles = kit.roles
     sites = parties_of(roles)
     with administrator(kit, connect_s) as ops:
-        answers = ops.ask(sites, _ASK_S, ask="status", releases={})
+        answers = ops.ask(sites, _ASK_S, ask="status")
     presences = tuple(Presence(site, "connected" if site in answers else "not connected") for site in sites)
     words: dict[str, list[dict[str, Any]]] = {}
     for answer in answers.values():
@@ -130,7 +130,7 @@ def logs(kit: Kit, job_id: str | None, *, everything: bool = False, connect_s: f
     else:
         deals = kit.roles.deals
         with administrator(kit, connect_s) as ops:
-            asked = ops.ask([deals], _ASK_S, ask="log", about=_known(kit, ops, job_id), releases={})
+            asked = ops.ask([deals], _ASK_S, ask="log", about=_known(kit, ops, job_id))
         if deals not in asked:
             raise RunError(f"{deals} does not answer; start its site: veilgraph net join KIT")
         text = str(asked[deals].content.get("log", ""))
@@ -153,7 +153,7 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
     """
     with administrator(kit, connect_s) as ops:
         known = _known(kit, ops, job_id)
-        answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known, releases={})
+        answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="stop", about=known)
         if all(answer.refuses for answer in answers.values()):
             raise RunError(f"job {known} does not run at any site; there is nothing to stop")
         return known
@@ -161,7 +161,7 @@ def stop(kit: Kit, job_id: str | None, connect_s: float = 30.0) -> str:
 
 def _known(kit: Kit, ops: Asking, job_id: str | None) -> str:
     """The whole id for the beginning of one; the newest job for None."""
-    answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="status", releases={})
+    answers = ops.ask(parties_of(kit.roles), _ASK_S, ask="status")
     found = {
         str(each["job"]): float(each.get("submitted", 0)) for one in answers.values() for each in one.content["jobs"]
     }

@@ -56,7 +56,6 @@ class Request(BaseModel):
         job: settings as in a job file, for ``run``; validated by the party's process alone.
         work: for ``run``; ``check`` begins nothing: each site answers whether it would take part.
         resume: go on with a run that was cut off.
-        releases: name → version of what must be the same everywhere.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -71,9 +70,6 @@ class Request(BaseModel):
     job: dict[str, Any] | None = None
     work: Literal["", "train", "align", "predict", "audit", "check"] = ""
     resume: bool = False
-    releases: Annotated[
-        dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=64)]], Field(max_length=8)
-    ]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

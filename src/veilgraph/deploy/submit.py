@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from veilgraph.core.errors import ConfigError, LinkError, LinkTimeout, PeerFailed, RunError, VeilgraphError
 from veilgraph.core.types import PartyId
-from veilgraph.deploy.asking import Asking, administrator, not_connected, releases
+from veilgraph.deploy.asking import Asking, administrator, not_connected
 from veilgraph.deploy.failures import CONSEQUENCES, Failure, errors_of, sites_of
 from veilgraph.deploy.kit import Kit, SiteWork
 from veilgraph.deploy.request import Answer
@@ -79,14 +79,14 @@ def _submit(
     roles = kit.roles
     sites = (*sites_of(settings, roles), *([] if roles.dealer else [roles.server]))
     with administrator(kit, connect_s) as ops:
-        if missing := [site for site in sites if site not in ops.ask(sites, connect_s, ask="status", releases={})]:
+        if missing := [site for site in sites if site not in ops.ask(sites, connect_s, ask="status")]:
             raise not_connected(missing, roles)
         job = settings.model_dump(mode="json")
-        answers = ops.ask(sites, _ANSWER_S, ask="run", job=job, work=work, resume=resume, releases=releases())
+        answers = ops.ask(sites, _ANSWER_S, ask="run", job=job, work=work, resume=resume)
         job_id = next(answer.request for answer in answers.values())
         refusals = [f"{site}: {answer.refuses}" for site, answer in answers.items() if answer.refuses]
         if refusals or len(answers) < len(sites):
-            ops.ask([*answers], _ANSWER_S, ask="stop", about=job_id, releases={})
+            ops.ask([*answers], _ANSWER_S, ask="stop", about=job_id)
             if refusals:
                 raise RunError(f"job {job_id} was not begun: {'; '.join(refusals)}")
             raise not_connected([site for site in sites if site not in answers], roles)
@@ -132,7 +132,7 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
         if len(running) < len(sites) and any(state not in ("running", "done") for state in states.values()):
             failed_at = failed_at or time.monotonic()
             if time.monotonic() > failed_at + _CAUSE_S:
-                ops.ask(running, _CAUSE_S, ask="stop", about=job_id, releases={})
+                ops.ask(running, _CAUSE_S, ask="stop", about=job_id)
                 break
         if lost := [site for site in running if time.monotonic() > heard[site] + _SILENT_S]:
             silent = not_connected(lost, roles)
@@ -147,7 +147,7 @@ def _await_end(ops: Asking, job_id: str, report: Report, sites: tuple[PartyId, .
 def _words(ops: Asking, sites: tuple[PartyId, ...]) -> dict[PartyId, Answer]:
     """What sites say of their jobs; nothing while the broker is away, as when it is started again."""
     try:
-        return ops.ask(sites, _POLL_S * 3, ask="status", releases={})
+        return ops.ask(sites, _POLL_S * 3, ask="status")
     except LinkError:
         return {}
 
