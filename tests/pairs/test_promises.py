@@ -22,8 +22,8 @@ from veilgraph.protocol.paradigm import paradigm_of
 from veilgraph.runtime.launch.jobs import TrainResult, predict, resume, train
 
 SOME, ALL = 3, 60
-UNPLANNED = {"sealed": ("hello", "ready", "control")}
-"""What is in no plan: hellos, whose length follows from names and versions, and a sealed job's few words of control."""
+UNPLANNED = {"sealed": ("hello", "ready")}
+"""What is in no plan: hellos, whose length follows from names and versions, and that a sealed checkpoint is saved."""
 
 
 def rows_of(run: TrainResult, direction: str) -> list[dict[str, Any]]:

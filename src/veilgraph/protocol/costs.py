@@ -13,6 +13,7 @@ from typing import Final
 
 from veilgraph.core.types import PartyId
 from veilgraph.graph.party import PartyGraph
+from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.link.mailbox import BOOKKEEPING_BYTES, SLACK_BYTES
 from veilgraph.protocol.agreement import Hello
 
@@ -37,6 +38,7 @@ def size_of(graph: PartyGraph) -> PartySizes:
     return PartySizes(part.num_features, part.num_edges, training, classes, validation)
 
 
+JUDGEMENT_BYTES: Final = HEADER_BYTES + 2  # what a label holder tells one party of an evaluation: best so far? stop?
 REPEATED: Final = ("training", "rounds", "evaluations")  # stages whose bytes are sent over again in every epoch
 
 

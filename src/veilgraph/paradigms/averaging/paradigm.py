@@ -27,7 +27,7 @@ from veilgraph.paradigms.horizontal.paradigm import (
     SameColumnsWords,
 )
 from veilgraph.privacy.settings import SampledSettings
-from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import LABELS_ALONE, Baselines, Guarantee, Paradigm
 from veilgraph.protocol.plain_fitting import Inputs, PlainResult, Progress
@@ -117,7 +117,7 @@ def costs_of(job: AveragingJob, sizes: Mapping[PartyId, PartySizes]) -> Costs | 
 
     judged = -(-train.epochs // train.evaluate_every)
     tallied = job.averaging.privacy is None  # else each holder judges for itself
-    verdict = {job.data.label_party: HEADER_BYTES + 2} if train.select_by != "last" else {}
+    verdict = {job.data.label_party: JUDGEMENT_BYTES} if train.select_by != "last" else {}
     keys = dict.fromkeys(sizes, (holders - 1) * (HEADER_BYTES + SEED_BYTES))
     tally = summed(task.judging.tally_size) if tallied else {}
     stages = [

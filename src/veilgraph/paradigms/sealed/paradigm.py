@@ -29,7 +29,7 @@ from veilgraph.paradigms.sealed.twin import check_ranges, in_one_place
 from veilgraph.privacy.plan import Plan
 from veilgraph.protocol.agreement import Hello
 from veilgraph.protocol.aligning import AlignedData, AlignedSessions
-from veilgraph.protocol.costs import Costs, PartySizes, Stage
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage
 from veilgraph.protocol.organisation import Aligned
 from veilgraph.protocol.paradigm import (
     MAX_FEATURES,
@@ -61,7 +61,7 @@ _BASE = 750 << 20
 _COPIES, _HELD = 2, 19
 """Of all columns, and matrices of the widest opening or of a number for each slot, that are in hand at once. Measured:
 within a sixth of block models from ten thousand to half a million nodes (docs/sealed-benchmarks.md)."""
-_STEPS = "steps"
+_STEPS, _EVALUATIONS = "steps", "evaluations"
 
 
 def costs_of(context: Context, steps: int, evaluate_every: int | None = None, dealer_checks: float = 0.0) -> Costs:
@@ -78,10 +78,12 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
     program = SealedProgram(machine, context)
     program.enter(trains=True)
     program.begin()
+    evaluations = 0
     for step in range(steps):
         program.step(step)
         if evaluate_every and ((step + 1) % evaluate_every == 0 or step + 1 == steps):
             program.score(step + 1)
+            evaluations += 1
     if context.plan.release or sizes.asked != 0:
         program.restore({}, training=False)
     if context.plan.release:
@@ -90,9 +92,12 @@ def costs_of(context: Context, steps: int, evaluate_every: int | None = None, de
         program.predict()
     rounds, sent = Counter[str](), dict[str, Counter[PartyId]]()
     for place, cost in machine.costs.items():
-        name = {"step": _STEPS, "score": "evaluations"}.get(place.split(" ")[0], place or "seeds")
+        name = {"step": _STEPS, "score": _EVALUATIONS}.get(place.split(" ")[0], place or "seeds")
         rounds[name] += cost.rounds
         sent.setdefault(name, Counter()).update(cost.sent)
+    if evaluations:  # the label holder then tells all other parties what came of each
+        rounds[_EVALUATIONS] += evaluations
+        sent[_EVALUATIONS][context.label_party] += evaluations * len(sizes.columns) * JUDGEMENT_BYTES
     parties = (*sizes.columns, SERVER)
     stages = [Stage(name, rounds[name], {party: of[party] for party in parties}) for name, of in sent.items()]
     if dealer_checks:

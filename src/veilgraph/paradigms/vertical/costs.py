@@ -11,7 +11,7 @@ from veilgraph.link.codec import HEADER_BYTES
 from veilgraph.mpc.product import AHEAD, row_blocks
 from veilgraph.paradigms.vertical.network import deep_width
 from veilgraph.paradigms.vertical.settings import VerticalJob
-from veilgraph.protocol.costs import Costs, PartySizes, Stage, added
+from veilgraph.protocol.costs import JUDGEMENT_BYTES, Costs, PartySizes, Stage, added
 from veilgraph.protocol.job import passes_cost
 
 _RING: Final = 8
@@ -97,7 +97,7 @@ class _Sizes:
     def judged(self) -> dict[PartyId, int]:
         """What the label holder tells of an evaluation."""
         tells = self._job.train.select_by != "last"
-        return self._parties(0, 0, len(self.columns) * (HEADER_BYTES + 2) if tells else 0)
+        return self._parties(0, 0, len(self.columns) * JUDGEMENT_BYTES if tells else 0)
 
     def memory(self) -> dict[PartyId, int]:
         """Beyond a party's own graph, network and optimiser."""
